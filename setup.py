@@ -1,0 +1,32 @@
+"""Which modules are compiled, and what happens when they cannot be.
+
+A module listed here is plain Python. With a C compiler it becomes an extension module; without one, or with SFRAMEGEN_PURE=1 in
+the environment, the same file is interpreted, slower and with the same results.
+"""
+
+import os
+
+from setuptools import Extension, setup
+
+COMPILED = [
+    "cfi.machine",
+    "cfi.scan",
+    "sframegen.format.pack",
+    "sframegen.format.unpack",
+    "sframegen.resolve",
+    "sframegen.split",
+]
+
+DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("SFRAMEGEN_PURE") == "1":
+        return []
+    from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing is compiled
+
+    modules = [Extension(name, [name.replace(".", "/") + ".py"], optional=True) for name in COMPILED]
+    return cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/cython")
+
+
+setup(ext_modules=extensions())
