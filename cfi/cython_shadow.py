@@ -1,0 +1,27 @@
+"""Stands in for the `cython` module where Cython is not installed: the compiled modules then run as the plain Python they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+compiled = False
+
+
+def locals(**_types: str) -> Callable[[T], T]:  # noqa: A001 - Cython's name
+    return lambda function: function
+
+
+def declare(_kind: str, **_options: str) -> Any:  # noqa: ANN401 - Cython's contract
+    return None
+
+
+def cclass(kind: T) -> T:
+    return kind
+
+
+cfunc = cclass

@@ -1,0 +1,161 @@
+"""Evaluates a DWARF expression symbolically, down to `register + n` or `*(register + n)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORD = 0xFFFFFFFFFFFFFFFF
+PC_PERIOD = 16  # bytes: the distance of PLT entries, whose expressions look at the low four bits of the PC
+
+
+class Term(NamedTuple):
+    """`register + offset`, or with `deref` the word at that address. `register` None: a plain number."""
+
+    register: int | None
+    offset: int
+    deref: bool = False
+
+
+class _Unknown(Exception):  # noqa: N818 - not an error: the expression means something else
+    """The expression does not reduce to a Term."""
+
+
+def evaluate(
+    expression: bytes,
+    byte_order: Literal["little", "big"],
+    pc_register: int,
+    pc_residue: int | None = None,
+    cfa: Term | None = None,
+) -> Term | None:
+    """What the expression computes; None where it is no Term. Linear in its size.
+
+    `pc_residue`: the PC modulo PC_PERIOD, where that may be used. `cfa`: the CFA, which a register's expression finds on its stack.
+    """
+    try:
+        return _run(expression, byte_order, pc_register, pc_residue, [cfa] if cfa else [])
+    except (_Unknown, IndexError):  # IndexError: an operand is cut off, or the stack is empty
+        return None
+
+
+def _run(code: bytes, byte_order: Literal["little", "big"], pc_register: int, pc_residue: int | None, stack: list[Term]) -> Term:
+    pos = 0
+    while pos < len(code):
+        op = code[pos]
+        pos += 1
+        if op in CONSTANTS:
+            size, signed = CONSTANTS[op]
+            if pos + size > len(code):
+                raise _Unknown
+            stack.append(Term(None, _signed(int.from_bytes(code[pos : pos + size], byte_order, signed=signed))))
+            pos += size
+        elif op in (DW_OP_CONSTU, DW_OP_CONSTS):
+            value, pos = _leb(code, pos, signed=op == DW_OP_CONSTS)
+            stack.append(Term(None, value))
+        elif DW_OP_LIT0 <= op < DW_OP_LIT0 + 32:
+            stack.append(Term(None, op - DW_OP_LIT0))
+        elif DW_OP_BREG0 <= op < DW_OP_BREG0 + 32:
+            value, pos = _leb(code, pos, signed=True)
+            stack.append(Term(op - DW_OP_BREG0, value))
+        elif op == DW_OP_BREGX:
+            register, pos = _leb(code, pos, signed=False)
+            value, pos = _leb(code, pos, signed=True)
+            stack.append(Term(register, value))
+        elif op == DW_OP_PLUS_UCONST:
+            value, pos = _leb(code, pos, signed=False)
+            stack.append(_plus(stack.pop(), Term(None, value)))
+        elif op == DW_OP_DEREF:
+            top = stack.pop()
+            if top.deref or top.register is None:
+                raise _Unknown
+            stack.append(top._replace(deref=True))
+        elif op == DW_OP_AND:
+            b, a = stack.pop(), stack.pop()
+            if (
+                a.register == pc_register
+                and not a.deref
+                and pc_residue is not None
+                and b.register is None
+                and 0 <= b.offset < PC_PERIOD
+            ):
+                a = Term(None, (pc_residue + a.offset) & (PC_PERIOD - 1))
+            stack.append(_arithmetic(DW_OP_AND, a, b))
+        elif op in ARITHMETIC:
+            b, a = stack.pop(), stack.pop()
+            stack.append(_arithmetic(op, a, b))
+        elif op == DW_OP_DUP:
+            stack.append(stack[-1])
+        elif op == DW_OP_DROP:
+            stack.pop()
+        elif op == DW_OP_SWAP:
+            stack[-1], stack[-2] = stack[-2], stack[-1]
+        elif op != DW_OP_NOP:
+            raise _Unknown
+    return stack[-1]
+
+
+def _plus(a: Term, b: Term) -> Term:
+    if a.register is None:
+        a, b = b, a
+    if b.register is not None or a.deref:
+        raise _Unknown
+    return a._replace(offset=_signed(a.offset + b.offset))
+
+
+def _arithmetic(op: int, a: Term, b: Term) -> Term:
+    if op == DW_OP_PLUS:
+        return _plus(a, b)
+    if op == DW_OP_MINUS and b.register is None:
+        return _plus(a, Term(None, -b.offset))
+    if a.register is not None or b.register is not None:
+        raise _Unknown
+    return Term(None, _signed(ARITHMETIC[op](a.offset, b.offset)))
+
+
+def _signed(value: int) -> int:
+    value &= WORD
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _leb(code: bytes, pos: int, *, signed: bool) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = code[pos]
+        pos += 1
+        if shift < 64:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        if not byte & 0x80:
+            break
+    if signed and byte & 0x40:
+        value -= 1 << shift
+    return _signed(value), pos
+
+
+DW_OP_DEREF = 0x06
+DW_OP_CONSTU, DW_OP_CONSTS = 0x10, 0x11
+DW_OP_DUP, DW_OP_DROP, DW_OP_SWAP = 0x12, 0x13, 0x16
+DW_OP_AND, DW_OP_MINUS, DW_OP_MUL, DW_OP_OR, DW_OP_PLUS = 0x1A, 0x1C, 0x1E, 0x21, 0x22
+DW_OP_PLUS_UCONST, DW_OP_SHL, DW_OP_SHR = 0x23, 0x24, 0x25
+DW_OP_EQ, DW_OP_GE, DW_OP_GT, DW_OP_LE, DW_OP_LT, DW_OP_NE = range(0x29, 0x2F)
+DW_OP_LIT0, DW_OP_BREG0, DW_OP_BREGX, DW_OP_NOP = 0x30, 0x70, 0x92, 0x96
+
+# DW_OP_const1u .. DW_OP_const8s: size in bytes, signed
+CONSTANTS = {0x08 + 2 * i + signed: (1 << i, bool(signed)) for i in range(4) for signed in range(2)}
+ARITHMETIC: dict[int, Callable[[int, int], int]] = {
+    DW_OP_AND: lambda a, b: a & b,
+    DW_OP_MINUS: lambda a, b: a - b,
+    DW_OP_MUL: lambda a, b: a * b,
+    DW_OP_OR: lambda a, b: a | b,
+    DW_OP_PLUS: lambda a, b: a + b,
+    DW_OP_SHL: lambda a, b: a << b if 0 <= b < 64 else 0,
+    DW_OP_SHR: lambda a, b: (a & WORD) >> b if 0 <= b < 64 else 0,
+    DW_OP_EQ: lambda a, b: int(a == b),
+    DW_OP_GE: lambda a, b: int(a >= b),
+    DW_OP_GT: lambda a, b: int(a > b),
+    DW_OP_LE: lambda a, b: int(a <= b),
+    DW_OP_LT: lambda a, b: int(a < b),
+    DW_OP_NE: lambda a, b: int(a != b),
+}

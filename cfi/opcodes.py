@@ -1,0 +1,108 @@
+"""Call frame instructions: what each is called, which operands it has, what it does. DWARF 5 section 6.4.2, GNU and AArch64."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Operand(IntEnum):
+    """How an operand is stored. LOW6: in the opcode's own low six bits. ADDRESS: a pointer in the CIE's encoding."""
+
+    NONE = 0
+    U1 = 1
+    U2 = 2
+    U4 = 4
+    U8 = 8
+    ULEB = 9
+    SLEB = 10
+    LOW6 = 11
+    ADDRESS = 12
+    BLOCK = 13
+
+
+class RuleKind(IntEnum):
+    """Where a register of the caller is, or how the CFA is found. `a`, `b`: the rule's two numbers."""
+
+    UNSPECIFIED = 0
+    UNDEFINED = 1
+    SAME_VALUE = 2
+    OFFSET = 3  # *(cfa + a)
+    VAL_OFFSET = 4  # cfa + a
+    REGISTER = 5  # register a, plus b where it is the CFA's
+    EXPRESSION = 6  # *(expression); a, b: its offset and size
+    VAL_EXPRESSION = 7  # expression; the CFA's too
+
+
+class Action(IntEnum):
+    """What an instruction does, once its operands are read as `a` and `b`."""
+
+    UNKNOWN = 0
+    NOP = 1
+    ADVANCE = 2  # by a * code alignment
+    SET_LOC = 3  # to address a
+    SET_RULE = 4  # register a: (kind, b)
+    RESTORE = 5  # register a: as the CIE left it
+    REMEMBER_STATE = 6
+    RESTORE_STATE = 7
+    DEF_CFA = 8  # a + b
+    DEF_CFA_REGISTER = 9
+    DEF_CFA_OFFSET = 10
+    DEF_CFA_EXPRESSION = 11
+    NEGATE_RA_STATE = 12
+    NEGATE_RA_STATE_WITH_PC = 13
+
+
+class Instruction(NamedTuple):
+    """`factor`: what the offset operand is multiplied with: 0 nothing, 1 data alignment, -1 its negative."""
+
+    opcode: int
+    name: str
+    action: Action
+    first: Operand = Operand.NONE
+    second: Operand = Operand.NONE
+    kind: RuleKind = RuleKind.UNSPECIFIED
+    factor: int = 0
+
+
+_A, _O, _K = Action, Operand, RuleKind
+
+INSTRUCTIONS = (
+    Instruction(0x00, "DW_CFA_nop", _A.NOP),
+    Instruction(0x01, "DW_CFA_set_loc", _A.SET_LOC, _O.ADDRESS),
+    Instruction(0x02, "DW_CFA_advance_loc1", _A.ADVANCE, _O.U1),
+    Instruction(0x03, "DW_CFA_advance_loc2", _A.ADVANCE, _O.U2),
+    Instruction(0x04, "DW_CFA_advance_loc4", _A.ADVANCE, _O.U4),
+    Instruction(0x05, "DW_CFA_offset_extended", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.OFFSET, 1),
+    Instruction(0x06, "DW_CFA_restore_extended", _A.RESTORE, _O.ULEB),
+    Instruction(0x07, "DW_CFA_undefined", _A.SET_RULE, _O.ULEB, kind=_K.UNDEFINED),
+    Instruction(0x08, "DW_CFA_same_value", _A.SET_RULE, _O.ULEB, kind=_K.SAME_VALUE),
+    Instruction(0x09, "DW_CFA_register", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.REGISTER),
+    Instruction(0x0A, "DW_CFA_remember_state", _A.REMEMBER_STATE),
+    Instruction(0x0B, "DW_CFA_restore_state", _A.RESTORE_STATE),
+    Instruction(0x0C, "DW_CFA_def_cfa", _A.DEF_CFA, _O.ULEB, _O.ULEB),
+    Instruction(0x0D, "DW_CFA_def_cfa_register", _A.DEF_CFA_REGISTER, _O.ULEB),
+    Instruction(0x0E, "DW_CFA_def_cfa_offset", _A.DEF_CFA_OFFSET, _O.NONE, _O.ULEB),
+    Instruction(0x0F, "DW_CFA_def_cfa_expression", _A.DEF_CFA_EXPRESSION, _O.NONE, _O.BLOCK),
+    Instruction(0x10, "DW_CFA_expression", _A.SET_RULE, _O.ULEB, _O.BLOCK, _K.EXPRESSION),
+    Instruction(0x11, "DW_CFA_offset_extended_sf", _A.SET_RULE, _O.ULEB, _O.SLEB, _K.OFFSET, 1),
+    Instruction(0x12, "DW_CFA_def_cfa_sf", _A.DEF_CFA, _O.ULEB, _O.SLEB, factor=1),
+    Instruction(0x13, "DW_CFA_def_cfa_offset_sf", _A.DEF_CFA_OFFSET, _O.NONE, _O.SLEB, factor=1),
+    Instruction(0x14, "DW_CFA_val_offset", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.VAL_OFFSET, 1),
+    Instruction(0x15, "DW_CFA_val_offset_sf", _A.SET_RULE, _O.ULEB, _O.SLEB, _K.VAL_OFFSET, 1),
+    Instruction(0x16, "DW_CFA_val_expression", _A.SET_RULE, _O.ULEB, _O.BLOCK, _K.VAL_EXPRESSION),
+    Instruction(0x1D, "DW_CFA_MIPS_advance_loc8", _A.ADVANCE, _O.U8),
+    Instruction(0x2C, "DW_CFA_AARCH64_negate_ra_state_with_pc", _A.NEGATE_RA_STATE_WITH_PC),
+    Instruction(0x2D, "DW_CFA_AARCH64_negate_ra_state", _A.NEGATE_RA_STATE),
+    Instruction(0x2E, "DW_CFA_GNU_args_size", _A.NOP, _O.ULEB),
+    Instruction(0x2F, "DW_CFA_GNU_negative_offset_extended", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.OFFSET, -1),
+    Instruction(0x40, "DW_CFA_advance_loc", _A.ADVANCE, _O.LOW6),
+    Instruction(0x80, "DW_CFA_offset", _A.SET_RULE, _O.LOW6, _O.ULEB, _K.OFFSET, 1),
+    Instruction(0xC0, "DW_CFA_restore", _A.RESTORE, _O.LOW6),
+)
+
+# The same table for the machine: five bytes an opcode (action, first, second, kind, factor + 1), the three with an operand in
+# their low bits at 0x40, 0x80 and 0xC0.
+PROGRAM = bytearray(5 * 256)
+for _one in INSTRUCTIONS:
+    PROGRAM[5 * _one.opcode : 5 * _one.opcode + 5] = (_one.action, _one.first, _one.second, _one.kind, _one.factor + 1)

@@ -1,0 +1,206 @@
+"""Reads CFI sections: entries, CIEs, and the rows of all FDEs."""
+
+from __future__ import annotations
+
+from array import array
+from operator import sub
+from typing import TYPE_CHECKING, TypeAlias
+
+from cfi import machine, scan
+from cfi.errors import FormatError
+from cfi.machine import Cursor, Machine
+from cfi.opcodes import PROGRAM, RuleKind
+from cfi.rules import CfiRule, Cie, FdeTable, RegisterRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cfi.columns import Bytes
+    from cfi.section import CfiSection, Registers
+
+EXPRESSIONS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
+DW_EH_PE_INDIRECT = 0x80
+SUPPORTED_VERSIONS = (1, 3, 4)
+ADDRESS_SIZES = (4, 8)
+BATCH_ROWS = 1 << 16
+MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
+MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
+
+
+Columns3: TypeAlias = "tuple[array[int], array[int], array[int]]"
+Columns4: TypeAlias = "tuple[array[int], array[int], array[int], array[int]]"
+
+
+def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
+    """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read."""
+    table = FdeTable()
+    states: list[tuple[int, ...]] = []
+    numbers: dict[bytes, int] = {}
+    blocks: list[tuple[int, CfiSection]] = []
+    base = 0
+    for section in sections:
+        blocks.append((base, section))
+        _read_section(section, registers, table, base, states, numbers)
+        table.section_ends.append(len(table))
+        base += len(section.data)
+    table.rules = [_rule(state, blocks) for state in states]
+    return table
+
+
+def _read_section(
+    section: CfiSection, registers: Registers, table: FdeTable, base: int, states: list[tuple[int, ...]], numbers: dict[bytes, int]
+) -> None:
+    (cie_start, cie_body, cie_end), (fde_start, fde_body, fde_end, fde_cie) = _entries(section)
+    cies = [_cie(section, *place) for place in zip(cie_start, cie_body, cie_end, strict=True)]
+    cie = array("I", bytes(4 * len(fde_start)))
+    stray = scan.owners(fde_cie, cie_start, cie)
+    if stray >= 0:
+        raise FormatError(f"FDE's CIE pointer leads to {fde_cie[stray]:#x}, where no CIE is", section.name, fde_start[stray])
+
+    cursor = Cursor(*_place(section))
+    shapes = bytes(
+        byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
+    )
+    start, size, program = (array("Q", bytes(8 * len(cie))) for _ in range(3))
+    if cie:
+        cursor.ranges(fde_body, fde_end, cie, shapes, start, size, program)
+    _check(cursor, section)
+    _run(section, registers, (cies, base, states, numbers), (start, size, program, fde_end, cie), table)
+    table.cie += array("I", [number + len(table.cies) for number in cie]) if table.cies else cie
+    table.cies += cies
+    table.start += start
+    table.size += size
+
+
+def _run(
+    section: CfiSection,
+    registers: Registers,
+    shared: tuple[list[Cie], int, list[tuple[int, ...]], dict[bytes, int]],
+    fdes: tuple[array[int], array[int], array[int], array[int], array[int]],
+    table: FdeTable,
+) -> None:
+    """Runs all FDEs (start, size, program, end, cie) and appends their rows to the table."""
+    cies, base, states, numbers = shared
+    _, _, program, end, cie = fdes
+    shapes = array("q")
+    for one in cies:
+        shapes.extend(
+            (one.program, one.end, one.ra_column, one.code_alignment, one.data_alignment, one.fde_encoding, one.address_size)
+        )
+    runner = Machine(*_place(section))
+    runner.start(PROGRAM, registers.fp, registers.sp, base, shapes, states, numbers)
+    _check(runner, section)
+    first_row = array("I", bytes(4 * (len(cie) + 1)))
+    room = max(BATCH_ROWS, 1 + max(map(sub, end, program), default=0))
+    row_start, row_rule = array("I", bytes(4 * room)), array("I", bytes(4 * room))
+    done = 0
+    while done < len(cie):
+        before = len(table.row_start)
+        first_row[done] = before
+        done = runner.run(done, *fdes, first_row, row_start, row_rule, before)
+        _check(runner, section)
+        rows = first_row[done] - before
+        table.row_start += row_start[:rows]
+        table.row_rule += row_rule[:rows]
+        if len(table.row_start) > MAX_ROWS:
+            raise FormatError(f"more than {MAX_ROWS} rows", section.name)
+    table.first_row += first_row[1:]
+
+
+def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:
+    big = section.byte_order == "big"
+    return section.data, section.address, big, section.text_base, section.data_base, section.memory
+
+
+def _check(cursor: Cursor, section: CfiSection) -> None:
+    if cursor.fault:
+        raise FormatError(machine.FAULTS[cursor.fault], section.name, cursor.pos)
+
+
+def _entries(section: CfiSection) -> tuple[Columns3, Columns4]:
+    """Offsets: of each CIE (start, body, end), and of each FDE (start, body, end, its CIE's start)."""
+    found = array("q", bytes(32))
+    cies = (array("Q"), array("Q"), array("Q"))
+    fdes = (array("Q"), array("Q"), array("Q"), array("Q"))
+    for _ in range(2):  # counts, then fills
+        big = section.byte_order == "big"
+        scan.entries(section.data, big, section.eh, section.fde_count, *cies, *fdes, found)
+        if found[0]:
+            raise FormatError(scan.FAULTS[found[0]], section.name, found[1])
+        if cies[0] or fdes[0]:
+            break
+        for column in cies:
+            column.frombytes(bytes(8 * found[2]))
+        for column in fdes:
+            column.frombytes(bytes(8 * found[3]))
+    return cies, fdes
+
+
+def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
+    cursor = Cursor(*_place(section))
+    cursor.pos, cursor.end = body, end
+    version = cursor.read_unsigned(1)
+    raw = bytes(section.data[cursor.pos : end])
+    zero = raw.find(b"\0")
+    if version not in SUPPORTED_VERSIONS or zero < 0:
+        what = "augmentation string is not closed" if version in SUPPORTED_VERSIONS else f"unknown CIE version {version}"
+        raise FormatError(what, section.name, body)
+    augmentation = raw[:zero].decode("latin-1")
+    cursor.pos += zero + 1
+    if augmentation.startswith("eh"):  # g++ before 3.0: a pointer to its exception table
+        cursor.read_unsigned(8)
+    address_size, segment_selector_size = 8, 0
+    if version >= 4:
+        address_size, segment_selector_size = cursor.read_unsigned(1), cursor.read_unsigned(1)
+    code_alignment, data_alignment = cursor.read_uleb(), cursor.read_sleb()
+    ra_column = cursor.read_unsigned(1) if version == 1 else cursor.read_uleb()
+    encoding = 0
+    if augmentation.startswith("z"):
+        data_size = cursor.read_uleb()
+        program = cursor.pos + data_size
+        if program > end:
+            raise FormatError("augmentation data reaches past the end of the CIE", section.name, cursor.pos)
+        encoding = _fde_encoding(cursor, augmentation, program)
+    else:
+        program = cursor.pos
+        if augmentation not in ("", "eh"):
+            raise FormatError(f"unknown augmentation {augmentation!r}", section.name, body + 1)
+    _check(cursor, section)
+    if address_size not in ADDRESS_SIZES or segment_selector_size > 8:  # noqa: PLR2004
+        raise FormatError(f"address size {address_size}, segment selector size {segment_selector_size}", section.name, body)
+    if abs(data_alignment) > MAX_DATA_ALIGNMENT:
+        raise FormatError(f"data alignment factor {data_alignment}", section.name, body)
+    return Cie(
+        section.name, start, augmentation, code_alignment, data_alignment, ra_column, encoding, augmentation.startswith("z"),
+        address_size, segment_selector_size, program, end,
+    )  # fmt: skip
+
+
+def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
+    """The encoding of FDE pointers, out of the augmentation data at the cursor; letters behind an unknown one are not read."""
+    cursor.end = end
+    encoding = 0
+    for letter in augmentation[1:]:
+        if letter == "R":
+            encoding = cursor.read_unsigned(1)
+        elif letter == "L":
+            cursor.read_unsigned(1)
+        elif letter == "P":
+            cursor.read_pointer(cursor.read_unsigned(1) & ~DW_EH_PE_INDIRECT)
+        elif letter not in "SBG":
+            break
+    return encoding
+
+
+def _rule(state: tuple[int, ...], blocks: list[tuple[int, CfiSection]]) -> CfiRule:
+    ra_column, *numbers, ra_state = state
+    cfa, ra, fp, sp = (_register_rule(numbers[i : i + 3], blocks) for i in range(0, 12, 3))
+    return CfiRule(ra_column, cfa, ra, fp, sp, ra_state)
+
+
+def _register_rule(numbers: list[int], blocks: list[tuple[int, CfiSection]]) -> RegisterRule:
+    kind, a, b = numbers
+    if kind not in EXPRESSIONS:
+        return RegisterRule(RuleKind(kind), a, b)
+    base, section = next((base, section) for base, section in reversed(blocks) if base <= a)
+    return RegisterRule(RuleKind(kind), expression=bytes(section.data[a - base : a - base + b]))

@@ -1,0 +1,74 @@
+"""What CFI says, as values: CIEs, FDEs and rows by columns, and one CfiRule for each distinct row of a file."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+from cfi.opcodes import RuleKind
+
+
+class RegisterRule(NamedTuple):
+    """Where one register is, or how the CFA is found; see RuleKind. An expression's bytes are in `expression`."""
+
+    kind: RuleKind
+    a: int = 0
+    b: int = 0
+    expression: bytes = b""
+
+
+class CfiRule(NamedTuple):
+    """The rules of one row that matter to a stack trace. `ra_column`: the CIE's return address register."""
+
+    ra_column: int
+    cfa: RegisterRule
+    ra: RegisterRule
+    fp: RegisterRule
+    sp: RegisterRule
+    ra_state: int = 0  # bit 0: signed (AArch64); bit 1: signed with the PC
+
+
+class Cie(NamedTuple):
+    """A common information entry; offsets are in its section."""
+
+    section: str
+    offset: int
+    augmentation: str
+    code_alignment: int
+    data_alignment: int
+    ra_column: int
+    fde_encoding: int
+    has_augmentation_data: bool
+    address_size: int
+    segment_selector_size: int
+    program: int
+    end: int
+
+    @property
+    def signal(self) -> bool:
+        return "S" in self.augmentation
+
+    @property
+    def key_b(self) -> bool:
+        return "B" in self.augmentation
+
+
+class FdeTable:
+    """FDEs by columns, in the order of their sections; FDE i's rows are first_row[i] .. first_row[i + 1] - 1.
+
+    A row holds from `row_start` (bytes from the FDE's start) to the next row's, or to the FDE's end.
+    """
+
+    def __init__(self) -> None:
+        self.start = array("Q")  # address
+        self.size = array("Q")  # bytes
+        self.cie = array("I")  # index into `cies`
+        self.section_ends: list[int] = []  # for each section read: the number of FDEs up to its end
+        self.first_row = array("I", [0])
+        self.row_start = array("I")
+        self.row_rule = array("I")  # index into `rules`
+        self.cies: list[Cie] = []
+        self.rules: list[CfiRule] = []
+
+    def __len__(self) -> int:
+        return len(self.start)

@@ -1,0 +1,161 @@
+"""Finds the entries of a CFI section: where each CIE and FDE begins and ends. Compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+
+COMPILED: bool = cython.compiled
+
+# What can be wrong, by the number in fault[0]; fault[1] is the offset in the section.
+FAULTS = (
+    "",
+    "entry's length is cut off",
+    "entry reaches past the end of the section",
+    "entry is too short for its CIE pointer",
+    "FDE's CIE pointer leads out of the section",
+    "entry of length 0",
+)
+
+
+@cython.cfunc
+@cython.locals(data="const unsigned char[::1]")
+def number(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: cython.bint) -> cython.longlong:
+    """The unsigned number at `pos`, caller-checked; 8-byte ones beyond 2 ** 62 come back as 2 ** 62, larger than any section."""
+    value: cython.longlong = 0
+    large: cython.longlong = 1 << 62
+    i: cython.Py_ssize_t
+    for i in range(width):
+        if value >> 54:
+            return large
+        value = value * 256 + data[pos + (i if big else width - 1 - i)]
+    return value
+
+
+@cython.locals(
+    data="const unsigned char[::1]",
+    cie_start="unsigned long long[::1]",
+    cie_body="unsigned long long[::1]",
+    cie_end="unsigned long long[::1]",
+    fde_start="unsigned long long[::1]",
+    fde_body="unsigned long long[::1]",
+    fde_end="unsigned long long[::1]",
+    fde_cie="unsigned long long[::1]",
+    found="long long[::1]",
+)
+def entries(
+    data: Bytes,
+    big: cython.bint,
+    eh: cython.bint,
+    fde_count: cython.longlong,
+    cie_start: Column,
+    cie_body: Column,
+    cie_end: Column,
+    fde_start: Column,
+    fde_body: Column,
+    fde_end: Column,
+    fde_cie: Column,
+    found: Column,
+) -> None:
+    """Fills the columns where they have room, with offsets: of an entry's start, of what follows its CIE pointer, of its end; for
+    an FDE, of its CIE's start. `found`: fault number, its offset, number of CIEs, number of FDEs. `fde_count` as in CfiSection.
+    """
+    size: cython.longlong = len(data)
+    mask32: cython.longlong = 0xFFFFFFFF
+    pos: cython.longlong = 0
+    cies: cython.Py_ssize_t = 0
+    fdes: cython.Py_ssize_t = 0
+    length: cython.longlong
+    at: cython.longlong
+    stop: cython.longlong
+    pointer: cython.longlong
+    width: cython.longlong
+    is_cie: cython.bint
+    while pos + 4 <= size and found[0] == 0:
+        found[1] = pos
+        at = pos + 4
+        length = number(data, pos, 4, big)
+        width = 4
+        if length == 0:
+            if not eh:
+                found[0] = 5
+            if 0 <= fde_count <= fdes:
+                pos = size
+                break
+            pos = at
+            continue
+        if length == mask32:  # 64-bit DWARF
+            if pos + 12 > size:
+                found[0] = 1
+                continue
+            length = number(data, at, 8, big)
+            at += 8
+            width = 4 if eh else 8
+        if length > size - at:
+            found[0] = 2
+            continue
+        if length < width:
+            found[0] = 3
+            continue
+        stop = at + length
+        pointer = number(data, at, width, big)
+        if eh:
+            is_cie = pointer == 0
+            pointer = at - pointer
+        else:
+            is_cie = pointer == mask32 if width == 4 else (pointer >> 62) != 0
+        if is_cie:
+            if cies < len(cie_start):
+                cie_start[cies] = pos
+                cie_body[cies] = at + width
+                cie_end[cies] = stop
+            cies += 1
+        elif pointer < 0 or pointer >= size:
+            found[0] = 4
+        else:
+            if fdes < len(fde_start):
+                fde_start[fdes] = pos
+                fde_body[fdes] = at + width
+                fde_end[fdes] = stop
+                fde_cie[fdes] = pointer
+            fdes += 1
+        pos = stop
+    if found[0] == 0 and pos < size:
+        for at in range(pos, size):
+            if data[at]:
+                found[0] = 1
+                found[1] = pos
+    found[2] = cies
+    found[3] = fdes
+
+
+@cython.locals(fde_cie="const unsigned long long[::1]", cie_start="const unsigned long long[::1]", cie="unsigned int[::1]")
+def owners(fde_cie: Column, cie_start: Column, cie: Column) -> int:
+    """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to none, -1 if there is none."""
+    fde: cython.Py_ssize_t
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
+    last: cython.Py_ssize_t = 0
+    for fde in range(len(fde_cie)):
+        if last >= len(cie_start) or cie_start[last] != fde_cie[fde]:
+            low = 0
+            high = len(cie_start)
+            while low < high:
+                middle = (low + high) // 2
+                if cie_start[middle] < fde_cie[fde]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == len(cie_start) or cie_start[low] != fde_cie[fde]:
+                return fde
+            last = low
+        cie[fde] = last
+    return -1

@@ -1,0 +1,40 @@
+"""What the reader is given: a section's bytes, where they are loaded, and all that differs between .eh_frame and .debug_frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi.columns import Bytes
+
+
+class CfiSection(NamedTuple):
+    """`eh`: .eh_frame's rules, else .debug_frame's.
+
+    | | .eh_frame | .debug_frame |
+    | --- | --- | --- |
+    | CIE id | 0 | all ones |
+    | FDE's CIE pointer | distance back from itself | offset in the section |
+    | its size in 64-bit DWARF | 4 | 8 |
+    | pointers | in the encoding that augmentation R names | plain addresses |
+    | length 0 | a terminator (linkers leave them in the middle too) | an error |
+    """
+
+    name: str
+    data: Bytes
+    address: int
+    byte_order: Literal["little", "big"]
+    eh: bool
+    text_base: int = 0  # for DW_EH_PE_textrel
+    data_base: int = 0  # for DW_EH_PE_datarel
+    memory: Callable[[int], int] | None = None  # the 8 bytes at an address, for DW_EH_PE_indirect
+    fde_count: int = -1  # where the section's end is not known: stop at the first terminator behind so many FDEs
+
+
+class Registers(NamedTuple):
+    """The DWARF numbers of the registers whose rules are kept; the return address is the CIE's own column."""
+
+    fp: int
+    sp: int
