@@ -1,0 +1,346 @@
+"""What sframegen reads of an ELF file: header, segments, sections, notes, symbols. 64-bit, both byte orders, nothing copied."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from cfi.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ByteOrder = Literal["little", "big"]
+
+EM_S390, EM_X86_64, EM_AARCH64 = 22, 62, 183
+ET_REL, ET_EXEC, ET_DYN, ET_CORE = 1, 2, 3, 4
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR, PT_TLS = 1, 2, 3, 4, 6, 7
+PT_GNU_EH_FRAME, PT_GNU_STACK, PT_GNU_RELRO, PT_GNU_PROPERTY, PT_GNU_SFRAME = (
+    0x6474E550, 0x6474E551, 0x6474E552, 0x6474E553, 0x6474E554,
+)  # fmt: skip
+PF_X, PF_W, PF_R = 1, 2, 4
+PN_XNUM = 0xFFFF
+SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
+SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 0, 1, 2, 3, 7, 8, 11
+SHT_GNU_SFRAME = 0x6FFFFFF4
+SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 1, 2, 4, 0x800
+ELFCOMPRESS_ZLIB = 1
+NT_GNU_BUILD_ID = 3
+STT_FUNC, STT_GNU_IFUNC = 2, 10
+
+# Deflate cannot expand its input further than this; a larger claim is a lie, and is refused before memory is asked for.
+MAX_DEFLATE_RATIO = 1032
+
+
+class Ehdr(NamedTuple):
+    e_ident: bytes
+    e_type: int
+    e_machine: int
+    e_version: int
+    e_entry: int
+    e_phoff: int
+    e_shoff: int
+    e_flags: int
+    e_ehsize: int
+    e_phentsize: int
+    e_phnum: int
+    e_shentsize: int
+    e_shnum: int
+    e_shstrndx: int
+
+
+class Phdr(NamedTuple):
+    p_type: int
+    p_flags: int
+    p_offset: int
+    p_vaddr: int
+    p_paddr: int
+    p_filesz: int
+    p_memsz: int
+    p_align: int
+
+
+class Shdr(NamedTuple):
+    sh_name: int
+    sh_type: int
+    sh_flags: int
+    sh_addr: int
+    sh_offset: int
+    sh_size: int
+    sh_link: int
+    sh_info: int
+    sh_addralign: int
+    sh_entsize: int
+
+
+class Sym(NamedTuple):
+    st_name: int
+    st_info: int
+    st_other: int
+    st_shndx: int
+    st_value: int
+    st_size: int
+
+
+class Chdr(NamedTuple):
+    ch_type: int
+    ch_reserved: int
+    ch_size: int
+    ch_addralign: int
+
+
+class Nhdr(NamedTuple):
+    n_namesz: int
+    n_descsz: int
+    n_type: int
+
+
+# Each on-disk record, declared once: its fields above, its layout here.
+LAYOUTS: dict[type[Any], str] = {
+    Ehdr: "16sHHIQQQIHHHHHH",
+    Phdr: "IIQQQQQQ",
+    Shdr: "IIQQQQIIQQ",
+    Sym: "IBBHQQ",
+    Chdr: "IIQQ",
+    Nhdr: "III",
+}
+MARKS: dict[ByteOrder, str] = {"little": "<", "big": ">"}
+RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
+    (record, order): struct.Struct(mark + layout) for record, layout in LAYOUTS.items() for order, mark in MARKS.items()
+}
+EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, CHDR_SIZE, NHDR_SIZE = (struct.calcsize("<" + code) for code in LAYOUTS.values())
+assert (EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, CHDR_SIZE, NHDR_SIZE) == (64, 56, 64, 24, 24, 12)
+
+R = TypeVar("R", Ehdr, Phdr, Shdr, Sym, Chdr, Nhdr)
+
+
+class Section(NamedTuple):
+    """A section header with its number and name."""
+
+    number: int
+    name: str
+    header: Shdr
+
+
+class Symbol(NamedTuple):
+    name: str
+    address: int
+    size: int
+
+
+class Note(NamedTuple):
+    name: bytes
+    type: int
+    desc: bytes
+    offset: int  # of the note's header in the file
+
+
+class ElfFile:
+    """A 64-bit ELF file over a read-only view of its bytes; raises FormatError where header or tables do not fit it."""
+
+    def __init__(self, data: memoryview, name: str = "") -> None:
+        self.name = name
+        self.data = data
+        self.byte_order = self._identify()
+        self.header = self.record(Ehdr, 0, "ELF header")
+        self.shnum, self.shstrndx, self.phnum = self._counts()
+        self.segments = self._table(Phdr, self.header.e_phoff, self.phnum, "program header table")
+        self.sections = self._name(self._table(Shdr, self.header.e_shoff, self.shnum, "section header table"))
+
+    def error(self, message: str, place: str = "", offset: int | None = None) -> FormatError:
+        return FormatError(message, place, offset, self.name)
+
+    def record(self, kind: type[R], offset: int, place: str) -> R:
+        """The record of that kind at a file offset."""
+        code = RECORDS[kind, self.byte_order]
+        if offset + code.size > len(self.data):
+            raise self.error(f"expected {code.size} bytes, have {max(0, len(self.data) - offset)}", place, 0)
+        return kind(*code.unpack_from(self.data, offset))
+
+    def slice(self, offset: int, size: int, place: str) -> memoryview:
+        """`size` bytes of the file, checked against its end."""
+        if offset + size > len(self.data):
+            raise self.error(f"{size} bytes at file offset {offset:#x} reach past the end of the file ({len(self.data):#x})", place)
+        return self.data[offset : offset + size]
+
+    # -- sections and segments
+
+    def section(self, name: str) -> Section | None:
+        return next((section for section in self.sections if section.name == name), None)
+
+    def contents(self, section: Section) -> memoryview:
+        """A section's bytes; compressed ones (zlib, and the older .zdebug form) are expanded."""
+        header = section.header
+        if header.sh_type == SHT_NOBITS:
+            raise self.error("section has no bytes in the file", section.name)
+        raw = self.slice(header.sh_offset, header.sh_size, section.name)
+        if header.sh_flags & SHF_COMPRESSED:
+            if len(raw) < CHDR_SIZE:
+                raise self.error(f"expected {CHDR_SIZE} bytes of compression header, have {len(raw)}", section.name, 0)
+            chdr = Chdr(*RECORDS[Chdr, self.byte_order].unpack_from(raw))
+            if chdr.ch_type != ELFCOMPRESS_ZLIB:
+                raise self.error(
+                    f"compression type {chdr.ch_type} is not read; use objcopy --decompress-debug-sections",
+                    section.name,
+                )
+            return self._inflate(raw[CHDR_SIZE:], chdr.ch_size, section.name)
+        if section.name.startswith(".zdebug") and bytes(raw[:4]) == b"ZLIB":
+            return self._inflate(raw[12:], int.from_bytes(raw[4:12], "big"), section.name)
+        return raw
+
+    def at(self, address: int, size: int) -> memoryview:
+        """`size` bytes at a link-time address, by the PT_LOAD that maps them from the file."""
+        for segment in self.segments:
+            if segment.p_type == PT_LOAD and segment.p_vaddr <= address and address + size <= segment.p_vaddr + segment.p_filesz:
+                return self.slice(segment.p_offset + address - segment.p_vaddr, size, "PT_LOAD")
+        raise self.error(f"no segment maps {size} bytes at address {address:#x}", "program header table")
+
+    def executable_ranges(self) -> list[tuple[int, int]]:
+        """(start, end) addresses of executable PT_LOADs, ascending; ELF header and program header table left out: they hold no code."""
+        header = self.header
+        tables = max(EHDR_SIZE, header.e_phoff + self.phnum * PHDR_SIZE if header.e_phoff == EHDR_SIZE else 0)
+        ranges = []
+        for segment in self.segments:
+            if segment.p_type == PT_LOAD and segment.p_flags & PF_X and segment.p_filesz:
+                skip = max(0, tables - segment.p_offset)
+                if skip < segment.p_filesz:
+                    ranges.append((segment.p_vaddr + skip, segment.p_vaddr + segment.p_filesz))
+        return sorted(ranges)
+
+    # -- what names the file and its functions
+
+    def notes(self) -> Iterator[Note]:
+        """Every note of every PT_NOTE, or of SHT_NOTE sections where a file has no program headers."""
+        places = [(s.p_offset, s.p_filesz, s.p_align) for s in self.segments if s.p_type == PT_NOTE] or [
+            (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in self.sections if s.header.sh_type == SHT_NOTE
+        ]
+        for offset, size, align in places:
+            yield from self._notes(offset, self.slice(offset, size, "note"), 8 if align == 8 else 4)
+
+    def build_id(self) -> bytes | None:
+        return next((note.desc for note in self.notes() if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
+
+    def debug_link(self) -> tuple[str, int] | None:
+        """(file name, CRC-32 of that file) of .gnu_debuglink."""
+        section = self.section(".gnu_debuglink")
+        if section is None:
+            return None
+        raw = bytes(self.contents(section))
+        end = raw.find(b"\0")
+        crc_at = (end + 4) & ~3
+        if end <= 0 or crc_at + 4 > len(raw):
+            raise self.error("neither a file name nor its CRC", section.name)
+        return os.fsdecode(raw[:end]), int.from_bytes(raw[crc_at : crc_at + 4], self.byte_order)
+
+    def functions(self) -> Iterator[Symbol]:
+        """Defined functions of .symtab, else of .dynsym, in the table's order."""
+        table = next((s for kind in (SHT_SYMTAB, SHT_DYNSYM) for s in self.sections if s.header.sh_type == kind), None)
+        if table is None or table.header.sh_link >= len(self.sections):
+            return
+        names = bytes(self.contents(self.sections[table.header.sh_link]))
+        raw = self.contents(table)
+        code = RECORDS[Sym, self.byte_order]
+        for name, info, _, index, value, size in code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE]):
+            if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and index != SHN_UNDEF:
+                end = names.find(b"\0", name)
+                yield Symbol(names[name : end if end >= 0 else None].decode(errors="replace"), value, size)
+
+    def function_symbols(self) -> list[Symbol]:
+        """The functions by address; of several at one address the first in the table stays."""
+        found: dict[int, Symbol] = {}
+        for symbol in self.functions():
+            found.setdefault(symbol.address, symbol)
+        return sorted(found.values(), key=lambda symbol: symbol.address)
+
+    # -- reading the tables
+
+    def _identify(self) -> ByteOrder:
+        ident = bytes(self.data[:16])
+        if ident[:4] != b"\x7fELF":
+            raise self.error("not an ELF file")
+        if len(self.data) < EHDR_SIZE:
+            raise self.error(f"expected {EHDR_SIZE} bytes, have {len(self.data)}", "ELF header", 0)
+        if ident[4] != 2:
+            raise self.error("a 32-bit ELF file: SFrame is for 64-bit ABIs" if ident[4] == 1 else f"unknown ELF class {ident[4]}")
+        if ident[5] not in (1, 2):
+            raise self.error(f"unknown byte order {ident[5]}", "ELF header", 5)
+        if ident[6] != 1:
+            raise self.error(f"unknown ELF version {ident[6]}", "ELF header", 6)
+        return "little" if ident[5] == 1 else "big"
+
+    def _counts(self) -> tuple[int, int, int]:
+        """(shnum, shstrndx, phnum), with what does not fit the header taken from section header 0."""
+        header = self.header
+        shnum, shstrndx, phnum = header.e_shnum, header.e_shstrndx, header.e_phnum
+        if header.e_shoff and (shnum == 0 or shstrndx == SHN_XINDEX or phnum == PN_XNUM):
+            first = self.record(Shdr, header.e_shoff, "section header table")
+            shnum = shnum or first.sh_size
+            shstrndx = first.sh_link if shstrndx == SHN_XINDEX else shstrndx
+            phnum = first.sh_info if phnum == PN_XNUM else phnum
+        return (shnum if header.e_shoff else 0), shstrndx, (phnum if header.e_phoff else 0)
+
+    def _table(self, kind: type[R], offset: int, count: int, place: str) -> list[R]:
+        code = RECORDS[kind, self.byte_order]
+        entry_size = self.header.e_phentsize if kind is Phdr else self.header.e_shentsize
+        if count and entry_size != code.size:
+            raise self.error(f"entries of {entry_size} bytes, expected {code.size}", place)
+        return [kind(*entry) for entry in code.iter_unpack(self.slice(offset, count * code.size, place))]
+
+    def _name(self, headers: list[Shdr]) -> list[Section]:
+        if not headers or self.shstrndx == SHN_UNDEF:
+            return [Section(number, "", header) for number, header in enumerate(headers)]
+        if self.shstrndx >= len(headers):
+            raise self.error(f"names are in section {self.shstrndx} of {len(headers)}", "section header table")
+        strings = headers[self.shstrndx]
+        table = bytes(self.slice(strings.sh_offset, strings.sh_size, "section names"))
+        sections = []
+        for number, header in enumerate(headers):
+            end = table.find(b"\0", header.sh_name)
+            if end < 0:
+                raise self.error(f"name of section {number} is outside the table of names", "section names", header.sh_name)
+            sections.append(Section(number, table[header.sh_name : end].decode(errors="replace"), header))
+        return sections
+
+    def _notes(self, offset: int, raw: memoryview, align: int) -> Iterator[Note]:
+        code = RECORDS[Nhdr, self.byte_order]
+        pos = 0
+        while pos + NHDR_SIZE <= len(raw):
+            namesz, descsz, kind = code.unpack_from(raw, pos)
+            desc = pos + (NHDR_SIZE + namesz + align - 1) // align * align
+            if desc + descsz > len(raw):
+                raise self.error(f"note of {descsz} bytes reaches past its segment", "note", offset + pos)
+            yield Note(
+                bytes(raw[pos + NHDR_SIZE : pos + NHDR_SIZE + namesz]),
+                kind,
+                bytes(raw[desc : desc + descsz]),
+                offset + pos,
+            )
+            pos = desc + (descsz + align - 1) // align * align
+
+    def _inflate(self, raw: memoryview, size: int, place: str) -> memoryview:
+        if size > len(raw) * MAX_DEFLATE_RATIO:
+            raise self.error(f"{len(raw)} compressed bytes cannot hold {size}", place)
+        try:
+            data = zlib.decompressobj().decompress(raw, size) if size else b""
+        except zlib.error as error:
+            raise self.error(f"cannot be decompressed: {error}", place) from error
+        if len(data) != size:
+            raise self.error(f"decompressed to {len(data)} bytes, expected {size}", place)
+        return memoryview(data)
+
+
+def open_elf(path: str | Path) -> ElfFile:
+    """The ELF file at `path`, mapped read-only. Raises FormatError, or OSError where it cannot be opened."""
+    with open(path, "rb") as file:  # noqa: PTH123 - a str path is not worth a Path
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise FormatError("not a regular file", file=str(path))
+        if status.st_size == 0:
+            raise FormatError("the file is empty", file=str(path))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return ElfFile(memoryview(mapped), str(path))
