@@ -1,0 +1,113 @@
+"""Which FDE describes which code, where FDEs overlap or lie outside of code. Compiled.
+
+The policy: at each address the FDE with the greatest start counts, as a binary search over `.eh_frame_hdr` finds it; of several with
+the same start the first in its section. What an FDE loses so, even behind the end of the one that takes it, is left out. FDEs that
+are empty, outside of executable segments or larger than 4 GiB are ignored. All are counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from array import array
+
+    from cfi.columns import Column
+
+COMPILED: bool = cython.compiled
+
+# What is counted in `ignored`, in this order; the sentences are what users read.
+IGNORED = (
+    "empty",
+    "outside of executable segments",
+    "larger than 4 GiB",
+    "a second one for the same code",
+    "cut short by the next one",
+)
+
+
+@cython.locals(start="const unsigned long long[::1]")
+def ascends(start: Column) -> bool:
+    """Whether a column is sorted."""
+    i: cython.Py_ssize_t
+    for i in range(1, len(start)):
+        if start[i - 1] > start[i]:
+            return False
+    return True
+
+
+@cython.locals(
+    order="const unsigned int[::1]",
+    start="const unsigned long long[::1]",
+    size="const unsigned long long[::1]",
+    range_start="const unsigned long long[::1]",
+    range_end="const unsigned long long[::1]",
+    piece_fde="unsigned int[::1]",
+    piece_start="unsigned long long[::1]",
+    piece_end="unsigned long long[::1]",
+    ignored="unsigned long long[::1]",
+)
+def resolve(
+    order: Column,
+    start: Column,
+    size: Column,
+    range_start: Column,
+    range_end: Column,
+    piece_fde: Column,
+    piece_start: Column,
+    piece_end: Column,
+    ignored: Column,
+) -> int:
+    """Fills the pieces of code that remain, by address, and returns their number; `order`: FDE numbers by start, stable.
+
+    The ranges of executable code ascend. Pieces have room for as many as FDEs.
+    """
+    pieces: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    fde: cython.Py_ssize_t
+    place: cython.Py_ssize_t = 0
+    for i in range(len(order)):
+        fde = order[i]
+        while place < len(range_end) and range_end[place] <= start[fde]:
+            place += 1
+        if size[fde] == 0:
+            ignored[0] += 1
+        elif place == len(range_end) or start[fde] < range_start[place] or size[fde] > range_end[place] - start[fde]:
+            ignored[1] += 1
+        elif size[fde] >> 32:
+            ignored[2] += 1
+        elif pieces and piece_start[pieces - 1] == start[fde]:
+            ignored[3] += 1
+        else:
+            if pieces and piece_end[pieces - 1] > start[fde]:
+                piece_end[pieces - 1] = start[fde]
+                ignored[4] += 1
+            piece_fde[pieces] = fde
+            piece_start[pieces] = start[fde]
+            piece_end[pieces] = start[fde] + size[fde]
+            pieces += 1
+    return pieces
+
+
+def subtract(pieces: tuple[array[int], array[int], array[int]], taken: tuple[array[int], array[int], array[int]]) -> None:
+    """Cuts from `pieces` (FDE, start, end) the code that `taken` describes; both by address. What remains takes their place."""
+    fdes, starts, ends = (column[:] for column in pieces)
+    for column in pieces:
+        del column[:]
+    _, taken_starts, taken_ends = taken
+    place = 0
+    for fde, start, end in zip(fdes, starts, ends, strict=True):
+        here = start
+        while here < end:
+            while place < len(taken_ends) and taken_ends[place] <= here:
+                place += 1
+            free_until = min(end, taken_starts[place]) if place < len(taken_ends) else end
+            if free_until > here:
+                for column, value in zip(pieces, (fde, here, free_until), strict=True):
+                    column.append(value)
+            here = max(free_until, min(end, taken_ends[place])) if place < len(taken_ends) else end
