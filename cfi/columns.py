@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from array import array
 
 Column: TypeAlias = "array[int] | memoryview"
 Bytes: TypeAlias = bytes | bytearray | memoryview

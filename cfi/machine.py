@@ -146,21 +146,21 @@ class Cursor:
                 return 0
             self.pos += padding
         field = (self.address + self.pos) & self.mask
-        if form == 0x00 or form == 0x08:  # noqa: PLR1714 - compiles to two comparisons, not to a tuple
+        if form == 0x00 or form == 0x08:
             value = self.unsigned(self.address_size)
         elif form == 0x01:
             value = self.uleb()
         elif form == 0x09:
             value = self.sleb() & self.mask
-        elif form == 0x02 or form == 0x0A:  # noqa: PLR1714
+        elif form == 0x02 or form == 0x0A:
             value = self.unsigned(2)
             if form == 0x0A and value >= 0x8000:
                 value = (value - 0x10000) & self.mask
-        elif form == 0x03 or form == 0x0B:  # noqa: PLR1714
+        elif form == 0x03 or form == 0x0B:
             value = self.unsigned(4)
             if form == 0x0B and value >> 31:
                 value = (value | ~self.mask32) & self.mask
-        elif form == 0x04 or form == 0x0C:  # noqa: PLR1714
+        elif form == 0x04 or form == 0x0C:
             value = self.unsigned(8)
         else:
             self.fault = 3
@@ -231,7 +231,7 @@ class Cursor:
             self.unsigned(shapes[shape + 3])
             start[fde] = self.encoded(encoding, 0)
             size[fde] = self.encoded(encoding & 0x07, 0)  # the same width, unsigned, no base
-            if shapes[shape + 1]:
+            if shapes[shape + 1] and self.fault == 0:
                 length = self.uleb()
                 if length > self.end - self.pos:
                     self.fault = 1
@@ -349,8 +349,8 @@ class Machine(Cursor):
     ) -> int:
         """Runs FDEs from `fde` on while their rows fit into `row_start` and `row_rule`; returns the first FDE not run, or faulty.
 
-        first_row[f + 1] is where the rows of FDE f end, counted from `rows`, the number of those before this call. An FDE makes at most one row a byte, and one;
-        none if it is empty or too large for SFrame's 32-bit sizes.
+        first_row[f + 1] is where the rows of FDE f end, counted from `rows`, the number of those before this call. An FDE makes at
+        most one row a byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
         """
         room: cython.Py_ssize_t = len(row_start)
         used: cython.Py_ssize_t = 0
@@ -454,7 +454,7 @@ class Machine(Cursor):
                 else:
                     a *= self.code_factor
                 target = here + a
-            if action == 2 or action == 3:  # noqa: PLR1714
+            if action == 2 or action == 3:
                 if size == 0:
                     continue
                 if target < here or target >> 63:

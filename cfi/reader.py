@@ -166,7 +166,7 @@ def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
         if augmentation not in ("", "eh"):
             raise FormatError(f"unknown augmentation {augmentation!r}", section.name, body + 1)
     _check(cursor, section)
-    if address_size not in ADDRESS_SIZES or segment_selector_size > 8:  # noqa: PLR2004
+    if address_size not in ADDRESS_SIZES or segment_selector_size > 8:
         raise FormatError(f"address size {address_size}, segment selector size {segment_selector_size}", section.name, body)
     if abs(data_alignment) > MAX_DATA_ALIGNMENT:
         raise FormatError(f"data alignment factor {data_alignment}", section.name, body)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.opcodes import RuleKind
+if TYPE_CHECKING:
+    from cfi.opcodes import RuleKind
 
 
 class RegisterRule(NamedTuple):

@@ -201,7 +201,7 @@ class ElfFile:
         raise self.error(f"no segment maps {size} bytes at address {address:#x}", "program header table")
 
     def executable_ranges(self) -> list[tuple[int, int]]:
-        """(start, end) addresses of executable PT_LOADs, ascending; ELF header and program header table left out: they hold no code."""
+        """(start, end) addresses of executable PT_LOADs, ascending, without the ELF header and program header table."""
         header = self.header
         tables = max(EHDR_SIZE, header.e_phoff + self.phnum * PHDR_SIZE if header.e_phoff == EHDR_SIZE else 0)
         ranges = []

@@ -1,8 +1,8 @@
 """Which FDE describes which code, where FDEs overlap or lie outside of code. Compiled.
 
-The policy: at each address the FDE with the greatest start counts, as a binary search over `.eh_frame_hdr` finds it; of several with
-the same start the first in its section. What an FDE loses so, even behind the end of the one that takes it, is left out. FDEs that
-are empty, outside of executable segments or larger than 4 GiB are ignored. All are counted.
+The policy: at each address the FDE with the greatest start counts, as a binary search over `.eh_frame_hdr` finds it; of several
+with the same start the first in its section. What an FDE loses so, even behind the end of the one that takes it, is left out.
+FDEs that are empty, outside of executable segments or larger than 4 GiB are ignored. All are counted.
 """
 
 from __future__ import annotations

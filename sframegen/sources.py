@@ -63,7 +63,7 @@ def _eh_frame(elf: ElfFile) -> CfiSection | None:
 
 
 def _eh_frame_by_segment(elf: ElfFile) -> CfiSection | None:
-    """Without section headers: PT_GNU_EH_FRAME leads to .eh_frame_hdr, and that to .eh_frame, whose end only its FDE count tells."""
+    """Without section headers: PT_GNU_EH_FRAME leads to .eh_frame_hdr, that to .eh_frame, whose end only its FDE count tells."""
     header = next((segment for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME), None)
     if header is None:
         return None
@@ -78,7 +78,7 @@ def _eh_frame_by_segment(elf: ElfFile) -> CfiSection | None:
     for segment in elf.segments:
         if segment.p_type == PT_LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
             data = elf.at(address, segment.p_vaddr + segment.p_filesz - address)
-            return CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=count)  # noqa: FBT003
+            return CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=count)
     raise FormatError(f"leads to {address:#x}, which no segment maps", place, 4, elf.name)
 
 

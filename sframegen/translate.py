@@ -97,7 +97,7 @@ def _sp_is_cfa(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
     return sp.kind is RuleKind.UNSPECIFIED or (sp.kind is RuleKind.VAL_OFFSET and sp.a == 0)
 
 
-def _saved(rule: RegisterRule) -> Where | None | Reason:
+def _saved(rule: RegisterRule) -> Where | Reason | None:
     """Where a register of the caller is: None in its register, or *(cfa + n)."""
     if rule.kind in (RuleKind.UNSPECIFIED, RuleKind.SAME_VALUE):
         return None

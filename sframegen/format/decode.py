@@ -96,12 +96,10 @@ def _header(view: memoryview, place: str) -> tuple[Header, str]:
     for byte_order, mark in BYTE_ORDER_MARKS.items():
         header = Header(*struct.unpack_from(mark + HEADER_CODE, view))
         if header.magic == MAGIC:
-            break
-    else:
-        raise FormatError(f"magic number is {bytes(view[:2]).hex()}, expected {MAGIC:#x}", place, 0)
-    if header.version != VERSION_3:
-        raise FormatError(f"SFrame version {header.version} is not read yet, only {VERSION_3}", place, 2)
-    return header, byte_order
+            if header.version != VERSION_3:
+                raise FormatError(f"SFrame version {header.version} is not read yet, only {VERSION_3}", place, 2)
+            return header, byte_order
+    raise FormatError(f"magic number is {bytes(view[:2]).hex()}, expected {MAGIC:#x}", place, 0)
 
 
 def _raise(fault: array[int], place: str) -> None:

@@ -1,4 +1,4 @@
-"""Columns -> bytes: sizes and writes the function index and the FREs. Compiled; every limit is checked by the caller in encode.py."""
+"""Columns -> bytes: sizes and writes the function index and the FREs. Compiled; encode.py checks the limits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def write(
     index_address: cython.ulonglong,
     big: cython.bint,
 ) -> None:
-    """Writes index (at `index_at`, loaded at `index_address`) and FREs behind it. `kind_bytes`: info, info2, rep_size of each kind."""
+    """Writes index (at `index_at`, loaded at `index_address`) and FREs. `kind_bytes`: info, info2, rep_size of each kind."""
     functions: cython.Py_ssize_t = len(start)
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t

@@ -1,4 +1,4 @@
-"""One row's rule <-> its FRE info byte and data words. A pure pair of functions, called once for each distinct rule of a section."""
+"""One row's rule <-> its FRE info byte and data words. Pure functions, called once for each distinct rule."""
 
 from __future__ import annotations
 
