@@ -1,1 +1,23 @@
+"""Gives existing ELF binaries an SFrame section, made from their DWARF call frame information.
 
+What is public is in `sframegen.api` and loaded on first use: `import sframegen` itself costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sframegen.api import FormatError as FormatError
+    from sframegen.api import Summary as Summary
+    from sframegen.api import add_section as add_section
+    from sframegen.api import find as find
+    from sframegen.api import read as read
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    api = import_module("sframegen.api")  # `from sframegen import api` would ask this function for it
+    if name in api.__all__:
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

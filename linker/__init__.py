@@ -1,0 +1,1 @@
+"""Sections -> files: plans, applies and verifies the change that puts a section into an ELF file."""

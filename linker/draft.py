@@ -1,0 +1,65 @@
+"""What a layout decides; the rest of the plan follows from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from sframegen.elf import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
+
+if TYPE_CHECKING:
+    from cfi.errors import FormatError
+    from linker.image import Image
+
+Layout = Literal["front", "tail"]
+
+
+class Move(NamedTuple):
+    """Metadata that goes elsewhere, whole; offsets in the file, link-time addresses, size in bytes."""
+
+    names: tuple[str, ...]
+    size: int
+    from_offset: int
+    to_offset: int
+    from_address: int
+    to_address: int
+
+    def holds(self, offset: int, size: int) -> bool:
+        """Whether a range of the original file goes with it."""
+        return size > 0 and self.from_offset <= offset and offset + size <= self.from_offset + self.size
+
+
+class Draft(NamedTuple):
+    layout: Layout
+    table_offset: int
+    segments: list[Phdr]  # the whole new table
+    section: Phdr  # the PT_GNU_SFRAME among them
+    end: int  # file offset behind the last loaded byte
+    moves: list[Move]
+    dropped: list[Phdr]  # headers of the original that gave their slot
+    covers: list[tuple[str, Shdr]]  # further sections, over what would be lost without one
+
+    @property
+    def moved_size(self) -> int:
+        return sum(item.size for item in self.moves)
+
+
+def readable(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
+    return Phdr(kind, PF_R, offset, address, address, size, size, align)
+
+
+def load_at(image: Image, offset: int, address: int, size: int) -> Phdr:
+    return readable(PT_LOAD, offset, address, size, image.page)
+
+
+def sframe_at(offset: int, address: int, size: int) -> Phdr:
+    return readable(PT_GNU_SFRAME, offset, address, size, 8)
+
+
+def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
+    """Behind the last PT_LOAD: they are read in ascending order."""
+    last = max(index for index, segment in enumerate(segments) if segment.p_type == PT_LOAD)
+    return [*segments[: last + 1], *loads, *segments[last + 1 :]]
+
+
+def no_room(image: Image, why: str) -> FormatError:
+    return image.elf.error(f"no room for two more program headers: {why}; only linking it anew helps", "program header table")

@@ -1,0 +1,147 @@
+"""The front layout: the program header table grows in place, and the metadata behind it gives way.
+
+What gives way goes into the new segment, behind `.sframe`. The build-id stays in the first page of the file: it takes
+room that other metadata leaves there, or the padding behind the first segment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linker.draft import Draft, Move, insert_loads, load_at, no_room, sframe_at
+from linker.image import MAX_ADDRESS, WORD
+from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.ranges import Range, align_up, overlapping
+from sframegen.elf import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
+
+if TYPE_CHECKING:
+    from linker.image import Image
+
+NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
+
+
+def front(image: Image, section_size: int, spare: int) -> Draft:
+    """With room for `spare` more headers behind the new table. Raises FormatError where something in the way cannot move."""
+    kept = image.elf.segments
+    end = table_end(image, kept)
+    if overlapping(image.pieces, image.table.end, end) or overlapping(image.blocks, image.table.end, end):
+        kept = [segment for segment in kept if not is_unused(segment, kept)]
+        end = table_end(image, kept)
+    moved, stays = make_room(image, end + spare * PHDR_SIZE)
+    used = max([end, *(to + piece.size for piece, to in stays)])
+
+    offset = align_up(len(image.elf.data), 8)
+    address = align_up(image.end_address, image.page) + offset % image.page
+    moves = [move(image, piece, to, to - piece.start + address_of(image, piece.start)) for piece, to in stays]
+    at = section_size
+    for piece in moved:
+        at = align_up(offset + at, piece.align) - offset
+        moves.append(move(image, piece, offset + at, address + at))
+        at += piece.size
+    if address + at > MAX_ADDRESS:
+        raise image.elf.error(
+            f"the last segment ends at {image.end_address:#x}: no addresses are left behind it", "program header table"
+        )
+
+    section = sframe_at(offset, address, section_size)
+    segments = [follow(grow(image, segment, kept, used), moves) for segment in kept]
+    segments = [*insert_loads(segments, [load_at(image, offset, address, at)]), section]
+    dropped = [segment for segment in image.elf.segments if segment not in kept]
+    return Draft("front", image.table.start, segments, section, offset + at, moves, dropped, [])
+
+
+def table_end(image: Image, kept: list[Phdr]) -> int:
+    return image.table.start + (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
+
+
+def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
+    """An unused header, or the PT_NOTE that GNU ld writes beside PT_GNU_PROPERTY for the same bytes: only the latter is read."""
+    return segment.p_type == PT_NULL or (segment.p_type == PT_NOTE and segment._replace(p_type=PT_GNU_PROPERTY) in segments)
+
+
+def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, int]]]:
+    """(what goes into the new segment, what stays in the first page and its new file offset) so that the table can reach `end`."""
+    start = image.table.end
+    blocks = overlapping(image.blocks, start, end)
+    if blocks:
+        raise no_room(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
+    if not may_extend(image, end):
+        raise no_room(image, "its segment ends behind it")
+    in_way = overlapping(image.pieces, start, end)
+    build_id = next((p for p in in_way if image.build_id is not None and p.start <= image.build_id < p.end), None)
+    if build_id is None:
+        return in_way, []
+    rooms = [place for place in places(image, end, build_id) if fits(image, place, build_id)]
+    if not rooms:
+        raise no_room(image, "the build-id note would leave the first page of the file")
+
+    def moved(place: int) -> list[Range]:
+        wanted = {*in_way, *overlapping(image.pieces, place, place + build_id.size)} - {build_id}
+        return sorted(wanted)
+
+    best = min(rooms, key=lambda place: (sum(piece.size for piece in moved(place)), place))
+    return moved(best), [(build_id, best)]
+
+
+def places(image: Image, end: int, piece: Range) -> list[int]:
+    """Where a piece could begin in the first page: behind the table, or behind anything else there."""
+    ends = {end, *(item.end for item in [*image.pieces, *image.blocks] if end <= item.end < FIRST_PAGE)}
+    return sorted({align_up(place, piece.align) for place in ends})
+
+
+def fits(image: Image, place: int, piece: Range) -> bool:
+    last = place + piece.size
+    return last <= FIRST_PAGE and may_extend(image, last) and not overlapping(image.blocks, place, last)
+
+
+def may_extend(image: Image, end: int) -> bool:
+    """Whether the table's segment reaches file offset `end`, or can, in its last page, where nothing else is."""
+    load = image.load
+    if load is None:
+        return True
+    last = load.p_offset + load.p_filesz
+    if end <= last:
+        return True
+    above = [other.p_vaddr for other in image.loads if other.p_vaddr > load.p_vaddr]
+    others = [
+        other for other in image.loads if other is not load and other.p_offset < end and last < other.p_offset + other.p_filesz
+    ]
+    page_end = align_up(load.p_vaddr + load.p_filesz, FIRST_PAGE)
+    return (
+        load.p_filesz == load.p_memsz
+        and end - last <= page_end - load.p_vaddr - load.p_filesz
+        and not others
+        and page_end <= min(above, default=page_end)
+    )
+
+
+def address_of(image: Image, offset: int) -> int:
+    return offset + image.load.p_vaddr - image.load.p_offset if image.load else 0
+
+
+def move(image: Image, piece: Range, to_offset: int, to_address: int) -> Move:
+    return Move(piece.names, piece.size, piece.start, to_offset, address_of(image, piece.start), to_address)
+
+
+def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:
+    """The table's own header, and that of the segment that holds it, for the larger table."""
+    if segment.p_type == PT_PHDR:
+        size = (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
+        return segment._replace(p_filesz=size, p_memsz=size)
+    if segment.p_type == PT_LOAD and segment is image.load:
+        size = max(segment.p_filesz, used - segment.p_offset)
+        return segment._replace(p_filesz=size, p_memsz=max(segment.p_memsz, size))
+    return segment
+
+
+def follow(segment: Phdr, moves: list[Move]) -> Phdr:
+    """The header of moved metadata, for its new place."""
+    for item in moves:
+        if segment.p_type in MOVABLE_SEGMENTS and item.holds(segment.p_offset, segment.p_filesz):
+            by = item.to_address - item.from_address
+            return segment._replace(
+                p_offset=segment.p_offset + item.to_offset - item.from_offset,
+                p_vaddr=(segment.p_vaddr + by) % WORD,
+                p_paddr=(segment.p_paddr + by) % WORD,
+            )
+    return segment

@@ -1,0 +1,132 @@
+"""A linked file as an injection sees it: where its memory ends, what lies behind its program headers; and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from linker.metadata import DT_FLAGS_1, DT_NEEDED, FIRST_PAGE, NEW_HEADERS, Dyn, read_dynamic, survey
+from linker.ranges import Range
+from sframegen.elf import (
+    EHDR_SIZE,
+    ET_DYN,
+    ET_EXEC,
+    NT_GNU_BUILD_ID,
+    PHDR_SIZE,
+    PN_XNUM,
+    PT_GNU_SFRAME,
+    PT_INTERP,
+    PT_LOAD,
+    SHF_ALLOC,
+    SHN_LORESERVE,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+    SHT_NULL,
+)
+
+if TYPE_CHECKING:
+    from sframegen.elf import ElfFile, Phdr
+
+WORD = 1 << 64
+MAX_ADDRESS = 1 << 63
+MAX_ALIGN = 1 << 40
+DF_1_PIE = 0x08000000
+
+
+class Image(NamedTuple):
+    elf: ElfFile
+    loads: list[Phdr]
+    page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096
+    end_address: int  # the first behind every PT_LOAD
+    table: Range  # the program header table
+    load: Phdr | None  # the PT_LOAD that holds the table
+    dynamic: list[Dyn]
+    pieces: list[Range]  # what may move
+    blocks: list[Range]  # what may not
+    build_id: int | None  # file offset of the note's header, where it is in the first page
+
+    @property
+    def is_library(self) -> bool:
+        """Whether only ld.so ever maps it: it reads the program header table from the file."""
+        return self.elf.header.e_type == ET_DYN and bool(self.dynamic) and not is_program(self.elf, self.dynamic)
+
+
+def read_image(elf: ElfFile) -> Image:
+    """Raises FormatError with the reason where no section can be added."""
+    check_header(elf)
+    loads = check_loads(elf)
+    check_sections(elf)
+    dynamic = read_dynamic(elf)
+    check_loader(elf, dynamic)
+    start = elf.header.e_phoff
+    table = Range(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
+    load = next((load for load in loads if load.p_offset <= start and table.end <= load.p_offset + load.p_filesz), None)
+    pieces, blocks = survey(elf, dynamic, table, load)
+    return Image(
+        elf=elf,
+        loads=loads,
+        page=max(0x1000, *(load.p_align for load in loads)),
+        end_address=loads[-1].p_vaddr + loads[-1].p_memsz,
+        table=table,
+        load=load,
+        dynamic=dynamic,
+        pieces=pieces,
+        blocks=blocks,
+        build_id=find_build_id(elf),
+    )
+
+
+def find_build_id(elf: ElfFile) -> int | None:
+    ids = (note for note in elf.notes() if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
+    return next((note.offset for note in ids if note.offset + 16 + len(note.desc) <= FIRST_PAGE), None)
+
+
+def check_header(elf: ElfFile) -> None:
+    header = elf.header
+    if header.e_type not in (ET_EXEC, ET_DYN):
+        raise elf.error("not a linked program or library")
+    if any(section.name == ".sframe" or section.header.sh_type == SHT_GNU_SFRAME for section in elf.sections) or any(
+        segment.p_type == PT_GNU_SFRAME for segment in elf.segments
+    ):
+        raise elf.error("has an .sframe section already; take it out first (objcopy --remove-section .sframe)")
+    if header.e_phnum + NEW_HEADERS >= PN_XNUM:
+        raise elf.error(f"{elf.phnum} program headers leave no room for more", "program header table")
+    if header.e_shoff and (header.e_shnum == 0 or header.e_shnum + NEW_HEADERS >= SHN_LORESERVE):
+        raise elf.error(f"{elf.shnum} section headers leave no room for more", "section header table")
+    if header.e_phoff < EHDR_SIZE:
+        raise elf.error("has no program header table behind its ELF header: not a linked program or library")
+
+
+def check_loads(elf: ElfFile) -> list[Phdr]:
+    """The PT_LOADs: in the file, ascending, disjoint."""
+    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    if not loads:
+        raise elf.error("has no PT_LOAD: not a linked program or library")
+    end = 0
+    for load in loads:
+        if load.p_align & (load.p_align - 1) or load.p_align > MAX_ALIGN:
+            raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} is aligned to {load.p_align:#x}", "program header table")
+        if load.p_vaddr < end or load.p_filesz > load.p_memsz or load.p_vaddr + load.p_memsz > MAX_ADDRESS:
+            raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} is out of order or has no valid size", "program header table")
+        elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+        end = load.p_vaddr + load.p_memsz
+    return loads
+
+
+def check_sections(elf: ElfFile) -> None:
+    for section in elf.sections:
+        if section.header.sh_type not in (SHT_NULL, SHT_NOBITS):
+            elf.slice(section.header.sh_offset, section.header.sh_size, section.name)
+    if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF_ALLOC):
+        raise elf.error("has no table of names that could grow", "section header table")
+
+
+def check_loader(elf: ElfFile, dynamic: list[Dyn]) -> None:
+    """Kernels before 6.7 clear an interpreter's .bss behind its last PT_LOAD only, and fail where that one is read-only."""
+    alone = bool(dynamic) and not any(entry.tag == DT_NEEDED for entry in dynamic)
+    if elf.header.e_type == ET_DYN and elf.header.e_entry and alone and not is_program(elf, dynamic):
+        raise elf.error("a dynamic loader: kernels before 6.7 start no program by one that has a segment behind its .bss")
+
+
+def is_program(elf: ElfFile, dynamic: list[Dyn]) -> bool:
+    pie = any(entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE for entry in dynamic)
+    return pie or any(segment.p_type == PT_INTERP for segment in elf.segments)

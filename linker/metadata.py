@@ -1,0 +1,198 @@
+"""What of a linked file may move: metadata that is only reached through program headers and dynamic tags, never by code."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from linker.ranges import Range, gaps, join, overlapping
+from sframegen.elf import (
+    EHDR_SIZE,
+    MARKS,
+    PHDR_SIZE,
+    PT_DYNAMIC,
+    PT_GNU_EH_FRAME,
+    PT_GNU_PROPERTY,
+    PT_GNU_RELRO,
+    PT_INTERP,
+    PT_LOAD,
+    PT_NOTE,
+    PT_TLS,
+    SHDR_SIZE,
+    SHF_ALLOC,
+    SHF_EXECINSTR,
+    SHF_WRITE,
+    SHT_DYNSYM,
+    SHT_NOBITS,
+    SHT_NOTE,
+    SHT_NULL,
+    SHT_STRTAB,
+)
+
+if TYPE_CHECKING:
+    from sframegen.elf import ElfFile, Phdr, Section
+
+FIRST_PAGE = 0x1000  # what a kernel core keeps of a mapped file, and where kernels look for the build-id
+NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
+MAX_PADDING = 15  # bytes between loaded neighbours, where no section header says what they are
+FILLERS = b"\0X"  # linkers pad with zeros; patchelf writes X over what it moved away
+DYN_SIZE = 16
+PT_NULL = 0
+
+DT_NEEDED, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_INIT, DT_FINI = 1, 3, 4, 5, 6, 7, 12, 13
+DT_REL, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY, DT_RELR = 17, 23, 25, 26, 32, 36
+DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+SHT_HASH, SHT_GNU_HASH, SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 5, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+
+# Section types that only the dynamic section names, by the tag that must name them.
+TAG_OF_TYPE = {
+    SHT_HASH: DT_HASH,
+    SHT_GNU_HASH: DT_GNU_HASH,
+    SHT_DYNSYM: DT_SYMTAB,
+    SHT_STRTAB: DT_STRTAB,
+    SHT_GNU_VERSYM: DT_VERSYM,
+    SHT_GNU_VERDEF: DT_VERDEF,
+    SHT_GNU_VERNEED: DT_VERNEED,
+}
+MOVABLE_TAGS = {
+    DT_HASH: "DT_HASH",
+    DT_GNU_HASH: "DT_GNU_HASH",
+    DT_SYMTAB: "DT_SYMTAB",
+    DT_STRTAB: "DT_STRTAB",
+    DT_VERSYM: "DT_VERSYM",
+    DT_VERDEF: "DT_VERDEF",
+    DT_VERNEED: "DT_VERNEED",
+}
+# Every tag that holds an address: without section headers, what one names ends where the next begins.
+POINTER_TAGS = {
+    *MOVABLE_TAGS, DT_PLTGOT, DT_RELA, DT_INIT, DT_FINI, DT_REL, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY, DT_RELR,
+}  # fmt: skip
+MOVABLE_SEGMENTS = {PT_INTERP: "PT_INTERP", PT_NOTE: "PT_NOTE", PT_GNU_PROPERTY: "PT_GNU_PROPERTY"}
+# Segments that code reaches by other ways than their header.
+FIXED_SEGMENTS = {
+    PT_DYNAMIC: "PT_DYNAMIC",
+    PT_TLS: "PT_TLS",
+    PT_GNU_EH_FRAME: "PT_GNU_EH_FRAME",
+    PT_GNU_RELRO: "PT_GNU_RELRO",
+}
+
+
+class Dyn(NamedTuple):
+    """An entry of the dynamic section; `offset` is of its value in the file."""
+
+    tag: int
+    value: int
+    offset: int
+
+
+def read_dynamic(elf: ElfFile) -> list[Dyn]:
+    """Empty for static programs."""
+    segment = next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
+    if segment is None:
+        return []
+    raw = elf.slice(segment.p_offset, segment.p_filesz, "PT_DYNAMIC")
+    entries = []
+    code = struct.Struct(MARKS[elf.byte_order] + "QQ")
+    for index, (tag, value) in enumerate(code.iter_unpack(raw[: len(raw) // DYN_SIZE * DYN_SIZE])):
+        if tag == 0:
+            break
+        entries.append(Dyn(tag, value, segment.p_offset + index * DYN_SIZE + 8))
+    return entries
+
+
+def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) -> tuple[list[Range], list[Range]]:
+    """(what may move, what may not): ascending, disjoint. `load` is the PT_LOAD that holds the program header table.
+
+    Near the table, bytes that nothing explains count among what may not move.
+    """
+    movable = {section.number for section in elf.sections if may_move(elf, section, dynamic)}
+    ranges = movable_segments(elf)
+    ranges += [section_range(elf.sections[number]) for number in movable] if elf.sections else tagged(elf, dynamic)
+    fixed = fixed_ranges(elf, movable)
+    inside = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
+    pieces: list[Range] = []
+    blocks = list(fixed)
+    for piece in join(ranges):
+        free = inside[0] <= piece.start and piece.end <= inside[1] and not overlapping(fixed, piece.start, piece.end)
+        (pieces if free else blocks).append(piece)
+    window = (table.end, max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE))
+    replaced = [Range(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE, ())] if elf.sections else []
+    known = join([*pieces, *blocks, *replaced])
+    blocks += unexplained(elf, known, window[0], min(window[1], inside[1]), MAX_PADDING if not elf.sections else len(elf.data))
+    blocks += unexplained(elf, known, max(window[0], inside[1]), window[1], len(elf.data))
+    return pieces, join([*blocks, Range(len(elf.data), 1 << 63, ("the end of the file",))])
+
+
+def may_move(elf: ElfFile, section: Section, dynamic: list[Dyn]) -> bool:
+    header = section.header
+    if (
+        header.sh_flags & (SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR) != SHF_ALLOC
+        or not header.sh_size
+        or not valid_align(header.sh_addralign)
+    ):
+        return False
+    if header.sh_type in TAG_OF_TYPE:
+        return [entry.value for entry in dynamic if entry.tag == TAG_OF_TYPE[header.sh_type]] == [header.sh_addr]
+    place = (header.sh_offset, header.sh_size)
+    return header.sh_type == SHT_NOTE or any(s.p_type == PT_INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
+
+
+def valid_align(align: int) -> bool:
+    return align & (align - 1) == 0 and align <= FIRST_PAGE
+
+
+def section_range(section: Section) -> Range:
+    header = section.header
+    return Range(header.sh_offset, header.sh_offset + header.sh_size, (section.name,), max(1, header.sh_addralign))
+
+
+def movable_segments(elf: ElfFile) -> list[Range]:
+    """Ranges of notes and the interpreter's name; unnamed where section headers name them."""
+    return [
+        Range(s.p_offset, s.p_offset + s.p_filesz, () if elf.sections else (MOVABLE_SEGMENTS[s.p_type],), max(1, s.p_align))
+        for s in elf.segments
+        if s.p_type in MOVABLE_SEGMENTS and s.p_filesz and valid_align(s.p_align)
+    ]
+
+
+def tagged(elf: ElfFile, dynamic: list[Dyn]) -> list[Range]:
+    """Without section headers: what each dynamic tag names, up to the next place that anything names."""
+    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    starts: dict[int, int] = {}
+    for entry in dynamic:
+        if entry.tag in POINTER_TAGS:
+            starts.update(
+                {s.p_offset + entry.value - s.p_vaddr: entry.tag for s in loads if 0 <= entry.value - s.p_vaddr < s.p_filesz}
+            )
+    edges = sorted({*starts, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
+    return [
+        Range(start, end, (MOVABLE_TAGS[starts[start]],), 8)
+        for start, end in itertools.pairwise(edges)
+        if starts.get(start) in MOVABLE_TAGS
+    ]
+
+
+def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Range]:
+    """Sections and segments with bytes in the file, other than the movable ones. The section header table is replaced: it may go."""
+    ranges = [
+        section_range(section)
+        for section in elf.sections
+        if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT_NULL, SHT_NOBITS)
+    ]
+    ranges += [
+        Range(s.p_offset, s.p_offset + s.p_filesz, (FIXED_SEGMENTS[s.p_type],))
+        for s in elf.segments
+        if s.p_type in FIXED_SEGMENTS and s.p_filesz
+    ]
+    return join([*ranges, Range(0, EHDR_SIZE, ("ELF header",))])
+
+
+def unexplained(elf: ElfFile, known: list[Range], start: int, end: int, padding: int) -> list[Range]:
+    """What is more than padding between the known ranges of [start, end): other bytes than FILLERS, or more than `padding`."""
+    holes = gaps(known, start, min(end, len(elf.data)))
+    return [
+        Range(*hole, ("bytes that no header explains",))
+        for hole in holes
+        if hole[1] - hole[0] > padding or bytes(elf.data[slice(*hole)]).strip(FILLERS)
+    ]

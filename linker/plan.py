@@ -1,0 +1,258 @@
+"""What will change in a linked file that is given an `.sframe` section: decided, and printable, before a byte is written."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from linker import undo
+from linker.front import front
+from linker.image import WORD, Image, read_image
+from linker.metadata import MOVABLE_TAGS, PT_NULL
+from linker.ranges import align_up
+from linker.tail import tail
+from sframegen.elf import (
+    EHDR_SIZE,
+    PHDR_SIZE,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    PT_NOTE,
+    RECORDS,
+    SHDR_SIZE,
+    SHF_ALLOC,
+    SHT_DYNSYM,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+    SHT_SYMTAB,
+    SYM_SIZE,
+    ElfFile,
+    Phdr,
+    Section,
+    Shdr,
+    Sym,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from linker.draft import Draft, Layout, Move
+
+# patchelf goes by the order of the sections, finds nothing in its way where the first of them has moved, and writes over
+# the second when it adds program headers: two, if it is run twice.
+SPARE_HEADERS = 2
+MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
+MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
+MAX_SECTION = 1 << 40
+MAX_SYMBOLS = 1 << 16  # in what moves; real files have a handful
+ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 6, 8
+CHUNK = 1 << 16  # symbols looked at in one go
+NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
+SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A 64-bit value that names moved metadata: a dynamic tag or a symbol; `offset` is its place in the new file."""
+
+    name: str
+    offset: int
+    old: int
+    new: int
+
+
+@dataclass(frozen=True)
+class InjectionPlan:
+    """Offsets in the file and sizes in bytes, addresses as linked."""
+
+    layout: Layout
+    original_size: int
+    section_offset: int
+    section_address: int
+    section_size: int
+    table_offset: int
+    segments: tuple[Phdr, ...]  # the new program header table
+    new_segments: tuple[Phdr, ...]
+    dropped_segments: tuple[Phdr, ...]
+    moves: tuple[Move, ...]
+    patches: tuple[Patch, ...]
+    sections: tuple[Section, ...]  # the new section header table; empty where the original has none
+    names_offset: int
+    names_size: int
+    new_names: str  # what is appended to the table of names
+    section_table_offset: int
+    undo_offset: int
+
+    def __str__(self) -> str:
+        return "\n".join(describe(self))
+
+    @property
+    def table_size(self) -> int:
+        return len(self.segments) * PHDR_SIZE
+
+    @property
+    def size(self) -> int:
+        """Of the new file."""
+        return self.undo_offset + undo.record_size(self.overwritten())
+
+    def overwritten(self) -> list[tuple[int, int]]:
+        """(offset, size) of every range of the original that is written over; ascending."""
+        ranges = [(0, EHDR_SIZE), (self.table_offset, self.table_size)]
+        ranges += [(item.to_offset, item.size) for item in self.moves]
+        ranges += [(patch.offset, 8) for patch in self.patches]
+        return sorted(item for item in ranges if item[0] < self.original_size)
+
+
+def plan_injection(elf: ElfFile, section_size: int) -> InjectionPlan:
+    """The plan for a section of that many bytes, from its size alone. Raises FormatError with the reason where there is no way."""
+    if not 0 < section_size <= MAX_SECTION:
+        raise elf.error(f"a section of {section_size} bytes")
+    image = read_image(elf)
+    return complete(image, choose(image, section_size))
+
+
+def choose(image: Image, section_size: int) -> Draft:
+    drafts: list[Draft] = []
+    for spare in (SPARE_HEADERS, 0):
+        try:
+            drafts.append(front(image, section_size, spare))
+        except FormatError:
+            if not spare and not image.is_library:
+                raise
+    if not drafts or (image.is_library and drafts[-1].moved_size > MAX_MOVED):
+        return tail(image, section_size)
+    roomy, tight = drafts[0], drafts[-1]
+    return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_FOR_SPARE else tight
+
+
+def complete(image: Image, draft: Draft) -> InjectionPlan:
+    """Everything that follows from a layout: tags, symbols, section headers, the end of the file."""
+    elf = image.elf
+    added = [(".sframe", sframe_header(draft.section)), *draft.covers] if elf.sections else []
+    new_names = "".join(f"{name}\0" for name, _ in added)
+    names_size = elf.sections[elf.shstrndx].header.sh_size + len(new_names) if added else 0
+    section_table_offset = align_up(draft.end + names_size, 8) if added else 0
+    sections = new_sections(elf, draft, added, names_size)
+    return InjectionPlan(
+        layout=draft.layout,
+        original_size=len(elf.data),
+        section_offset=draft.section.p_offset,
+        section_address=draft.section.p_vaddr,
+        section_size=draft.section.p_filesz,
+        table_offset=draft.table_offset,
+        segments=tuple(draft.segments),
+        new_segments=tuple(
+            segment for segment in draft.segments if segment.p_type in NEW_TYPES and segment.p_offset >= len(elf.data)
+        ),
+        dropped_segments=tuple(draft.dropped),
+        moves=tuple(draft.moves),
+        patches=(*tag_patches(image, draft), *symbol_patches(elf, draft)),
+        sections=tuple(sections),
+        names_offset=draft.end,
+        names_size=names_size,
+        new_names=new_names,
+        section_table_offset=section_table_offset,
+        undo_offset=section_table_offset + len(sections) * SHDR_SIZE if added else draft.end,
+    )
+
+
+def sframe_header(segment: Phdr) -> Shdr:
+    return Shdr(0, SHT_GNU_SFRAME, SHF_ALLOC, segment.p_vaddr, segment.p_offset, segment.p_filesz, 0, 0, 8, 0)
+
+
+def new_sections(elf: ElfFile, draft: Draft, added: list[tuple[str, Shdr]], names_size: int) -> list[Section]:
+    """The old ones in their order, so that every index into the table stays valid; then the new ones."""
+    sections = [section._replace(header=follow(section.header, draft.moves)) for section in elf.sections]
+    if added:
+        names = sections[elf.shstrndx]
+        name_offset = names.header.sh_size
+        sections[elf.shstrndx] = names._replace(header=names.header._replace(sh_offset=draft.end, sh_size=names_size))
+        for name, header in added:
+            sections.append(Section(len(sections), name, header._replace(sh_name=name_offset)))
+            name_offset += len(name) + 1
+    return sections
+
+
+def follow(header: Shdr, moves: list[Move]) -> Shdr:
+    item = move_of(header, moves)
+    if item is None:
+        return header
+    return header._replace(
+        sh_addr=(header.sh_addr + item.to_address - item.from_address) % WORD,
+        sh_offset=header.sh_offset + item.to_offset - item.from_offset,
+    )
+
+
+def move_of(header: Shdr, moves: list[Move]) -> Move | None:
+    """The move that takes a section along."""
+    if header.sh_type == SHT_NOBITS or not header.sh_flags & SHF_ALLOC:
+        return None
+    return next((item for item in moves if item.holds(header.sh_offset, header.sh_size)), None)
+
+
+def tag_patches(image: Image, draft: Draft) -> Iterator[Patch]:
+    for entry in image.dynamic:
+        for item in draft.moves:
+            if entry.tag in MOVABLE_TAGS and 0 <= entry.value - item.from_address < item.size:
+                yield Patch(MOVABLE_TAGS[entry.tag], entry.offset, entry.value, entry.value + item.to_address - item.from_address)
+
+
+def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
+    """Symbols of sections that move, in every symbol table, at the table's new place."""
+    moved = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
+    code = RECORDS[Sym, elf.byte_order]
+    found = 0
+    for table in elf.sections if moved else []:
+        header = table.header
+        if header.sh_type not in (SHT_SYMTAB, SHT_DYNSYM) or header.sh_entsize != SYM_SIZE:
+            continue
+        raw = elf.slice(header.sh_offset, header.sh_size, table.name)
+        new_offset = follow(header, draft.moves).sh_offset
+        for index in symbols_of(raw, moved.keys(), elf):
+            symbol = Sym(*code.unpack_from(raw, index * SYM_SIZE))
+            item, section = moved[symbol.st_shndx], elf.sections[symbol.st_shndx].header
+            if not 0 <= symbol.st_value - section.sh_addr <= section.sh_size:
+                continue  # GNU ld counts __ehdr_start to the first section, whose address it does not have
+            found += 1
+            if found > MAX_SYMBOLS:
+                raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", table.name)
+            value = (symbol.st_value + item.to_address - item.from_address) % WORD
+            yield Patch(f"{table.name}[{index}]", new_offset + index * SYM_SIZE + ST_VALUE_OFFSET, symbol.st_value, value)
+
+
+def symbols_of(table: memoryview, sections: Iterable[int], elf: ElfFile) -> Iterator[int]:
+    """Numbers of the symbols defined in any of these sections."""
+    wanted = {int.from_bytes(number.to_bytes(2, elf.byte_order), sys.byteorder) for number in sections}
+    count = len(table) // SYM_SIZE
+    for start in range(0, count, CHUNK):
+        part = table[start * SYM_SIZE : min(count, start + CHUNK) * SYM_SIZE]
+        numbers = part.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
+        if not wanted.isdisjoint(numbers):
+            yield from (start + index for index, number in enumerate(numbers) if number in wanted)
+
+
+def describe(plan: InjectionPlan) -> list[str]:
+    """The plan for people, one fact a line."""
+    lines = [
+        f"layout: {plan.layout}; file grows from {plan.original_size:#x} to {plan.size:#x} bytes",
+        f".sframe: address {plan.section_address:#x}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes",
+    ]
+    lines += [f"new segment: {describe_segment(segment)}" for segment in plan.new_segments]
+    lines += [f"segment given up: {describe_segment(segment)}" for segment in plan.dropped_segments]
+    lines.append(f"program header table: {len(plan.segments)} entries at offset {plan.table_offset:#x}")
+    lines += [
+        f"moves: {', '.join(item.names)}, {item.size:#x} bytes, offset {item.from_offset:#x} -> {item.to_offset:#x}, "
+        f"address {item.from_address:#x} -> {item.to_address:#x}"
+        for item in plan.moves
+    ]
+    lines += [f"patched: {patch.name} at offset {patch.offset:#x}, {patch.old:#x} -> {patch.new:#x}" for patch in plan.patches]
+    if plan.sections:
+        lines.append(f"section header table: {len(plan.sections)} entries at offset {plan.section_table_offset:#x}")
+    lines += [f"written over: {size:#x} bytes at offset {offset:#x}" for offset, size in plan.overwritten()]
+    return lines
+
+
+def describe_segment(segment: Phdr) -> str:
+    name = SEGMENT_NAMES.get(segment.p_type, f"{segment.p_type:#x}")
+    return f"{name}, address {segment.p_vaddr:#x}, offset {segment.p_offset:#x}, {segment.p_filesz:#x} bytes"

@@ -1,0 +1,44 @@
+"""The tail layout: one new segment holds `.sframe`, a second one the whole program header table.
+
+For shared libraries alone: ld.so reads their table from the file. Kernels before 5.18 find a program's table at
+(address - offset) of its first PT_LOAD + e_phoff; that equation holds here too, but no longer once strip closes the hole
+before the segments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linker.draft import Draft, insert_loads, load_at, no_room, sframe_at
+from linker.image import MAX_ADDRESS
+from linker.ranges import align_up
+from sframegen.elf import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
+
+if TYPE_CHECKING:
+    from linker.image import Image
+
+NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
+MAX_HOLE = 64 << 20  # bytes of file between the original's end and the new segments; .bss of that size
+
+
+def tail(image: Image, section_size: int) -> Draft:
+    elf = image.elf
+    bias = image.loads[0].p_vaddr - image.loads[0].p_offset
+    address = max(align_up(image.end_address, image.page), align_up(len(elf.data) + bias, image.page))
+    table_address = align_up(address + section_size, image.page)
+    size = (elf.phnum + NEW_SEGMENTS) * PHDR_SIZE
+    if bias < 0 or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
+        raise no_room(image, "neither behind it nor at the end of the file")
+    section = sframe_at(address - bias, address, section_size)
+    table_offset = table_address - bias
+    segments = [
+        segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
+        if segment.p_type == PT_PHDR
+        else segment
+        for segment in elf.segments
+    ]
+    loads = [load_at(image, section.p_offset, address, section_size), load_at(image, table_offset, table_address, size)]
+    # Without a section over the table, eu-strip takes it for a gap and clears it.
+    cover = Shdr(0, SHT_PROGBITS, SHF_ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
+    segments = [*insert_loads(segments, loads), section]
+    return Draft("tail", table_offset, segments, section, table_offset + size, [], [], [(".sframegen.phdrs", cover)])

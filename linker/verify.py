@@ -1,0 +1,287 @@
+"""Reads a written file back by LIEF, a reader that shares no code with the writer, and compares it with plan and original."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+import lief
+
+from linker.image import find_build_id
+from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS
+from linker.ranges import Range, gaps, join, overlapping
+from sframegen.elf import (
+    PF_R,
+    PHDR_SIZE,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    PT_PHDR,
+    SHF_ALLOC,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+    Phdr,
+    Section,
+    Shdr,
+    open_elf,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from linker.plan import InjectionPlan
+    from sframegen.elf import ElfFile
+
+TYPE_MASK = 0xFFFFFFFF  # LIEF puts an architecture above the type's own 32 bits
+
+
+class ReadBack(NamedTuple):
+    """What LIEF sees; section headers without sh_name."""
+
+    table_offset: int
+    segments: list[Phdr]
+    sections: list[Section]
+    identity: dict[str, int]  # header fields that never change
+
+
+def verify(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
+    """What is wrong with the file at `result`, one finding a line. Raises FormatError where it cannot be read."""
+    written = read_back(result)
+    if written is None:
+        return ["LIEF cannot read the file"]
+    elf = open_elf(result)
+    return [
+        *check_header(plan, original, written),
+        *check_section(plan, written),
+        *check_loads(written, len(elf.data)),
+        *check_table(written),
+        *check_segments(plan, original, written),
+        *check_sections(plan, original, written),
+        *check_overwritten(plan, original),
+        *check_bytes(plan, original, elf, written),
+        *check_moves(plan, original, elf),
+        *check_build_id(original, elf),
+    ]
+
+
+def read_back(path: Path) -> ReadBack | None:
+    config = lief.ELF.ParserConfig()
+    config.parse_dyn_symbols = config.parse_notes = config.parse_overlay = config.parse_relocations = False
+    config.parse_symbol_versions = config.parse_symtab_symbols = False
+    with warnings.catch_warnings(), lief.logging.level_scope(lief.logging.LEVEL.OFF):
+        warnings.simplefilter("ignore", RuntimeWarning)  # "1685382484 is not a valid TYPE": LIEF knows no SFrame
+        binary = lief.ELF.parse(path, config)
+        return convert(binary) if isinstance(binary, lief.ELF.Binary) else None
+
+
+def convert(binary: lief.ELF.Binary) -> ReadBack:
+    segments = [
+        Phdr(
+            p_type=int(s.type) & TYPE_MASK,
+            p_flags=s.raw_flags,
+            p_offset=s.file_offset,
+            p_vaddr=s.virtual_address,
+            p_paddr=s.physical_address,
+            p_filesz=s.physical_size,
+            p_memsz=s.virtual_size,
+            p_align=s.alignment,
+        )
+        for s in binary.segments
+    ]
+    sections = [
+        Section(
+            number,
+            s.name if isinstance(s.name, str) else s.name.decode(errors="replace"),
+            Shdr(
+                sh_name=0,
+                sh_type=int(s.type) & TYPE_MASK,
+                sh_flags=s.flags,
+                sh_addr=s.virtual_address,
+                sh_offset=s.offset,
+                sh_size=s.size,
+                sh_link=s.link,
+                sh_info=s.information,
+                sh_addralign=s.alignment,
+                sh_entsize=s.entry_size,
+            ),
+        )
+        for number, s in enumerate(binary.sections)
+    ]
+    header = binary.header
+    identity = {
+        "e_type": int(header.file_type),
+        "e_machine": int(header.machine_type),
+        "e_entry": header.entrypoint,
+        "e_flags": header.processor_flag,
+    }
+    return ReadBack(header.program_header_offset, segments, sections, identity)
+
+
+# -- the checks; each gives its findings
+
+
+def check_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
+    for field, value in written.identity.items():
+        if value != getattr(original.header, field):
+            yield f"{field} was {getattr(original.header, field):#x}, is {value:#x}"
+    if written.table_offset != plan.table_offset:
+        yield f"program header table is at offset {written.table_offset:#x}, planned {plan.table_offset:#x}"
+
+
+def check_section(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
+    """PT_GNU_SFRAME, `.sframe` and plan agree."""
+    planned = (plan.section_address, plan.section_offset, plan.section_size)
+    segments = [s for s in written.segments if s.p_type == PT_GNU_SFRAME]
+    sections = [s.header for s in written.sections if s.name == ".sframe"]
+    if [(s.p_vaddr, s.p_offset, s.p_filesz) for s in segments] != [planned]:
+        yield "PT_GNU_SFRAME is not the planned one"
+    if bool(sections) != bool(plan.sections):
+        yield ".sframe is missing" if plan.sections else ".sframe has a section header, the original has none"
+    for s in sections:
+        if (s.sh_addr, s.sh_offset, s.sh_size) != planned or s.sh_type != SHT_GNU_SFRAME or s.sh_flags != SHF_ALLOC:
+            yield ".sframe is not the planned one"
+    holders = [s for s in written.segments if s.p_type == PT_LOAD and s.p_vaddr <= planned[0] < s.p_vaddr + s.p_memsz]
+    if len(holders) != 1 or holders[0].p_flags != PF_R or not holds(holders[0], *planned):
+        yield "no read-only PT_LOAD of its own holds .sframe"
+
+
+def holds(load: Phdr, address: int, offset: int, size: int) -> bool:
+    end = load.p_offset + load.p_filesz
+    return load.p_offset <= offset and offset + size <= end and address - load.p_vaddr == offset - load.p_offset
+
+
+def check_loads(written: ReadBack, file_size: int) -> Iterator[str]:
+    """PT_LOADs ascend, do not overlap, are in the file, and their addresses agree with their offsets."""
+    end = 0
+    for load in (s for s in written.segments if s.p_type == PT_LOAD):
+        if load.p_vaddr < end:
+            yield f"PT_LOAD at {load.p_vaddr:#x} begins before {end:#x}, where the one before it ends"
+        if load.p_offset + load.p_filesz > file_size:
+            yield f"PT_LOAD at {load.p_vaddr:#x} reaches past the end of the file"
+        end = load.p_vaddr + load.p_memsz
+
+
+def check_table(written: ReadBack) -> Iterator[str]:
+    """Kernels before 5.18: the table's address is (address - offset) of the first PT_LOAD, plus e_phoff."""
+    tables = [s for s in written.segments if s.p_type == PT_PHDR]
+    loads = [s for s in written.segments if s.p_type == PT_LOAD]
+    size = len(written.segments) * PHDR_SIZE
+    for table in tables:
+        if (table.p_offset, table.p_filesz) != (written.table_offset, size):
+            yield "PT_PHDR does not cover the program header table"
+        if loads and loads[0].p_vaddr - loads[0].p_offset + written.table_offset != table.p_vaddr:
+            yield "PT_PHDR is not where the first PT_LOAD puts the program header table"
+        if not any(holds(load, table.p_vaddr, table.p_offset, table.p_filesz) for load in loads):
+            yield "PT_PHDR is in no PT_LOAD"
+
+
+def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
+    """Every earlier segment is there, in order, as it was, or changed as the plan says."""
+    if written.segments != list(plan.segments):
+        yield "program headers are not the planned ones"
+    dropped = list(plan.dropped_segments)
+    rest = [s for s in written.segments if s not in plan.new_segments]
+    for segment in original.segments:
+        if segment in dropped:
+            dropped.remove(segment)
+            continue
+        if not rest or not follows(plan, segment, rest.pop(0)):
+            yield f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} changed, and not by the plan"
+            return
+    if rest:
+        yield f"{len(rest)} segments that neither original nor plan has"
+
+
+def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
+    if old == new:
+        return True
+    if old.p_type == new.p_type == PT_PHDR:
+        return True  # checked against the table itself
+    if old.p_type == PT_LOAD:  # may reach further in its last page
+        same = new._replace(p_filesz=old.p_filesz, p_memsz=old.p_memsz) == old
+        return same and new.p_filesz == new.p_memsz and 0 <= new.p_filesz - old.p_filesz < FIRST_PAGE
+    by = new.p_vaddr - old.p_vaddr
+    moved = any(
+        item.holds(old.p_offset, old.p_filesz)
+        and (item.to_address - item.from_address, item.to_offset - item.from_offset) == (by, new.p_offset - old.p_offset)
+        for item in plan.moves
+    )
+    return (
+        old.p_type in MOVABLE_SEGMENTS
+        and moved
+        and new._replace(p_offset=old.p_offset, p_vaddr=old.p_vaddr, p_paddr=old.p_paddr) == old
+    )
+
+
+def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
+    """Every earlier section is there under its number, as it was, or moved as the plan says."""
+    planned = [section._replace(header=section.header._replace(sh_name=0)) for section in plan.sections]
+    if written.sections != planned:
+        yield "section headers are not the planned ones"
+    for old, new in zip(original.sections, written.sections, strict=False):
+        if old.number == original.shstrndx:
+            same = new.header.sh_offset == plan.names_offset
+        else:
+            moves = [item for item in plan.moves if item.holds(old.header.sh_offset, old.header.sh_size)]
+            kept = new.header._replace(sh_name=old.header.sh_name)
+            at = (old.header.sh_addr, old.header.sh_offset)
+            if moves and old.header.sh_flags & SHF_ALLOC and old.header.sh_type != SHT_NOBITS:
+                at = (at[0] + moves[0].to_address - moves[0].from_address, at[1] + moves[0].to_offset - moves[0].from_offset)
+            same = kept == old.header._replace(sh_addr=at[0], sh_offset=at[1])
+        if not same or new.name != old.name:
+            yield f"section {old.number} {old.name} changed, and not by the plan"
+
+
+def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
+    """Header, table and what keeps metadata in the first page are written over nothing but themselves, padding, and what moves."""
+    patched = {patch.offset for patch in plan.patches}
+    wide = join(Range(offset, offset + size, ()) for offset, size in plan.overwritten() if offset not in patched)
+    for section in original.sections:
+        header = section.header
+        moves = any(item.holds(header.sh_offset, header.sh_size) for item in plan.moves)
+        there = (
+            () if moves or header.sh_type == SHT_NOBITS else overlapping(wide, header.sh_offset, header.sh_offset + header.sh_size)
+        )
+        yield from (f"{section.name} is written over at file offset {item.start:#x}" for item in there)
+
+
+def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
+    """Every loaded byte is at its address with its value, but for what the plan names."""
+    named = join(Range(offset, offset + size, ()) for offset, size in plan.overwritten())
+    now = {s.p_vaddr: s.p_offset for s in written.segments if s.p_type == PT_LOAD}
+    for load in (s for s in original.segments if s.p_type == PT_LOAD):
+        shift = now.get(load.p_vaddr, load.p_offset) - load.p_offset
+        for start, end in gaps(named, load.p_offset, load.p_offset + load.p_filesz):
+            if not same_bytes(original.data[start:end], result.data[start + shift : end + shift]):
+                yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
+
+
+def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iterator[str]:
+    """What moved is at its new place, by address, and what names it says so."""
+    patched = join(Range(patch.offset, patch.offset + 8, ()) for patch in plan.patches)
+    for item in plan.moves:
+        there = result.at(item.to_address, item.size)
+        for start, end in gaps(patched, item.to_offset, item.to_offset + item.size):
+            at = item.from_offset + start - item.to_offset
+            if not same_bytes(original.data[at : at + end - start], there[start - item.to_offset : end - item.to_offset]):
+                yield f"{', '.join(item.names)} changed on its way to {item.to_address:#x}"
+    for patch in plan.patches:
+        if int.from_bytes(result.data[patch.offset : patch.offset + 8], result.byte_order) != patch.new:
+            yield f"{patch.name} does not say {patch.new:#x}"
+        if not any(0 <= patch.new - item.to_address <= item.size for item in plan.moves):
+            yield f"{patch.name} says {patch.new:#x}, where nothing moved to"
+
+
+def check_build_id(original: ElfFile, result: ElfFile) -> Iterator[str]:
+    if result.build_id() != original.build_id():
+        yield "the build-id changed"
+    if find_build_id(original) is not None and find_build_id(result) is None:
+        yield "the build-id note left the first page of the file"
+
+
+def same_bytes(one: memoryview, other: memoryview) -> bool:
+    """Eight at a time: comparing views item by item is what costs."""
+    if len(one) != len(other):
+        return False
+    whole = len(one) & -8
+    return one[:whole].cast("Q") == other[:whole].cast("Q") and one[whole:] == other[whole:]

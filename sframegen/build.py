@@ -1,0 +1,20 @@
+"""Which of the two builds runs: hot loops compiled by Cython, or the same files interpreted."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Literal
+
+MODULES = (
+    "cfi.machine",
+    "cfi.scan",
+    "sframegen.format.pack",
+    "sframegen.format.unpack",
+    "sframegen.split",
+    "sframegen.resolve",
+)
+
+
+def build_kind() -> Literal["compiled", "interpreted"]:
+    """`compiled` only if every hot loop is."""
+    return "compiled" if all(import_module(name).COMPILED for name in MODULES) else "interpreted"

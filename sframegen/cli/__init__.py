@@ -1,0 +1,80 @@
+"""The command line: `sframegen COMMAND FILE...`, a module for each command, imported when it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+COMMANDS = {
+    "add-section": "Give ELF files an SFrame section, made from their call frame information.",
+    "dump": "Print SFrame sections, as GNU readelf does.",
+    "lookup": "Print the unwind rule at addresses of a file.",
+}
+EPILOG = """\
+Exit status: 0 done, 1 a finding or a file refused (the others are still done), 2 wrong usage.
+
+Completion in bash, zsh, fish: eval "$(_SFRAMEGEN_COMPLETE=bash_source sframegen)", with the shell's name for bash.
+"""
+
+
+class LazyGroup(click.Group):
+    """Command `add-section` is what `sframegen.cli.add_section` calls `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"sframegen.cli.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow, and only needed here
+
+    from sframegen.build import build_kind  # noqa: PLC0415 - imports every compiled module
+
+    try:
+        number = version("sframegen")
+    except PackageNotFoundError:
+        number = "(not installed)"
+    click.echo(f"sframegen {number} ({build_kind()})")
+    ctx.exit()
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print version and build, and exit."
+)
+def cli() -> None:
+    """SFrame sections of existing ELF binaries."""
+
+
+def main() -> NoReturn:
+    """The program `sframegen`; ends the process."""
+    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
+    try:
+        status = cli.main(prog_name="sframegen", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        status = 130
+    except OSError as error:  # standard output's own: files are dealt with where they are read
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"sframegen: {error.filename or 'standard output'}: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has nowhere to go
+        status = 1
+    sys.exit(status)

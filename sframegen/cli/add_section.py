@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import click
+
+from sframegen import api
+from sframegen.cli.output import FILES, Run, json_list, note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.summary import Summary
+
+PROGRESS_AFTER_SECONDS = 1.0
+
+
+@click.command(name="add-section")
+@FILES
+@click.option("-o", "--output", type=click.Path(), help="Write to this file; FILE stays as it is.")
+@click.option("--output-dir", type=click.Path(), help="Write to files of the same names in this directory.")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
+@click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF: faster.")
+@click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out; files are still written.")
+@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of the code is covered.")
+@click.option(
+    "--debug-file",
+    type=click.Path(),
+    help="Separate debug file, or a directory of them, for code on which FILE's .eh_frame is silent.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Say what was left out, and why.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    files: tuple[str, ...],
+    *,
+    output: str | None,
+    output_dir: str | None,
+    preserve_timestamps: bool,
+    dry_run: bool,
+    no_verify: bool,
+    strict: bool,
+    min_coverage: float | None,
+    debug_file: str | None,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Give each FILE an SFrame section, made from the call frame information that it has.
+
+    Code and data stay at their addresses, byte for byte; the section goes to the end. A FILE is replaced only when the new one is
+    complete and verified. One without call frame information stays as it is, and -o or --output-dir gets a copy.
+    """
+    outputs = _outputs(files, output, output_dir)
+    run = Run()
+    summaries: list[Summary] = []
+    for path in _progress(files, lines=not (quiet or as_json)):
+        with run.file(path):
+            if output_dir is not None and not dry_run:
+                Path(output_dir).mkdir(parents=True, exist_ok=True)
+            summary = api.add_section(
+                path,
+                output=outputs.get(path),
+                verify=not no_verify,
+                dry_run=dry_run,
+                debug_file=Path(debug_file) if debug_file else None,
+                preserve_timestamps=preserve_timestamps,
+            )
+            summaries.append(summary)
+            if not quiet:
+                for warning in summary.warnings:
+                    note(f"{path}: warning: {warning}")
+                if not as_json:
+                    _print(summary, verbose=verbose, plan=dry_run)
+            _judge(run, summary, strict=strict, min_coverage=min_coverage)
+    if as_json:
+        sys.stdout.writelines(json_list((iter([json.dumps(s.to_json())]) for s in summaries), several=len(files) > 1))
+    ctx.exit(run.status)
+
+
+def _outputs(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
+    """Where each file's result goes; a file that is not in it is changed in place."""
+    if output is not None and output_dir is not None:
+        raise click.UsageError("-o and --output-dir exclude each other")
+    if output is not None:
+        if len(files) > 1:
+            raise click.UsageError("-o takes one FILE; --output-dir takes several")
+        return {files[0]: Path(output)}
+    if output_dir is None:
+        return {}
+    name, times = Counter(Path(file).name for file in files).most_common(1)[0]
+    if times > 1:
+        raise click.UsageError(f"{times} FILEs are named {name}: they cannot go into one --output-dir")
+    return {file: Path(output_dir, Path(file).name) for file in files}
+
+
+def _print(summary: Summary, *, verbose: bool, plan: bool) -> None:
+    click.echo(summary.one_line())
+    if verbose:
+        click.echo("\n".join(summary.details()))
+    if plan and summary.plan is not None:
+        click.echo(str(summary.plan))
+
+
+def _judge(run: Run, summary: Summary, *, strict: bool, min_coverage: float | None) -> None:
+    missing = summary.code_bytes - summary.covered_bytes
+    if strict and not summary.section_bytes:
+        run.finding(f"{summary.file}: --strict: nothing was added")
+    elif strict and missing:
+        run.finding(f"{summary.file}: --strict: {missing:,} bytes of code were left out")
+    if min_coverage is not None and summary.coverage < min_coverage:
+        run.finding(f"{summary.file}: --min-coverage: {summary.coverage:.4f} % is below {min_coverage:g} %")
+
+
+def _progress(files: tuple[str, ...], *, lines: bool) -> Iterator[str]:
+    """The files one by one; on a terminal to which no `lines` are printed, with a bar from one second on."""
+    if len(files) == 1 or not sys.stderr.isatty() or (lines and sys.stdout.isatty()):
+        yield from files
+        return
+    started = monotonic()
+    bar = None
+    with ExitStack() as stack:
+        for number, file in enumerate(files):
+            if bar is not None:
+                bar.update(1)
+            elif monotonic() - started > PROGRESS_AFTER_SECONDS:
+                bar = stack.enter_context(click.progressbar(length=len(files), file=sys.stderr))
+                bar.update(number)
+            yield file
+        if bar is not None:
+            bar.update(1)

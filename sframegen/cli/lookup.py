@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sframegen.cli.output import Run
+from sframegen.elf import open_elf
+from sframegen.equations import rule_fields
+from sframegen.find import is_sorted, locate
+from sframegen.names import FunctionNames
+from sframegen.section import read_sframe
+
+if TYPE_CHECKING:
+    from sframegen.format.decode import SframeSection
+
+
+@click.command(name="lookup")
+@click.argument("file", type=click.Path())
+@click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with a list of the addresses.")
+@click.pass_context
+def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: bool) -> None:
+    """Print the rule that FILE's SFrame section has for each ADDR, as an equation.
+
+    ADDR is a link-time address, hexadecimal with or without 0x, or a function's name, or name+offset with the offset in decimal
+    or as 0x... What can be read as both is a name if FILE has a function of that name, else an address: `add` may be a function,
+    0xadd never is.
+
+    On the right side of an equation stand the registers as they are at ADDR, and the cfa that the equation gives. The exit
+    status is 1 if an address is not covered.
+    """
+    run = Run()
+    answers: list[dict[str, Any]] = []
+    with run.file(file):
+        elf = open_elf(file)
+        section = read_sframe(elf)
+        if not is_sorted(section.table):
+            raise elf.error("functions are not in ascending order of address: no unwinder can search this section")
+        names = FunctionNames(elf)
+        for text in addresses:
+            with run.file(file):
+                address = names.address(text)
+                answers.append({"address": address, "name": names.at(address), **_answer(section, address)})
+        if as_json:
+            click.echo(json.dumps({"file": file, "addresses": answers}, indent=1))
+    if not as_json:
+        for answer in answers:
+            name = f" <{answer['name']}>" if answer["name"] else ""
+            click.echo(f"{answer['address']:#x}{name}: {answer['rule'] or 'not covered by the SFrame section'}")
+    ctx.exit(run.status or int(any(answer["rule"] is None for answer in answers)))
+
+
+def _answer(section: SframeSection, address: int) -> dict[str, Any]:
+    """The function and row at an address; `rule` None where nothing covers it."""
+    table = section.table
+    place = locate(table, address)
+    if place is None:
+        return {"rule": None}
+    function, row = place
+    fields = {"start": table.start[function], "size": table.size[function], "row_offset": table.row_start[row]}
+    kind = table.kinds[table.kind[function]]
+    return rule_fields(table.rules[table.row_rule[row]], section.abi) | {"function": fields, "signal": kind.signal}

@@ -1,0 +1,115 @@
+"""A decoded section as text, as GNU readelf prints it for `--sframe`, and as JSON; in pieces, a function at a time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from sframegen.equations import rule_fields
+from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED
+from sframegen.model import FdeType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sframegen.abi import Abi
+    from sframegen.format.decode import SframeSection
+    from sframegen.model import Kind, Rule, Where
+
+    NameAt = Callable[[int], str | None]
+
+FLAG_NAMES = {F_FDE_SORTED: "SFRAME_F_FDE_SORTED", F_FDE_FUNC_START_PCREL: "SFRAME_F_FDE_FUNC_START_PCREL"}
+FIXED, UNCHANGED = "f", "u"
+
+
+def dump_text(section: SframeSection, name_at: NameAt | None = None) -> Iterator[str]:
+    """Whole lines; with `name_at`, a function's line ends in ` <name>`."""
+    header, table = section.header, section.table
+    yield "Contents of the SFrame section .sframe:\n  Header :\n\n"
+    yield f"    Version: SFRAME_VERSION_{header.version}\n"
+    yield f"    Flags: {(',' + chr(10) + ' ' * 11).join(_flags(header.flags)) or 'NONE'}\n"
+    for register, offset in (("FP", header.cfa_fixed_fp_offset), ("RA", header.cfa_fixed_ra_offset)):
+        if offset:
+            yield f"    CFA fixed {register} offset: {offset}\n"
+    yield f"    Num FDEs: {header.num_fdes}\n    Num FREs: {header.num_fres}\n\n  Function Index :\n"
+
+    kinds = [(_attributes(kind), "[m]" if kind.mask else "", kind.mask) for kind in table.kinds]
+    rules = [_columns(rule, section.abi) for rule in table.rules]
+    for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
+        attributes, mark, mask = kinds[table.kind[function]]
+        name = name_at(start) if name_at else None
+        yield (
+            f"\n    func idx [{function}]: pc = {start:#x}, size = {size} bytes{attributes}{f' <{name}>' if name else ''}\n"
+            f"    {'STARTPC' + mark:16}CFA       FP        RA           \n"
+        )
+        base = 0 if mask else start
+        rows = slice(table.first_row[function], table.first_row[function + 1])
+        yield "".join(
+            [
+                f"    {base + offset:016x}{rules[rule]}"
+                for offset, rule in zip(table.row_start[rows], table.row_rule[rows], strict=True)
+            ]
+        )
+
+
+def dump_json(section: SframeSection, file: str, name_at: NameAt) -> Iterator[str]:
+    """One JSON object: the header, and functions with their rows. A row of PC type MASK has no address: it repeats."""
+    table, abi = section.table, section.abi
+    header = section.header._asdict() | {"flags": _flags(section.header.flags), "abi_arch": abi.name}
+    head = {"file": file, "address": section.address, "header": header}
+    yield json.dumps(head)[:-1] + ', "functions": ['
+    kinds = [_kind_fields(kind) for kind in table.kinds]
+    rules = [json.dumps(rule_fields(rule, abi))[1:] for rule in table.rules]
+    for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
+        kind = table.kind[function]
+        mask = table.kinds[kind].mask
+        fields = {"name": name_at(start), "start": start, "size": size, **kinds[kind]}
+        rows = slice(table.first_row[function], table.first_row[function + 1])
+        yield "," * (function > 0) + "\n" + json.dumps(fields)[:-1] + ', "rows": ['
+        yield ", ".join(
+            [
+                f'{{"offset": {offset}, "address": {"null" if mask else start + offset}, {rules[rule]}'
+                for offset, rule in zip(table.row_start[rows], table.row_rule[rows], strict=True)
+            ]
+        )
+        yield "]}"
+    yield "\n]}"
+
+
+def _flags(flags: int) -> list[str]:
+    names = [name for bit, name in FLAG_NAMES.items() if flags & bit]
+    unknown = flags & ~sum(FLAG_NAMES)
+    return [*names, f"{unknown:#x}"] if unknown else names
+
+
+def _attributes(kind: Kind) -> str:
+    letters = "S" * kind.signal + "F" * (kind.fde_type is FdeType.FLEX)
+    return (f', attr = "{letters}"' if letters else "") + (", pauth = B key" if kind.key_b else "")
+
+
+def _kind_fields(kind: Kind) -> dict[str, Any]:
+    return {
+        "fde_type": kind.fde_type.name,
+        "pc_type": "MASK" if kind.mask else "INC",
+        "rep_size": kind.rep_size,
+        "signal": kind.signal,
+        "pauth_key": "B" if kind.key_b else "A",
+    }
+
+
+def _columns(rule: Rule, abi: Abi) -> str:
+    """What stands behind a row's STARTPC, to the end of the line."""
+    if rule.cfa is None:
+        return "  RA undefined\n"
+    cfa = f"{_base(rule.cfa, abi)}+{rule.cfa.offset}"  # readelf's own: `sp+-4`
+    fp = _saved(rule.fp, abi)
+    ra = FIXED if abi.fixed_ra_offset else _saved(rule.ra, abi) + ("[s]" if rule.ra_signed else "")
+    return f"  {cfa:10}{fp:10}{ra:13}\n"
+
+
+def _saved(where: Where | None, abi: Abi) -> str:
+    return UNCHANGED if where is None else f"{_base(where, abi)}{where.offset:+}"
+
+
+def _base(where: Where, abi: Abi) -> str:
+    return {None: "c", abi.sp: "sp", abi.fp: "fp"}.get(where.register, f"r{where.register}")

@@ -1,0 +1,50 @@
+"""A row's rule as an equation: `(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sframegen.abi import Abi
+    from sframegen.model import Rule, Where
+
+OUTERMOST_TEXT = "outermost frame: ra undefined"
+
+
+def equation(rule: Rule, abi: Abi) -> str:
+    """The caller's CFA, RA and FP; a register on the right is the one that the frame itself has now."""
+    if rule.cfa is None:
+        return OUTERMOST_TEXT
+    ra = _operand(rule.ra, abi.ra, abi) + (" signed" if rule.ra_signed else "")
+    return f"(cfa, ra, fp) = ({_operand(rule.cfa, abi.sp, abi)}, {ra}, {_operand(rule.fp, abi.fp, abi)})"
+
+
+def rule_fields(rule: Rule, abi: Abi) -> dict[str, Any]:
+    """The equation and its parts, for JSON. `cfa` null: outermost frame; `ra` or `fp` null: still in its register."""
+    return {
+        "rule": equation(rule, abi),
+        "cfa": _parts(rule.cfa, abi),
+        "ra": _parts(rule.ra, abi),
+        "fp": _parts(rule.fp, abi),
+        "ra_signed": rule.ra_signed,
+    }
+
+
+def register_name(number: int, abi: Abi) -> str:
+    return abi.register_names[number] if number < len(abi.register_names) else f"register {number}"
+
+
+def _operand(where: Where | None, unchanged: int, abi: Abi) -> str:
+    if where is None:
+        return register_name(unchanged, abi)
+    value = "cfa" if where.register is None else register_name(where.register, abi)
+    if where.offset:
+        value += f" {'-' if where.offset < 0 else '+'} {abs(where.offset)}"
+    return f"*({value})" if where.deref else value
+
+
+def _parts(where: Where | None, abi: Abi) -> dict[str, Any] | None:
+    if where is None:
+        return None
+    base = "cfa" if where.register is None else register_name(where.register, abi)
+    return {"base": base, "offset": where.offset, "deref": where.deref}

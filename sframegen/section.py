@@ -1,0 +1,37 @@
+"""Where a linked file keeps its SFrame section."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sframegen.elf import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
+from sframegen.format.decode import decode
+
+if TYPE_CHECKING:
+    from sframegen.elf import ElfFile
+    from sframegen.format.decode import SframeSection
+
+
+def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
+    """Bytes and link-time address of what PT_GNU_SFRAME covers, else of the section of that name or type; None without either.
+
+    Raises FormatError for a relocatable object, whose functions have no addresses yet. Both are empty in a separate debug file.
+    """
+    for segment in elf.segments:
+        if segment.p_type == PT_GNU_SFRAME and segment.p_filesz:
+            return elf.slice(segment.p_offset, segment.p_filesz, "PT_GNU_SFRAME"), segment.p_vaddr
+    for section in elf.sections:
+        kind = section.header.sh_type
+        if kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS):
+            if elf.header.e_type == ET_REL:
+                raise elf.error("a relocatable object is not read yet: link it first", section.name)
+            return elf.contents(section), section.header.sh_addr
+    return None
+
+
+def read_sframe(elf: ElfFile) -> SframeSection:
+    """The file's section, decoded. Raises FormatError where it has none."""
+    found = sframe_of(elf)
+    if found is None:
+        raise elf.error("no SFrame section")
+    return decode(*found)

@@ -1,0 +1,82 @@
+"""What one run of add-section did to one file, in numbers and as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from sframegen.names import printable
+
+
+@dataclass
+class Summary:
+    """Sizes and code in bytes; `functions` are those that CFI describes, `functions_covered` those covered from start to end."""
+
+    file: str
+    output: str = ""  # the path written, "" if none
+    functions: int = 0
+    functions_covered: int = 0
+    code_bytes: int = 0
+    covered_bytes: int = 0
+    rows: int = 0
+    section_bytes: int = 0
+    eh_frame_bytes: int = 0  # .eh_frame and .debug_frame, as far as used
+    eh_frame_hdr_bytes: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
+    ignored_fdes: dict[str, int] = field(default_factory=dict)  # reason -> FDEs
+    plan: object | None = None  # an InjectionPlan
+    note: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def coverage(self) -> float:
+        """Per cent of the code bytes; 0 where CFI describes none."""
+        return 100 * self.covered_bytes / self.code_bytes if self.code_bytes else 0.0
+
+    def one_line(self) -> str:
+        file = printable(self.file)
+        if not self.section_bytes:
+            return f"{file}: {self.note}"
+        percent = (
+            10_000 * self.covered_bytes // self.code_bytes / 100 if self.code_bytes else 0.0
+        )  # 100.00 only if nothing is missing
+        line = (
+            f"{file}: {_count(self.functions, 'function')}, {percent:.2f} % of {_count(self.code_bytes, 'byte')} covered, "
+            f"{_count(self.rows, 'row')}; .sframe {_count(self.section_bytes, 'byte')}"
+        )
+        source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
+        if source_bytes:
+            line += f", {self.section_bytes / source_bytes:.2f} of .eh_frame + .eh_frame_hdr"
+        return f"{line}; {self.note}" if self.note else line
+
+    def details(self) -> list[str]:
+        """Lines that say what was left out, and why; most first."""
+        lines = [f"  {self.functions_covered:,} of {_count(self.functions, 'function')} covered from start to end"]
+        lines += [f"  left out: {_count(size, 'byte')}: {reason}" for reason, size in _most_first(self.left_out)]
+        lines += [f"  ignored: {_count(number, 'FDE')}: {reason}" for reason, number in _most_first(self.ignored_fdes)]
+        return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
+
+    def to_json(self) -> dict[str, Any]:
+        result: dict[str, Any] = _plain(self)
+        return result
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has a form for
+    """Dataclasses and named tuples as dictionaries, which `dataclasses.asdict` and `json` do not do for the latter."""
+    if is_dataclass(value):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
