@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from array import array
+
+from cfi_writer import Frames
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.abi import AMD64
+from sframegen.convert import Coverage, convert
+from sframegen.model import FunctionTable, Kind
+from sframegen.resolve import subtract
+from sframegen.translate import Reason
+
+CODE = [(0x1000, 0x9000)]
+PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16
+UNSAYABLE = b"\x0c\x0a\x00"  # CFA = r10 + 0
+BACK = b"\x0c\x07\x08"
+PLT = b"\x0f\x0b\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"
+
+Ranges = list[tuple[int, int, list[int]]]
+
+
+def converted(
+    *fdes: tuple[int, int, bytes], debug: tuple[tuple[int, int, bytes], ...] = (), signal: bool = False
+) -> tuple[FunctionTable, Coverage]:
+    eh, other = Frames(), Frames(eh=False)
+    cie = eh.cie(augmentation="zRS" if signal else "zR", data=b"\0")
+    for start, size, program in fdes:
+        eh.plain_fde(cie, start, size, program)
+    cie = other.cie()
+    for start, size, program in debug:
+        other.plain_fde(cie, start, size, program)
+    return convert([eh.section(), other.section()] if debug else [eh.section()], CODE, AMD64)
+
+
+def ranges(table: FunctionTable) -> Ranges:
+    """(start, end, offsets of rows) of each function."""
+    return [(table.start[f], table.start[f] + table.size[f], [offset for offset, _ in table.rows(f)]) for f in range(len(table))]
+
+
+def test_functions_are_sorted_by_address() -> None:
+    table, coverage = converted((0x3000, 0x10, PUSH), (0x2000, 0x20, b""))
+    assert ranges(table) == [(0x2000, 0x2020, [0]), (0x3000, 0x3010, [0, 1])]
+    assert (coverage.functions, coverage.functions_covered, coverage.code_bytes, coverage.covered_bytes) == (2, 2, 0x30, 0x30)
+
+
+def test_a_row_that_cannot_be_said_costs_that_row() -> None:
+    table, coverage = converted((0x2000, 0x20, PUSH + b"\x44" + UNSAYABLE + b"\x43" + BACK))
+    assert ranges(table) == [(0x2000, 0x2005, [0, 1]), (0x2008, 0x2020, [0])]
+    assert coverage.left_out == {Reason.CFA_REGISTER: 3}
+    assert (coverage.functions, coverage.functions_covered, coverage.covered_bytes) == (1, 0, 0x1D)
+
+
+def test_nothing_is_said_of_a_function_that_cannot_be_said_at_all() -> None:
+    table, coverage = converted((0x2000, 0x20, UNSAYABLE), (0x3000, 0x10, b""))
+    assert ranges(table) == [(0x3000, 0x3010, [0])]
+    assert coverage.left_out == {Reason.CFA_REGISTER: 0x20}
+
+
+def test_rows_that_become_equal_are_one_row() -> None:
+    """rbx is saved: a row of CFI that SFrame has no word for."""
+    table, _ = converted((0x2000, 0x20, b"\x41\x83\x02\x41\x16\x07\x02\x23\x00"))  # then SP = CFA, said by an expression
+    assert ranges(table) == [(0x2000, 0x2020, [0])]
+
+
+def test_a_plt_is_split_at_its_first_entry() -> None:
+    table, coverage = converted((0x2000, 0x40, b"\x0e\x10\x46\x0e\x18\x4a" + PLT))
+    assert ranges(table) == [(0x2000, 0x2010, [0, 6]), (0x2010, 0x2040, [0, 11])]
+    assert [table.kinds[kind] for kind in table.kind] == [Kind(), Kind(rep_size=16, mask=True)]
+    assert coverage.covered_bytes == 0x40
+
+
+def test_a_plt_pattern_holds_only_where_the_code_is_aligned() -> None:
+    table, coverage = converted((0x2008, 0x38, PLT))
+    assert len(table) == 0
+    assert coverage.left_out == {Reason.CFA_EXPRESSION_UNALIGNED: 0x38}
+
+
+def test_signal_frames_are_marked() -> None:
+    table, _ = converted((0x2000, 0x10, b""), signal=True)
+    assert [table.kinds[kind] for kind in table.kind] == [Kind(signal=True)]
+
+
+def test_a_function_of_many_rows_is_split() -> None:
+    program = b"\x41\x0e\x10\x41\x0e\x08" * 0x8100
+    table, _ = converted((0x1000, 0x6000, b"\x41\x0e\x10\x41\x0e\x08" * 0x3000))
+    assert len(table) == 1
+    frames = Frames()
+    frames.plain_fde(frames.cie(), 0x1000, 0x20000, program)
+    table, coverage = convert([frames.section()], [(0x1000, 0x40000)], AMD64)
+    assert [table.first_row[f + 1] - table.first_row[f] for f in range(len(table))] == [0xFFFF, 0x10200 - 0xFFFF + 1]
+    assert table.start[1] == 0x1000 + 0xFFFF
+    assert coverage.covered_bytes == 0x20000
+
+
+def test_fdes_that_describe_no_code_are_counted() -> None:
+    table, coverage = converted(
+        (0x2000, 0, b""), (0, 0x10, b""), (0x8FF8, 0x10, b""), (0xFFF0, 0x10, b""), (0x3000, (1 << 64) - 1, b""), (0x4000, 8, b"")
+    )
+    assert ranges(table) == [(0x4000, 0x4008, [0])]
+    assert coverage.ignored_fdes == {"empty": 1, "outside of executable segments": 4}
+
+
+def test_the_first_of_several_fdes_for_one_start_counts() -> None:
+    table, coverage = converted((0x2000, 0x10, b""), (0x2000, 0x20, PUSH), (0x2000, 0x10, b""))
+    assert ranges(table) == [(0x2000, 0x2010, [0])]
+    assert coverage.ignored_fdes == {"a second one for the same code": 2}
+
+
+def test_the_greatest_start_counts_where_fdes_overlap() -> None:
+    table, coverage = converted((0x2000, 0x100, PUSH), (0x2020, 0x10, b""))
+    assert ranges(table) == [(0x2000, 0x2020, [0, 1]), (0x2020, 0x2030, [0])]
+    assert coverage.ignored_fdes == {"cut short by the next one": 1}
+    assert coverage.code_bytes == 0x30
+
+
+def test_debug_frame_fills_what_eh_frame_is_silent_on() -> None:
+    table, coverage = converted(
+        (0x2000, 0x10, b""), (0x2040, 0x10, b""), debug=((0x2000, 0x80, b"\x50\x0e\x10\x44\x0e\x18"), (0x2040, 0x10, PUSH))
+    )
+    assert ranges(table) == [
+        (0x2000, 0x2010, [0]), (0x2010, 0x2040, [0, 4]), (0x2040, 0x2050, [0]),
+    ]  # fmt: skip
+    assert coverage.code_bytes == 0x50
+
+
+intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=8)
+
+
+def disjoint(pairs: list[tuple[int, int]]) -> tuple[array[int], array[int], array[int]]:
+    columns = (array("I"), array("Q"), array("Q"))
+    end = 0
+    for number, (start, size) in enumerate(sorted(pairs)):
+        if start >= end:
+            end = start + size
+            for column, value in zip(columns, (number, start, end), strict=True):
+                column.append(value)
+    return columns
+
+
+@given(intervals, intervals)
+def test_subtract_leaves_what_is_not_taken(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    pieces, taken = disjoint(one), disjoint(other)
+    owner = {at: fde for fde, start, end in zip(*pieces, strict=True) for at in range(start, end)}
+    gone = {at for _, start, end in zip(*taken, strict=True) for at in range(start, end)}
+    subtract(pieces, taken)
+    left = [(at, fde) for fde, start, end in zip(*pieces, strict=True) for at in range(start, end)]
+    assert left == sorted((at, fde) for at, fde in owner.items() if at not in gone)

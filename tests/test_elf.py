@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen import add_section
+from sframegen.abi import abi_of
+from sframegen.elf import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB, ElfFile, open_elf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peers import Compiler, Peers
+
+
+def header(
+    *,
+    bits: int = 2,
+    order: int = 1,
+    kind: int = 3,
+    machine: int = 62,
+    phnum: int = 0,
+    shnum: int = 0,
+    shoff: int = 0,
+    shstrndx: int = 0,
+) -> bytes:
+    ident = b"\x7fELF" + bytes([bits, order, 1]) + bytes(9)
+    mark = "<" if order == 1 else ">"
+    return ident + struct.pack(
+        mark + "HHIQQQIHHHHHH", kind, machine, 1, 0, 64 if phnum else 0, shoff, 0, 64, 56, phnum, 64, shnum, shstrndx
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"#!/bin/sh\n", "not an ELF file"),
+        (b"\x7fELF", "ELF header.*expected 64 bytes, have 4"),
+        (header()[:63], "expected 64 bytes, have 63"),
+        (header(bits=1), "a 32-bit ELF file: SFrame is for 64-bit ABIs"),
+        (header(bits=3), "unknown ELF class 3"),
+        (header(order=3), "unknown byte order 3"),
+        (header(phnum=1), "program header table: 56 bytes at file offset 0x40 reach past the end"),
+        (header(shnum=1, shoff=64), "section header table: 64 bytes at file offset 0x40 reach past the end"),
+        (header(shnum=1, shoff=64, shstrndx=5) + bytes(64), "names are in section 5 of 1"),
+        (header(shoff=64, shstrndx=5) + bytes(63), "expected 64 bytes, have 63"),
+    ],
+)
+def test_what_is_no_readable_elf_file(data: bytes, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        ElfFile(memoryview(data))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_both_byte_orders(order: int) -> None:
+    elf = ElfFile(memoryview(header(order=order, machine=0x0102)))
+    assert elf.header.e_machine == 0x0102
+    assert elf.byte_order == ("little" if order == 1 else "big")
+
+
+def test_counts_that_do_not_fit_the_header_are_in_section_header_0() -> None:
+    first = struct.pack("<IIQQQQIIQQ", 0, SHT_NULL, 0, 0, 0, 2, 1, 1, 0, 0)  # sh_size: shnum, sh_link: shstrndx, sh_info: phnum
+    names = struct.pack("<IIQQQQIIQQ", 1, SHT_STRTAB, 0, 0, 64 + 56 + 128, 8, 0, 0, 0, 0)
+    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, 0x1000, 0x1000, 256, 256, 0x1000)
+    elf = ElfFile(memoryview(header(phnum=0xFFFF, shoff=64 + 56, shstrndx=0xFFFF) + load + first + names + b"\0.names\0"))
+    assert [section.name for section in elf.sections] == ["", ".names"]
+    assert len(elf.segments) == 1
+    assert elf.executable_ranges() == [(0x1000 + 64 + 56, 0x1000 + 256)]  # no code where the header and the table are
+
+
+def test_other_machines_are_refused() -> None:
+    with pytest.raises(FormatError, match=r"e_machine 40 \(little-endian\) is not supported"):
+        abi_of(ElfFile(memoryview(header(machine=40))))
+
+
+@pytest.mark.parametrize(("kind", "message"), [(1, "relocatable object"), (4, "a core file"), (9, "ELF type 9 is neither")])
+def test_other_kinds_of_file_are_refused(kind: int, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(header(kind=kind))
+    with pytest.raises(FormatError, match=message):
+        add_section(file)
+    assert file.read_bytes() == header(kind=kind)
+
+
+@pytest.mark.parametrize("what", ["empty", "directory"])
+def test_what_is_no_file_to_read(what: str, tmp_path: Path) -> None:
+    path = tmp_path / what
+    if what == "empty":
+        path.touch()
+    else:
+        path.mkdir()
+    with pytest.raises((FormatError, IsADirectoryError)):
+        open_elf(path)
+
+
+def test_build_id_and_debug_link_as_readelf_prints_them(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program = compile_c("int main(void) { return 0; }", "-Wl,--build-id")
+    linked, debug = tmp_path / "linked", tmp_path / "some.debug"
+    debug.write_bytes(b"any")
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program, linked], check=True)
+    elf = open_elf(linked)
+    notes = subprocess.run([peers.tool("readelf"), "-n", linked], check=True, capture_output=True, text=True).stdout
+    build_id = elf.build_id()
+    assert build_id is not None
+    assert f"Build ID: {build_id.hex()}" in notes
+    assert elf.debug_link() == ("some.debug", crc32(b"any"))
+    assert open_elf(program).debug_link() is None
+
+
+def test_function_symbols_as_nm_prints_them(compile_c: Compiler, peers: Peers) -> None:
+    program = compile_c("int f(void) { return 1; }\nint main(void) { return f(); }", "-O0")
+    lines = subprocess.run([peers.tool("nm"), program], check=True, capture_output=True, text=True).stdout.splitlines()
+    theirs = {int(line.split()[0], 16) for line in lines if line.split()[1] in "Tt" and line.split()[2] in {"f", "main", "_start"}}
+    ours = {one.address for one in open_elf(program).function_symbols() if one.name in {"f", "main", "_start"}}
+    assert ours == theirs
+    assert len(ours) == 3
+
+
+def test_a_compressed_section_that_claims_too_much_is_refused_unread(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program = compile_c("int main(void) { return 0; }", "-g3")
+    compressed = tmp_path / "compressed"
+    subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zlib", program, compressed], check=True)
+    section = open_elf(compressed).section(".debug_macro")
+    assert section is not None
+    data = bytearray(compressed.read_bytes())
+    struct.pack_into("<Q", data, section.header.sh_offset + 8, 1 << 50)  # ch_size
+    elf = ElfFile(memoryview(data))
+    with pytest.raises(FormatError, match="compressed bytes cannot hold"):
+        elf.contents(section)
+    size = len(open_elf(compressed).contents(section))
+    struct.pack_into("<Q", data, section.header.sh_offset + 8, size + 1)
+    with pytest.raises(FormatError, match=f"decompressed to {size} bytes, expected {size + 1}"):
+        elf.contents(section)

@@ -1,0 +1,161 @@
+"""Where the call frame information of real files is found: by section, by segment, compressed, in separate debug files."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen import add_section, read
+from sframegen.abi import AMD64
+from sframegen.convert import convert
+from sframegen.elf import open_elf
+from sframegen.sources import find_sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peers import Compiler, Peers
+
+    from sframegen.model import FunctionTable
+
+SOURCE = """
+#include <stdio.h>
+__attribute__((noinline)) int leaf(int n) { char b[n]; b[0] = n; return puts(b); }
+int main(int argc, char **argv) { return leaf(argc + 2) + leaf(argc); }
+"""
+# Enough functions for compression to make their .debug_frame smaller
+MANY = SOURCE + "".join(f"int f{n}(int n) {{ char b[n]; b[0] = n; return puts(b); }}\n" for n in range(100))
+# .debug_frame only: what the compiler writes where nobody wants unwinding at run time
+DEBUG_FRAME = ("-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions")
+
+
+def table_of(path: Path, debug_file: Path | None = None) -> FunctionTable:
+    elf = open_elf(path)
+    return convert(find_sources(elf, debug_file).sections, elf.executable_ranges(), AMD64)[0]
+
+
+def content(table: FunctionTable) -> list[object]:
+    return [(table.start[f], table.size[f], table.rows(f)) for f in range(len(table))]
+
+
+def symbol(path: Path, name: str) -> int:
+    return next(one.address for one in open_elf(path).function_symbols() if one.name == name)
+
+
+def without_section_headers(path: Path, out: Path) -> Path:
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<Q", data, 40, 0)  # e_shoff
+    struct.pack_into("<HHH", data, 58, 0, 0, 0)  # e_shentsize, e_shnum, e_shstrndx
+    out.write_bytes(data)
+    out.chmod(0o755)
+    return out
+
+
+def test_eh_frame_is_found_without_section_headers(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compile_c(SOURCE, "-O2")
+    stripped = without_section_headers(program, tmp_path / "stripped")
+    assert open_elf(stripped).sections == []
+    assert content(table_of(stripped)) == content(table_of(program))
+    summary = add_section(stripped)
+    assert summary.section_bytes
+    assert content(read(stripped).table) == content(table_of(program))
+    assert (
+        subprocess.run([stripped], check=False, stdout=subprocess.PIPE).stdout
+        == subprocess.run([program], check=False, stdout=subprocess.PIPE).stdout
+    )
+
+
+def test_debug_frame_of_the_file_itself(compile_c: Compiler) -> None:
+    program = compile_c(SOURCE, *DEBUG_FRAME)
+    assert symbol(program, "leaf") in table_of(program).start
+
+
+def compressed(kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> tuple[Path, Path]:
+    """A program and the same with compressed debug sections."""
+    program, out = compile_c(MANY, *DEBUG_FRAME), tmp_path / kind
+    subprocess.run([peers.tool("objcopy"), f"--compress-debug-sections={kind}", program, out], check=True)
+    return program, out
+
+
+@pytest.mark.parametrize(("kind", "name"), [("zlib", ".debug_frame"), ("zlib-gnu", ".zdebug_frame")])
+def test_compressed_debug_frame(kind: str, name: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program, out = compressed(kind, compile_c, peers, tmp_path)
+    plain, small = open_elf(program).section(".debug_frame"), open_elf(out).section(name)
+    assert plain is not None
+    assert small is not None
+    assert small.header.sh_size < plain.header.sh_size
+    assert content(table_of(out)) == content(table_of(program))
+
+
+def test_a_compression_that_is_not_read_is_named_with_the_remedy(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    _, out = compressed("zstd", compile_c, peers, tmp_path)
+    with pytest.raises(FormatError, match="compression type 2 is not read; use objcopy --decompress-debug-sections"):
+        table_of(out)
+
+
+@pytest.fixture
+def split(compile_c: Compiler, peers: Peers, tmp_path: Path) -> tuple[Path, Path]:
+    """(stripped program, its debug file), linked by .gnu_debuglink and by build-id."""
+    program, debug = tmp_path / "program", tmp_path / "debug" / "program.debug"
+    debug.parent.mkdir()
+    shutil.copy(compile_c(SOURCE, *DEBUG_FRAME, "-Wl,--build-id"), program)
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", program, debug], check=True)
+    subprocess.run([peers.tool("strip"), program], check=True)
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program], check=True)
+    return program, debug
+
+
+def test_a_debug_file_by_name_or_by_debug_link(split: tuple[Path, Path], compile_c: Compiler) -> None:
+    program, debug = split
+    leaf = symbol(compile_c(SOURCE, *DEBUG_FRAME, "-Wl,--build-id"), "leaf")
+    assert leaf not in table_of(program).start
+    assert leaf in table_of(program, debug).start
+    assert leaf in table_of(program, debug.parent).start
+
+
+@pytest.mark.parametrize("folder", [".build-id", "."])
+def test_a_debug_file_by_build_id(folder: str, split: tuple[Path, Path], tmp_path: Path) -> None:
+    program, debug = split
+    build_id = open_elf(program).build_id()
+    assert build_id is not None
+    home = tmp_path / "store" / folder / build_id.hex()[:2] / f"{build_id.hex()[2:]}.debug"
+    home.parent.mkdir(parents=True)
+    shutil.move(debug, home)
+    assert content(table_of(program, tmp_path / "store")) == content(table_of(program, home))
+
+
+def test_the_debug_file_of_another_program_is_refused(split: tuple[Path, Path], compile_c: Compiler) -> None:
+    _, debug = split
+    other = compile_c(SOURCE, "-O1", "-Wl,--build-id")
+    with pytest.raises(FormatError, match=r"program\.debug is not its debug file"):
+        table_of(other, debug)
+    with pytest.raises(FormatError, match="no debug file for it in"):
+        table_of(other, debug.parent)
+
+
+def test_without_build_id_the_crc_decides(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program, debug = tmp_path / "program", tmp_path / "program.debug"
+    shutil.copy(compile_c(SOURCE, *DEBUG_FRAME, "-Wl,--build-id=none"), program)
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", program, debug], check=True)
+    subprocess.run([peers.tool("strip"), program], check=True)
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program], check=True)
+    assert len(table_of(program, debug)) > len(table_of(program))
+    debug.write_bytes(debug.read_bytes() + b"\0")
+    with pytest.raises(FormatError, match="CRC differ"):
+        table_of(program, debug)
+
+
+def test_a_debug_file_that_is_not_there(compile_c: Compiler, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such file"):
+        table_of(compile_c(SOURCE, "-O2"), tmp_path / "nothing")
+
+
+def test_a_debug_file_without_debug_frame(compile_c: Compiler) -> None:
+    program = compile_c(SOURCE, "-O2", "-Wl,--build-id")
+    with pytest.raises(FormatError, match=r"has no \.debug_frame"):
+        table_of(program, program)
