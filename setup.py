@@ -25,8 +25,11 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing is compiled
 
-    modules = [Extension(name, [name.replace(".", "/") + ".py"], optional=True) for name in COMPILED]
-    return cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/cython")
+    modules = [Extension(name, [name.replace(".", "/") + ".py"]) for name in COMPILED]
+    modules = cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/cython")
+    for module in modules:
+        module.optional = True  # said here, because cythonize() forgets it
+    return modules
 
 
 setup(ext_modules=extensions())

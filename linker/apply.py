@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FICLONE = 0x40049409
 CHUNK = 1 << 22  # bytes
 # What a file system says that cannot share or copy ranges itself.
-UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF, errno.EIO}
+UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
 def apply(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview, out: BinaryIO) -> None:

@@ -22,7 +22,7 @@ NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
 
 def front(image: Image, section_size: int, spare: int) -> Draft:
     """With room for `spare` more headers behind the new table. Raises FormatError where something in the way cannot move."""
-    kept = image.elf.segments
+    kept = image.segments
     end = table_end(image, kept)
     if overlapping(image.pieces, image.table.end, end) or overlapping(image.blocks, image.table.end, end):
         kept = [segment for segment in kept if not is_unused(segment, kept)]

@@ -34,6 +34,7 @@ DF_1_PIE = 0x08000000
 
 class Image(NamedTuple):
     elf: ElfFile
+    segments: list[Phdr]  # without the empty PT_GNU_SFRAME that objcopy --remove-section leaves
     loads: list[Phdr]
     page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096
     end_address: int  # the first behind every PT_LOAD
@@ -63,6 +64,7 @@ def read_image(elf: ElfFile) -> Image:
     pieces, blocks = survey(elf, dynamic, table, load)
     return Image(
         elf=elf,
+        segments=[segment for segment in elf.segments if segment.p_type != PT_GNU_SFRAME],
         loads=loads,
         page=max(0x1000, *(load.p_align for load in loads)),
         end_address=loads[-1].p_vaddr + loads[-1].p_memsz,
@@ -85,7 +87,7 @@ def check_header(elf: ElfFile) -> None:
     if header.e_type not in (ET_EXEC, ET_DYN):
         raise elf.error("not a linked program or library")
     if any(section.name == ".sframe" or section.header.sh_type == SHT_GNU_SFRAME for section in elf.sections) or any(
-        segment.p_type == PT_GNU_SFRAME for segment in elf.segments
+        segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments
     ):
         raise elf.error("has an .sframe section already; take it out first (objcopy --remove-section .sframe)")
     if header.e_phnum + NEW_HEADERS >= PN_XNUM:

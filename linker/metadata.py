@@ -117,6 +117,7 @@ def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) ->
         free = inside[0] <= piece.start and piece.end <= inside[1] and not overlapping(fixed, piece.start, piece.end)
         (pieces if free else blocks).append(piece)
     window = (table.end, max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE))
+    # A new section header table is written elsewhere; Go's linker puts the old one right behind the program headers.
     replaced = [Range(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE, ())] if elf.sections else []
     known = join([*pieces, *blocks, *replaced])
     blocks += unexplained(elf, known, window[0], min(window[1], inside[1]), MAX_PADDING if not elf.sections else len(elf.data))
@@ -174,7 +175,7 @@ def tagged(elf: ElfFile, dynamic: list[Dyn]) -> list[Range]:
 
 
 def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Range]:
-    """Sections and segments with bytes in the file, other than the movable ones. The section header table is replaced: it may go."""
+    """Sections and segments with bytes in the file, other than the movable ones."""
     ranges = [
         section_range(section)
         for section in elf.sections

@@ -26,7 +26,7 @@ def tail(image: Image, section_size: int) -> Draft:
     bias = image.loads[0].p_vaddr - image.loads[0].p_offset
     address = max(align_up(image.end_address, image.page), align_up(len(elf.data) + bias, image.page))
     table_address = align_up(address + section_size, image.page)
-    size = (elf.phnum + NEW_SEGMENTS) * PHDR_SIZE
+    size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
     if bias < 0 or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
         raise no_room(image, "neither behind it nor at the end of the file")
     section = sframe_at(address - bias, address, section_size)
@@ -35,10 +35,11 @@ def tail(image: Image, section_size: int) -> Draft:
         segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
         if segment.p_type == PT_PHDR
         else segment
-        for segment in elf.segments
+        for segment in image.segments
     ]
     loads = [load_at(image, section.p_offset, address, section_size), load_at(image, table_offset, table_address, size)]
     # Without a section over the table, eu-strip takes it for a gap and clears it.
     cover = Shdr(0, SHT_PROGBITS, SHF_ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
     segments = [*insert_loads(segments, loads), section]
-    return Draft("tail", table_offset, segments, section, table_offset + size, [], [], [(".sframegen.phdrs", cover)])
+    dropped = [segment for segment in elf.segments if segment not in image.segments]
+    return Draft("tail", table_offset, segments, section, table_offset + size, [], dropped, [(".sframegen.phdrs", cover)])

@@ -3,7 +3,7 @@
     for each range that was written over:  u64 offset, u64 size, the original bytes
     u64 size of the original file
     u32 number of ranges
-    u32 CRC-32 of what was written over them, in that order
+    u32 CRC-32 of what was written over them, in that order, then of this record with 0 in place of the CRC
     u64 size of this record
     8 bytes of magic
 
@@ -50,8 +50,10 @@ def record_size(ranges: Iterable[tuple[int, int]]) -> int:
 
 def pack(original_size: int, changes: list[Change]) -> bytes:
     body = b"".join(ENTRY.pack(change.offset, len(change.old)) + change.old for change in changes)
-    crc = zlib.crc32(b"".join(change.new for change in changes))
-    return body + TRAILER.pack(original_size, len(changes), crc, len(body) + TRAILER.size, MAGIC)
+    size = len(body) + TRAILER.size
+    written = b"".join(change.new for change in changes)
+    crc = zlib.crc32(written + body + TRAILER.pack(original_size, len(changes), 0, size, MAGIC))
+    return body + TRAILER.pack(original_size, len(changes), crc, size, MAGIC)
 
 
 def read(data: memoryview) -> Undo | None:
@@ -73,4 +75,5 @@ def read(data: memoryview) -> Undo | None:
             return None
         old.append((offset, bytes(body[pos - length : pos])))
         current = zlib.crc32(data[offset : offset + length], current)
+    current = zlib.crc32(TRAILER.pack(original_size, count, 0, size, MAGIC), zlib.crc32(body, current))
     return Undo(original_size, old) if current == crc else None

@@ -33,6 +33,8 @@ ELFCOMPRESS_ZLIB = 1
 NT_GNU_BUILD_ID = 3
 STT_FUNC, STT_GNU_IFUNC = 2, 10
 
+# Names are cut here: a table of 24-byte symbols that all share one endless name would otherwise cost its square.
+MAX_NAME = 8192
 # Deflate cannot expand its input further than this; a larger claim is a lie, and is refused before memory is asked for.
 MAX_DEFLATE_RATIO = 1032
 
@@ -247,8 +249,8 @@ class ElfFile:
         code = RECORDS[Sym, self.byte_order]
         for name, info, _, index, value, size in code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE]):
             if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and index != SHN_UNDEF:
-                end = names.find(b"\0", name)
-                yield Symbol(names[name : end if end >= 0 else None].decode(errors="replace"), value, size)
+                text = names[name : name + MAX_NAME].partition(b"\0")[0]
+                yield Symbol(text.decode(errors="replace"), value, size)
 
     def function_symbols(self) -> list[Symbol]:
         """The functions by address; of several at one address the first in the table stays."""

@@ -70,11 +70,11 @@ def _eh_frame_by_segment(elf: ElfFile) -> CfiSection | None:
     place = ".eh_frame_hdr"
     data = elf.slice(header.p_offset, header.p_filesz, place)
     cursor = Cursor(data, header.p_vaddr, elf.byte_order == "big", 0, header.p_vaddr, None)
-    version, pointer_encoding, count_encoding, _ = (cursor.read_unsigned(1) for _ in range(4))
+    hdr_version, pointer_encoding, count_encoding, _ = (cursor.read_unsigned(1) for _ in range(4))
     address = cursor.read_pointer(pointer_encoding)
     count = cursor.read_pointer(count_encoding) if count_encoding != DW_EH_PE_OMIT else 0
-    if cursor.fault or version != 1:
-        raise FormatError(f"version {version}, or its pointers are cut off", place, 0, elf.name)
+    if cursor.fault or hdr_version != 1:
+        raise FormatError(f"version {hdr_version}, or its pointers are cut off", place, 0, elf.name)
     for segment in elf.segments:
         if segment.p_type == PT_LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
             data = elf.at(address, segment.p_vaddr + segment.p_filesz - address)

@@ -21,8 +21,8 @@ from sframegen.format.records import (
     MAGIC,
     PAUTH_KEY_B_BIT,
     PCTYPE_MASK_BIT,
+    READABLE_VERSIONS,
     SIGNAL_BIT,
-    VERSION_3,
     Header,
 )
 from sframegen.format.words import decode_rule, words_size
@@ -96,8 +96,8 @@ def _header(view: memoryview, place: str) -> tuple[Header, str]:
     for byte_order, mark in BYTE_ORDER_MARKS.items():
         header = Header(*struct.unpack_from(mark + HEADER_CODE, view))
         if header.magic == MAGIC:
-            if header.version != VERSION_3:
-                raise FormatError(f"SFrame version {header.version} is not read yet, only {VERSION_3}", place, 2)
+            if header.version not in READABLE_VERSIONS:
+                raise FormatError(f"SFrame version {header.version} is not read, only {READABLE_VERSIONS}", place, 2)
             return header, byte_order
     raise FormatError(f"magic number is {bytes(view[:2]).hex()}, expected {MAGIC:#x}", place, 0)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 MAGIC = 0xDEE2
 VERSION_3 = 3
+READABLE_VERSIONS = (VERSION_3,)
 
 F_FDE_SORTED = 0x1
 F_FDE_FUNC_START_PCREL = 0x4

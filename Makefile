@@ -1,0 +1,119 @@
+# PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS: what pytest gets.
+PYTHON ?= python3
+PYTEST_FLAGS ?= -n 2 --dist loadfile
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+unexport SFRAMEGEN_PURE PYTHONPATH
+
+SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py')
+LINTED := cfi linker sframegen tests benchmarks corpus/fetch setup.py
+python_name := $(notdir $(PYTHON))
+
+.PHONY: help
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+# --- Environments: the same package twice, compiled in .venv and interpreted in .venv-pure -----------------------------------------
+
+.PHONY: machine
+machine:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "sframegen needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version): make PYTHON=python3.NN" >&2; exit 1; }
+	@packages=(); \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || packages+=($(python_name)-venv); \
+	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || packages+=($(python_name)-dev); \
+	(($${#packages[@]} == 0)) && exit; \
+	if ((UID != 0)) || ! command -v apt-get >/dev/null; then \
+	    echo "Missing on this machine. To mend it: sudo apt-get install $${packages[*]}" >&2; exit 1; \
+	fi; \
+	apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends "$${packages[@]}" >/dev/null
+
+# install(VENV): build/ is emptied first, because setuptools would pack what an earlier or the other build left there
+define install
+$(PYTHON) -m venv $(1)
+rm -rf build *.egg-info
+$(1)/bin/pip install --quiet .
+touch $@
+endef
+
+.venv/installed: $(SOURCES) | machine
+	$(call install,.venv)
+
+.venv-pure/installed: export SFRAMEGEN_PURE := 1
+.venv-pure/installed: $(SOURCES) | machine
+	$(call install,.venv-pure)
+
+# requirements(WHICH): a list of pyproject.toml, as a file for pip
+requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))$(1), sep="\n")')
+
+# tests/test_install.py builds wheels in .venv; .venv-pure does without Cython, as a user's environment does
+.venv/test-tools: .venv/installed
+	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["test"]) \
+	    -r $(call requirements,["build-system"]["requires"])
+	touch $@
+
+.venv-pure/test-tools: .venv-pure/installed
+	.venv-pure/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["test"])
+	touch $@
+
+.PHONY: venv
+venv: .venv/installed ## install into .venv
+
+# --- Showing it --------------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: export PATH := $(CURDIR)/.venv/bin:$(PATH)
+demo: .venv/installed ## give copies of this machine's bash and libc an SFrame section, run them, ask for unwind rules
+	@rm -rf demo && mkdir demo
+	@echo; echo "== A program and a library of this machine, copied =="
+	cp -L /bin/bash "$$(ldd /bin/bash | awk '$$1 == "libc.so.6" { print $$3 }')" demo
+	@echo; echo "== Each gets an SFrame section, made from the unwind information that it has already =="
+	sframegen add-section demo/bash demo/libc.so.6
+	@echo; echo "== They run as before =="
+	LD_LIBRARY_PATH=demo demo/bash -c 'echo "bash $$BASH_VERSION with its new section, on a libc with its own"'
+	@echo; echo "== How to find the caller's frame: at the entry of a function, and further in =="
+	sframegen lookup demo/bash execute_command execute_command+8
+	sframegen lookup demo/libc.so.6 qsort_r qsort_r+8
+
+# --- Trying it ---------------------------------------------------------------------------------------------------------------------
+
+.PHONY: test
+test: lint test-pure test-compiled ## everything: peers, corpus, lint, the tests in both builds
+
+.PHONY: test-compiled
+test-compiled: .venv/test-tools .venv-pure/installed peers corpus ## the tests in the compiled build
+	$(call pytest,.venv,compiled)
+
+.PHONY: test-pure
+test-pure: .venv-pure/test-tools peers corpus ## the tests in the interpreted build, without those that are marked `once`
+	$(call pytest,.venv-pure,interpreted) -m "not once"
+
+# pytest(VENV, BUILD): nothing but VENV's site-packages offers the packages, also to the programs that tests start
+pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) \
+    SFRAMEGEN_PURE_PYTHON=$(CURDIR)/.venv-pure/bin/python $(1)/bin/pytest $(PYTEST_FLAGS)
+
+.PHONY: lint
+lint: .venv/test-tools ## ruff and mypy
+	.venv/bin/ruff check $(LINTED)
+	.venv/bin/ruff format --check $(LINTED)
+	.venv/bin/mypy
+
+.PHONY: bench
+bench: .venv/installed peers corpus ## time and memory on libLLVM and libxul
+	.venv/bin/python benchmarks/add_section.py
+
+.PHONY: peers
+peers: ## fetch the tools that sframegen is compared with
+	tools/get-peers $(SFRAMEGEN_PEERS)
+
+.PHONY: corpus
+corpus: | machine ## fetch the binaries that everything is tried on
+	$(PYTHON) corpus/fetch
+
+.PHONY: clean
+clean: ## remove what was made here; peers and corpus stay in the cache
+	rm -rf .venv .venv-pure build demo *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,207 @@
+"""Linked files for the tests of linker/: a program to compile in every way, and a writer of small ELF files."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING
+
+from linker.apply import apply
+from linker.plan import plan_injection
+from sframegen.elf import (
+    EM_S390,
+    EM_X86_64,
+    ET_DYN,
+    PT_DYNAMIC,
+    PT_INTERP,
+    PT_LOAD,
+    PT_NOTE,
+    PT_PHDR,
+    RECORDS,
+    SHT_DYNSYM,
+    SHT_NOTE,
+    SHT_PROGBITS,
+    SHT_STRTAB,
+    SHT_SYMTAB,
+    ByteOrder,
+    Ehdr,
+    ElfFile,
+    Phdr,
+    Shdr,
+    Sym,
+    open_elf,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from linker.plan import InjectionPlan
+
+SHT_RELA, SHT_HASH, SHT_DYNAMIC = 4, 5, 6
+
+# Thread-local storage, and a forced unwind that runs a cleanup in each of four frames: 7 + 1 + 2 + 3 + 4 = 17.
+SOURCE = r"""
+#include <setjmp.h>
+#include <stdio.h>
+#include <unwind.h>
+static __thread int counter = 7;
+static jmp_buf back;
+static char *outer;
+static struct _Unwind_Exception exception;
+static void clean(int *value) { counter += *value; }
+static _Unwind_Reason_Code stop(int version, _Unwind_Action action, _Unwind_Exception_Class kind,
+                                struct _Unwind_Exception *what, struct _Unwind_Context *context, void *data) {
+  if ((char *) _Unwind_GetCFA(context) > outer) longjmp(back, 1);
+  return _URC_NO_REASON;
+}
+__attribute__((noinline)) static int deep(int n) {
+  int kept __attribute__((cleanup(clean))) = n;
+  if (n == 4) _Unwind_ForcedUnwind(&exception, stop, 0);
+  return deep(n + 1) + kept;
+}
+__attribute__((noinline)) int entry(void) {
+  outer = __builtin_frame_address(0);
+  if (!setjmp(back)) deep(1);
+  printf("counter %d\n", counter);
+  fflush(stdout);
+  return counter != 17;
+}
+#ifdef LOADER
+#include <dlfcn.h>
+int main(int argc, char **argv) {
+  void *library = dlopen(argv[1], RTLD_NOW);
+  if (!library) { puts(dlerror()); return 2; }
+  return ((int (*)(void)) dlsym(library, "entry"))();
+}
+#elif !defined(LIBRARY)
+int main(void) { return entry(); }
+#endif
+"""
+FLAGS = ("-O1", "-g", "-fexceptions")
+KINDS = {
+    "pie": ("-fPIE", "-pie"),
+    "no-pie": ("-fno-pie", "-no-pie"),
+    "static": ("-fno-pie", "-static"),
+    "static-pie": ("-fPIE", "-static-pie"),
+    "library": ("-fPIC", "-shared", "-DLIBRARY"),
+    "no-build-id": ("-fPIE", "-pie", "-Wl,--build-id=none"),
+    "large-bss": ("-fPIE", "-pie"),
+    "pages-2m": ("-fPIE", "-pie", "-Wl,-z,max-page-size=0x200000"),
+    "pages-64k-library": ("-fPIC", "-shared", "-DLIBRARY", "-Wl,-z,max-page-size=0x10000"),
+    "stripped": ("-fPIE", "-pie", "-s"),
+    "sysv-hash": ("-fPIC", "-shared", "-DLIBRARY", "-Wl,--hash-style=both"),
+}
+LARGE_BSS = "char large[100 << 20]; char *at_large(long at) { return large + at; }\n"
+
+
+def source_of(kind: str) -> str:
+    return (LARGE_BSS if kind == "large-bss" else "") + SOURCE
+
+
+def section_of(size: int) -> bytes:
+    """An empty V3 section for AMD64, followed by bytes that nobody reads."""
+    return struct.pack("<HBBBbbBIIIII", 0xDEE2, 3, 1, 3, 0, -8, 0, 0, 0, 0, 0, 0) + bytes(range(256)) * (size // 256 + 1)
+
+
+def inject(source: Path, target: Path, size: int = 3001) -> InjectionPlan:
+    elf = open_elf(source)
+    plan = plan_injection(elf, size)
+    with target.open("wb") as out:
+        apply(plan, elf, section_of(size)[:size], out)
+    target.chmod(0o755)
+    return plan
+
+
+def inject_bytes(data: bytes, size: int = 28) -> bytes:
+    elf = ElfFile(memoryview(data))
+    out = io.BytesIO()
+    apply(plan_injection(elf, size), elf, section_of(size)[:size], out)
+    return out.getvalue()
+
+
+def without_sections(data: bytes) -> bytes:
+    """The same file as sstrip leaves it: no section headers, nothing behind the last loaded byte."""
+    elf = ElfFile(memoryview(data))
+    end = max(segment.p_offset + segment.p_filesz for segment in elf.segments if segment.p_type == PT_LOAD)
+    header = elf.header._replace(e_shoff=0, e_shnum=0, e_shstrndx=0)
+    return RECORDS[Ehdr, elf.byte_order].pack(*header) + data[64:end]
+
+
+class Writer:
+    """Sections in file order, the ELF header and program headers before them, section headers behind them."""
+
+    def __init__(self, order: ByteOrder, phnum: int) -> None:
+        self.order: ByteOrder = order
+        self.data = bytearray(64 + phnum * 56)
+        self.headers = {"": Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)}
+
+    def put(self, name: str, kind: int, flags: int, content: bytes, align: int = 8, *, shift: int = 0, link: str = "") -> Shdr:
+        """A section at address (offset + shift); `link` names one that is there already."""
+        self.data.extend(bytes(-len(self.data) % align))
+        offset = len(self.data)
+        number = list(self.headers).index(link)
+        entry_size = {SHT_DYNSYM: 24, SHT_SYMTAB: 24, SHT_DYNAMIC: 16, SHT_RELA: 24}.get(kind, 0)
+        info = 1 if kind in (SHT_DYNSYM, SHT_SYMTAB) else 0
+        address = offset + shift if flags else 0
+        self.headers[name] = Shdr(0, kind, flags, address, offset, len(content), number, info, align, entry_size)
+        self.data.extend(content)
+        return self.headers[name]
+
+    def symbols(self, *symbols: tuple[int, int, str, int]) -> bytes:
+        """(name, info, section, value) each, behind the null symbol."""
+        rows = [
+            Sym(0, 0, 0, 0, 0, 0),
+            *(Sym(name, info, 0, list(self.headers).index(s), value, 0) for name, info, s, value in symbols),
+        ]
+        return b"".join(RECORDS[Sym, self.order].pack(*row) for row in rows)
+
+    def finish(self, segments: list[Phdr]) -> bytes:
+        names = b"\0" + b"".join(name.encode() + b"\0" for name in [*self.headers, ".shstrtab"] if name)
+        self.put(".shstrtab", SHT_STRTAB, 0, names, 1)
+        self.data.extend(bytes(-len(self.data) % 8))
+        ident = b"\x7fELF\2" + (b"\1" if self.order == "little" else b"\2") + b"\1" + bytes(9)
+        machine = EM_X86_64 if self.order == "little" else EM_S390
+        count = len(self.headers)
+        header = Ehdr(ident, ET_DYN, machine, 1, 0x1000, 64, len(self.data), 0, 64, 56, len(segments), 64, count, count - 1)
+        for name, section in self.headers.items():
+            at = names.index(b"\0" + name.encode() + b"\0") + 1 if name else 0
+            self.data.extend(RECORDS[Shdr, self.order].pack(*section._replace(sh_name=at)))
+        self.data[:64] = RECORDS[Ehdr, self.order].pack(*header)
+        self.data[64 : 64 + 56 * len(segments)] = b"".join(RECORDS[Phdr, self.order].pack(*segment) for segment in segments)
+        return bytes(self.data)
+
+
+def small_file(order: ByteOrder = "little", *, library: bool = False, blocked: int = 0) -> bytes:
+    """A program or library of two kilobytes, ordered as GNU ld does; `blocked` bytes of code follow the program headers."""
+    mark = "<" if order == "little" else ">"
+    writer = Writer(order, 5 if library else 7)
+    phsize = len(writer.data) - 64
+    if blocked:
+        writer.put(".init", SHT_PROGBITS, 6, b"\xcc" * blocked)
+    if not library:
+        interp = writer.put(".interp", SHT_PROGBITS, 2, b"/lib64/ld.so.1\0", 1)
+    note = writer.put(".note.gnu.build-id", SHT_NOTE, 2, struct.pack(mark + "III", 4, 20, 3) + b"GNU\0" + bytes(range(20)), 4)
+    hashes = writer.put(".hash", SHT_HASH, 2, struct.pack(mark + "IIIII", 1, 2, 1, 0, 0))
+    strings = writer.put(".dynstr", SHT_STRTAB, 2, b"\0entry\0" + b"other\0" * 12, 1)
+    symbols = writer.put(".dynsym", SHT_DYNSYM, 2, writer.symbols((1, 0x12, ".hash", 0x5000)), link=".dynstr")
+    writer.put(".rela.dyn", SHT_RELA, 2, bytes(24), link=".dynsym")
+    end_of_front = len(writer.data)
+    text = writer.put(".text", SHT_PROGBITS, 6, bytes(16), 0x100, shift=0x1000)
+    tags = [(1, 1), (4, hashes.sh_addr), (5, strings.sh_addr), (6, symbols.sh_addr), (10, strings.sh_size), (11, 24), (0, 0)]
+    content = b"".join(struct.pack(mark + "QQ", *tag) for tag in tags)
+    dynamic = writer.put(".dynamic", SHT_DYNAMIC, 3, content, 0x100, shift=0x2000, link=".dynstr")
+    writer.put(".strtab", SHT_STRTAB, 0, b"\0", 1)
+    writer.put(".symtab", SHT_SYMTAB, 0, writer.symbols((0, 1, ".note.gnu.build-id", note.sh_addr)), link=".strtab")
+
+    def segment(kind: int, section: Shdr, flags: int, align: int) -> Phdr:
+        return Phdr(kind, flags, section.sh_offset, section.sh_addr, section.sh_addr, section.sh_size, section.sh_size, align)
+
+    segments = [] if library else [Phdr(PT_PHDR, 4, 64, 64, 64, phsize, phsize, 8), segment(PT_INTERP, interp, 4, 1)]
+    segments += [
+        Phdr(PT_LOAD, 4, 0, 0, 0, end_of_front, end_of_front, 0x1000),
+        segment(PT_LOAD, text, 5, 0x1000),
+        segment(PT_LOAD, dynamic, 6, 0x1000)._replace(p_memsz=0x5000),
+        segment(PT_DYNAMIC, dynamic, 6, 8),
+        segment(PT_NOTE, note, 4, 4),
+    ]
+    return writer.finish(segments)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cfi.errors import FormatError
+from sframegen.cli import add_section, cli
+from sframegen.elf import open_elf
+from sframegen.section import sframe_of
+from sframegen.summary import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from peers import Compiler, Peers
+
+    Call = dict[str, Any]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["add-section", *map(str, arguments)])
+
+
+def summary(file: str = "app", **fields: Any) -> Summary:
+    numbers = {
+        "functions": 1234, "functions_covered": 1230, "code_bytes": 345678, "covered_bytes": 345600, "rows": 5678,
+        "section_bytes": 40123, "eh_frame_bytes": 40000, "eh_frame_hdr_bytes": 8341,
+    }  # fmt: skip
+    return Summary(file, **(numbers | fields))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Summary]], list[tuple[str, Call]]]:
+    """Puts a function in place of api.add_section; returns the list of the calls."""
+
+    def replace(answer: Callable[[str], Summary]) -> list[tuple[str, Call]]:
+        made: list[tuple[str, Call]] = []
+
+        def fake(path: str, **options: Any) -> Summary:
+            made.append((str(path), {name: str(value) if hasattr(value, "parts") else value for name, value in options.items()}))
+            return answer(str(path))
+
+        monkeypatch.setattr("sframegen.api.add_section", fake)
+        return made
+
+    return replace
+
+
+IN_PLACE = {"output": None, "verify": True, "dry_run": False, "debug_file": None, "preserve_timestamps": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("app",), [("app", {})]),
+        (("app", "lib"), [("app", {}), ("lib", {})]),
+        (("-o", "new", "app"), [("app", {"output": "new"})]),
+        (("--no-verify", "--dry-run", "app"), [("app", {"verify": False, "dry_run": True})]),
+        (("-p", "--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug", "preserve_timestamps": True})]),
+        (
+            ("--output-dir", "new/dir", "x/app", "y/lib"),
+            [("x/app", {"output": "new/dir/app"}), ("y/lib", {"output": "new/dir/lib"})],
+        ),
+    ],
+)
+def test_options_reach_the_api(
+    calls: Any, arguments: tuple[str, ...], expected: list[tuple[str, Call]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = calls(summary)
+    assert run(*arguments).exit_code == 0
+    assert made == [(path, IN_PLACE | changed) for path, changed in expected]
+    assert (tmp_path / "new/dir").is_dir() == ("--output-dir" in arguments)
+
+
+def test_one_line(calls: Any) -> None:
+    calls(summary)
+    assert run("app").stdout == (
+        "app: 1,234 functions, 99.97 % of 345,678 bytes covered, 5,678 rows; "
+        ".sframe 40,123 bytes, 0.83 of .eh_frame + .eh_frame_hdr\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "piece"),
+    [
+        ({"covered_bytes": 345677}, " 99.99 % of "),
+        ({"covered_bytes": 345678}, " 100.00 % of "),
+        ({"functions": 1, "rows": 1, "code_bytes": 1, "covered_bytes": 1}, "app: 1 function, 100.00 % of 1 byte covered, 1 row; "),
+        ({"eh_frame_bytes": 0, "eh_frame_hdr_bytes": 0}, " .sframe 40,123 bytes\n"),
+        ({"note": "no table"}, " of .eh_frame + .eh_frame_hdr; no table\n"),
+    ],
+)
+def test_one_line_in_other_cases(fields: dict[str, Any], piece: str) -> None:
+    assert piece in summary(**fields).one_line() + "\n"
+
+
+def test_file_without_call_frame_information(calls: Any) -> None:
+    calls(lambda path: Summary(path, note="no call frame information: nothing to add"))
+    result = run("app")
+    assert (result.exit_code, result.stdout) == (0, "app: no call frame information: nothing to add\n")
+    result = run("--strict", "-q", "app")
+    assert (result.exit_code, result.output) == (1, "sframegen: app: --strict: nothing was added\n")
+    assert run("--min-coverage", "0.1", "app").exit_code == 1
+    assert run("--min-coverage", "0", "app").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "covered", "status"),
+    [
+        (("--strict",), 345678, 0),
+        (("--strict",), 345677, 1),
+        (("--min-coverage", "99"), 345600, 0),
+        (("--min-coverage", "99.98"), 345600, 1),
+        (("--min-coverage", "100"), 345678, 0),
+        (("--min-coverage", "100"), 345677, 1),
+        (("--strict", "--min-coverage", "50"), 345677, 1),
+    ],
+)
+def test_coverage_that_is_demanded(calls: Any, arguments: tuple[str, ...], covered: int, status: int) -> None:
+    calls(lambda path: summary(path, covered_bytes=covered))
+    result = run(*arguments, "app")
+    assert result.exit_code == status
+    assert len(result.stderr.splitlines()) == status
+
+
+def test_details_are_sorted_by_weight(calls: Any) -> None:
+    left_out = {"a rare rule": 8, "the usual": 70}
+    calls(lambda path: summary(path, left_out=left_out, ignored_fdes={"duplicate": 3, "empty": 1}, output="new"))
+    assert run("-v", "app").stdout.splitlines()[1:] == [
+        "  1,230 of 1,234 functions covered from start to end",
+        "  left out: 70 bytes: the usual",
+        "  left out: 8 bytes: a rare rule",
+        "  ignored: 3 FDEs: duplicate",
+        "  ignored: 1 FDE: empty",
+        "  written: new",
+    ]
+
+
+def test_warnings_go_to_stderr_and_quiet_silences_all_but_errors(calls: Any) -> None:
+    calls(lambda path: summary(path, warnings=["other names of this file keep the old one"]))
+    assert run("app").stderr == "sframegen: app: warning: other names of this file keep the old one\n"
+    assert run("-q", "-v", "app").output == ""
+
+
+def test_refused_files_do_not_stop_the_others(calls: Any) -> None:
+    def answer(path: str) -> Summary:
+        if path == "bad":
+            raise FormatError("not an ELF file")
+        return summary(path)
+
+    calls(answer)
+    result = run("-q", "one", "bad", "two")
+    assert (result.exit_code, result.output) == (1, "sframegen: bad: not an ELF file\n")
+    assert [line.split(":")[0] for line in run("one", "bad", "two").stdout.splitlines()] == ["one", "two"]
+    assert [document["file"] for document in json.loads(run("--json", "one", "bad", "two").stdout)] == ["one", "two"]
+
+
+class Move(NamedTuple):
+    offset: int
+    names: tuple[str, ...]
+
+
+@dataclass
+class Plan:
+    size: int
+    moves: tuple[Move, ...]
+
+    def __str__(self) -> str:
+        return f"file grows to {self.size}\nmoves: .interp"
+
+
+def test_dry_run_prints_the_plan(calls: Any) -> None:
+    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),))))
+    assert run("--dry-run", "app").stdout.splitlines()[1:] == ["file grows to 9", "moves: .interp"]
+    assert len(run("app").stdout.splitlines()) == 1
+
+
+def test_json_has_everything(calls: Any) -> None:
+    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),)), left_out={"reason": 78}))
+    document = json.loads(run("--json", "app").stdout)
+    assert document["plan"] == {"size": 9, "moves": [{"offset": 1, "names": [".interp"]}]}
+    assert document["left_out"] == {"reason": 78}
+    assert set(document) == set(Summary.__dataclass_fields__)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stderr", "lines", "seconds", "shown"),
+    [(Terminal, False, 0.8, True), (Terminal, False, 0.1, False), (Terminal, True, 0.8, False), (io.StringIO, False, 0.8, False)],
+)
+def test_progress_is_for_long_runs_on_terminals(
+    monkeypatch: pytest.MonkeyPatch, stderr: type[io.StringIO], lines: bool, seconds: float, shown: bool
+) -> None:
+    screen = stderr()
+    now = iter(n * seconds for n in range(100))
+    monkeypatch.setattr(add_section, "monotonic", lambda: next(now))
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert list(add_section._progress(("a", "b", "c", "d"), lines=lines)) == ["a", "b", "c", "d"]
+    assert bool(screen.getvalue()) is shown
+    assert ("100%" in screen.getvalue()) is shown
+
+
+# -- the whole command on real files
+
+PLAIN = '#include <stdio.h>\nint main(int argc, char **argv) { printf("%s %d\\n", argv[0], argc); return 0; }'
+
+
+@pytest.fixture
+def plain(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy2(compile_c(PLAIN, "-O2"), tmp_path / "plain"))
+
+
+def section_size(file: Path) -> int:
+    found = sframe_of(open_elf(file))
+    assert found is not None
+    return len(found[0])
+
+
+def test_a_program_gets_its_section_in_place(plain: Path, peers: Peers) -> None:
+    before = subprocess.run([plain], check=True, capture_output=True).stdout
+    result = run("--strict", "--min-coverage", "100", plain)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{plain}: ")
+    assert subprocess.run([plain], check=True, capture_output=True).stdout == before
+    theirs = subprocess.run([peers.tool("readelf"), "--sframe", plain], check=True, capture_output=True, text=True).stdout
+    assert CliRunner().invoke(cli, ["dump", str(plain)]).stdout == theirs
+    assert "<main>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)" in CliRunner().invoke(cli, ["lookup", str(plain), "main"]).stdout
+    again = run(plain)
+    assert (again.exit_code, again.stdout, len(again.stderr.splitlines())) == (1, "", 1)
+
+
+def test_output_leaves_the_file_alone(plain: Path, tmp_path: Path) -> None:
+    before = plain.read_bytes()
+    assert run("--dry-run", plain).exit_code == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["plain"]
+    document = json.loads(run("--json", "-o", tmp_path / "new", plain).stdout)
+    assert document["output"] == str(tmp_path / "new")
+    assert document["section_bytes"] == section_size(tmp_path / "new")
+    assert run("-q", "--no-verify", "--output-dir", tmp_path / "dir", plain).output == ""
+    assert (tmp_path / "dir/plain").read_bytes() == (tmp_path / "new").read_bytes()
+    assert plain.read_bytes() == before
+
+
+def test_without_call_frame_information_the_output_is_a_copy(compile_c: Compiler, tmp_path: Path) -> None:
+    source = '__asm__(".globl _start\\n_start: mov $60, %eax\\n xor %edi, %edi\\n syscall\\n");'
+    bare = compile_c(source, "-nostdlib", "-static", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=none")
+    result = run("-o", tmp_path / "new", bare)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "nothing to add" in result.stdout
+    assert (tmp_path / "new").read_bytes() == bare.read_bytes()
+    assert run("--strict", "-o", tmp_path / "new", bare).exit_code == 1

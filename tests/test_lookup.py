@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.abi import AMD64
+from sframegen.cli import cli
+from sframegen.elf import open_elf
+from sframegen.equations import equation, rule_fields
+from sframegen.find import find, is_sorted, locate
+from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.section import read_sframe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peers import Compiler
+
+SOURCE = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int __attribute__((noinline)) add(int a, int b) { return a + b; }
+int __attribute__((noinline)) calls(int n) { return printf("%d\n", n) + add(n, 1); }
+int main(int argc, char **argv) { return calls(argc) + atoi(argv[0]); }
+__asm__(".type outermost,@function\n outermost:\n .cfi_startproc\n .cfi_undefined rip\n nop\n .cfi_endproc\n"
+        ".size outermost, 1\n nop\n nop\n");
+"""
+SP, FP = AMD64.sp, AMD64.fp
+
+
+def saved(offset: int) -> Where:
+    return Where(None, offset, deref=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Rule(Where(SP, 16), saved(-8), saved(-16)), "(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))"),
+        (Rule(Where(FP, 16), saved(-8), None), "(cfa, ra, fp) = (rbp + 16, *(cfa - 8), rbp)"),
+        (Rule(Where(SP, -4), saved(-8), saved(0)), "(cfa, ra, fp) = (rsp - 4, *(cfa - 8), *(cfa))"),
+        (Rule(Where(10, 0), saved(-8), Where(FP, 0, deref=True)), "(cfa, ra, fp) = (r10, *(cfa - 8), *(rbp))"),
+        (Rule(Where(FP, -16, deref=True), Where(1, 0), Where(9, 8)), "(cfa, ra, fp) = (*(rbp - 16), rdx, r9 + 8)"),
+        (Rule(Where(SP, 8), None, None), "(cfa, ra, fp) = (rsp + 8, rip, rbp)"),
+        (Rule(Where(40, 8), saved(-8), None), "(cfa, ra, fp) = (register 40 + 8, *(cfa - 8), rbp)"),
+        (Rule(Where(SP, 8), saved(-8), None, ra_signed=True), "(cfa, ra, fp) = (rsp + 8, *(cfa - 8) signed, rbp)"),
+        (OUTERMOST, "outermost frame: ra undefined"),
+    ],
+)
+def test_equation(rule: Rule, text: str) -> None:
+    assert equation(rule, AMD64) == text
+    assert rule_fields(rule, AMD64)["rule"] == text
+
+
+def test_rule_fields_are_the_rule_in_parts() -> None:
+    assert rule_fields(Rule(Where(SP, 16), saved(-8), None), AMD64) == {
+        "rule": "(cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp)",
+        "cfa": {"base": "rsp", "offset": 16, "deref": False},
+        "ra": {"base": "cfa", "offset": -8, "deref": True},
+        "fp": None,
+        "ra_signed": False,
+    }
+
+
+KINDS = [Kind(), Kind(mask=True, rep_size=16), Kind(mask=True, rep_size=5), Kind(signal=True), Kind(mask=True)]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> FunctionTable:
+    """Functions in ascending order, with and without gaps between them; some without rows."""
+    table = FunctionTable(kinds=KINDS, rules=[Rule(Where(SP, 8 * n), saved(-8)) for n in range(1, 9)])
+    pc = draw(st.sampled_from([0, 1, 0x1000, (1 << 64) - 4000]))
+    for _ in range(draw(st.integers(0, 8))):
+        pc += draw(st.integers(0, 20))
+        size = draw(st.integers(0, 60))
+        kind = draw(st.integers(0, len(KINDS) - 1))
+        limit = min(size, KINDS[kind].rep_size) if KINDS[kind].mask else size
+        offsets = {0, *draw(st.lists(st.integers(1, limit - 1), max_size=5))} if limit > 1 else set(range(limit))
+        table.start.append(pc)
+        table.size.append(size)
+        table.kind.append(kind)
+        for offset in sorted(offsets):
+            table.row_start.append(offset)
+            table.row_rule.append(draw(st.integers(0, 7)))
+        table.first_row.append(len(table.row_start))
+        pc += size
+    return table
+
+
+def scan(table: FunctionTable, pc: int) -> Rule | None:
+    """The rule at `pc`, by looking at everything."""
+    answer = None
+    for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
+        if start <= pc < start + size:
+            period = KINDS[table.kind[function]].rep_size or size
+            for offset, rule in table.rows(function):
+                if offset <= (pc - start) % period:
+                    answer = rule
+    return answer
+
+
+@given(tables())
+def test_find_is_a_linear_scan(table: FunctionTable) -> None:
+    addresses = {address + near for address in table.start for near in range(-2, 64)} | {0, (1 << 64) - 1}
+    for pc in addresses:
+        assert find(table, pc) == scan(table, pc)
+
+
+def test_find_in_an_empty_table() -> None:
+    assert find(FunctionTable(), 0x1000) is None
+
+
+def test_masked_offsets_repeat() -> None:
+    rules = [Rule(Where(SP, 8), saved(-8)), Rule(Where(SP, 16), saved(-8))]
+    table = FunctionTable(
+        array("Q", [0x1000]),
+        array("I", [64]),
+        array("H", [1]),
+        array("I", [0, 2]),
+        array("I", [0, 11]),
+        array("I", [0, 1]),
+        KINDS,
+        rules,
+    )
+    assert [find(table, 0x1000 + offset) for offset in (0, 10, 11, 15, 16, 26, 27, 63)] == [
+        rules[n] for n in (0, 0, 1, 1, 0, 0, 1, 1)
+    ]
+    assert locate(table, 0x1000 + 27) == (0, 1)
+    assert find(table, 0x1040) is None
+
+
+@pytest.mark.parametrize(("starts", "answer"), [([], True), ([5], True), ([1, 2, 2, 9], True), ([1, 3, 2], False)])
+def test_is_sorted(starts: list[int], answer: bool) -> None:
+    assert is_sorted(FunctionTable(start=array("Q", starts))) is answer
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    return compile_c(SOURCE, "-O2", "-Wa,--gsframe", peer_binutils=True)
+
+
+def lookup(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["lookup", *map(str, arguments)])
+
+
+def address_of(program: Path, name: str) -> int:
+    return next(symbol.address for symbol in open_elf(program).functions() if symbol.name == name)
+
+
+def test_every_spelling_of_an_address(program: Path) -> None:
+    calls = address_of(program, "calls")
+    spellings = [
+        "calls",
+        f"{calls:x}",
+        f"{calls:#x}",
+        f"0X{calls:X}",
+        f"{calls:016x}",
+        "calls+0",
+        "calls+0x0",
+    ]
+    result = lookup(program, *spellings)
+    assert result.exit_code == 0
+    assert set(result.stdout.splitlines()) == {f"{calls:#x} <calls>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)"}
+    assert len(result.stdout.splitlines()) == len(spellings)
+
+
+def test_offsets_are_decimal_or_marked_hexadecimal(program: Path) -> None:
+    main = address_of(program, "main")
+    lines = lookup(program, "main+10", "main+0x10").stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"{main + 10:#x} <main+0xa>", f"{main + 16:#x} <main+0x10>"]
+
+
+def test_a_name_that_is_also_a_number_is_the_name(program: Path) -> None:
+    add = address_of(program, "add")
+    assert lookup(program, "add").stdout.startswith(f"{add:#x} <add>: ")
+    assert lookup(program, "0xadd").stdout.startswith("0xadd: ")
+    assert lookup(program, "abba").stdout.startswith("0xabba: ")
+
+
+def test_outermost_frame(program: Path) -> None:
+    result = lookup(program, "outermost")
+    assert result.exit_code == 0
+    assert result.stdout.endswith(" <outermost>: outermost frame: ra undefined\n")
+
+
+def test_address_without_a_rule_is_a_finding(program: Path) -> None:
+    result = lookup(program, "main", "0x1", "calls")
+    assert result.exit_code == 1
+    assert [line.partition(": ")[2][:5] for line in result.stdout.splitlines()] == ["(cfa,", "not c", "(cfa,"]
+    assert result.stdout.splitlines()[1] == "0x1: not covered by the SFrame section"
+
+
+@pytest.mark.parametrize(
+    "text", ["nosuch", "main+", "main+zz", "+5", "", "0x", "-5", "12345678901234567", "main+99999999999999999999"]
+)
+def test_what_is_no_address_is_a_finding(program: Path, text: str) -> None:
+    result = lookup(program, "--", text, "main")
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines() + result.stderr.splitlines()) == 2
+    assert " <main>: " in result.stdout.splitlines()[-1]
+
+
+def test_name_of_several_functions(compile_c: Compiler) -> None:
+    source = SOURCE + '__asm__(".type twin,@function\\n twin: nop\\n .type twin2,@function\\n twin2: nop\\n");'
+    program = compile_c(source, "-O2", "-Wa,--gsframe", peer_binutils=True)
+    data = program.read_bytes().replace(b"\0twin2\0", b"\0twin\0\0")
+    copy = program.with_name("twins")
+    copy.write_bytes(data)
+    first, second = sorted(symbol.address for symbol in open_elf(copy).functions() if symbol.name == "twin")
+    result = lookup(copy, "twin")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"sframegen: {copy}: 2 functions are named twin: {first:#x}, {second:#x}\n"
+
+
+def test_json(program: Path) -> None:
+    result = lookup("--json", program, "main", "0x1")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["file"] == str(program)
+    covered, missing = document["addresses"]
+    assert (covered["address"], covered["name"]) == (address_of(program, "main"), "main")
+    assert covered["cfa"] == {"base": "rsp", "offset": 8, "deref": False}
+    assert covered["function"]["start"] == covered["address"]
+    assert missing == {"address": 1, "name": None, "rule": None}
+
+
+@pytest.mark.parametrize("arguments", [("-O2", "-Wl,-s")])
+def test_file_without_a_section(compile_c: Compiler, arguments: tuple[str, ...]) -> None:
+    plain = compile_c(SOURCE, *arguments)
+    result = lookup(plain, "1000")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"sframegen: {plain}: no SFrame section\n")
+
+
+def test_every_row_of_a_program_is_found_at_its_own_address(program: Path) -> None:
+    table = read_sframe(open_elf(program)).table
+    for function in range(len(table)):
+        for offset, rule in table.rows(function):
+            assert find(table, table.start[function] + offset) == rule
