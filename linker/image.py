@@ -12,7 +12,6 @@ from sframegen.elf import (
     ET_EXEC,
     NT_GNU_BUILD_ID,
     PHDR_SIZE,
-    PN_XNUM,
     PT_GNU_SFRAME,
     PT_INTERP,
     PT_LOAD,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 WORD = 1 << 64
 MAX_ADDRESS = 1 << 63
 MAX_ALIGN = 1 << 40
+MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose table is larger than 64 KiB
 DF_1_PIE = 0x08000000
 
 
@@ -90,7 +90,7 @@ def check_header(elf: ElfFile) -> None:
         segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments
     ):
         raise elf.error("has an .sframe section already; take it out first (objcopy --remove-section .sframe)")
-    if header.e_phnum + NEW_HEADERS >= PN_XNUM:
+    if elf.phnum + NEW_HEADERS > MAX_PROGRAM_HEADERS:
         raise elf.error(f"{elf.phnum} program headers leave no room for more", "program header table")
     if header.e_shoff and (header.e_shnum == 0 or header.e_shnum + NEW_HEADERS >= SHN_LORESERVE):
         raise elf.error(f"{elf.shnum} section headers leave no room for more", "section header table")

@@ -27,7 +27,7 @@ def tail(image: Image, section_size: int) -> Draft:
     address = max(align_up(image.end_address, image.page), align_up(len(elf.data) + bias, image.page))
     table_address = align_up(address + section_size, image.page)
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
-    if bias < 0 or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
+    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
         raise no_room(image, "neither behind it nor at the end of the file")
     section = sframe_at(address - bias, address, section_size)
     table_offset = table_address - bias

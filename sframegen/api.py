@@ -10,9 +10,9 @@ from linker.apply import apply, copy_file
 from linker.plan import plan_injection
 from linker.replace import write_atomically
 from sframegen.abi import abi_of
-from sframegen.convert import convert
+from sframegen.conversion import convert
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, ET_REL, open_elf
-from sframegen.find import find
+from sframegen.search import find
 from sframegen.format.encode import Encoder
 from sframegen.section import read_sframe
 from sframegen.sources import find_sources

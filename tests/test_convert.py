@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.abi import AMD64
-from sframegen.convert import Coverage, convert
+from sframegen.conversion import Coverage, convert
 from sframegen.model import FunctionTable, Kind
 from sframegen.resolve import subtract
 from sframegen.translate import Reason

@@ -12,7 +12,7 @@ import pytest
 from cfi.errors import FormatError
 from sframegen import add_section, read
 from sframegen.abi import AMD64
-from sframegen.convert import convert
+from sframegen.conversion import convert
 from sframegen.elf import open_elf
 from sframegen.sources import find_sources
 

