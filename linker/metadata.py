@@ -39,8 +39,9 @@ MAX_PADDING = 15  # bytes between loaded neighbours, where no section header say
 FILLERS = b"\0X"  # linkers pad with zeros; patchelf writes X over what it moved away
 DYN_SIZE = 16
 PT_NULL = 0
+MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
 
-DT_NEEDED, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_INIT, DT_FINI = 1, 3, 4, 5, 6, 7, 12, 13
+DT_NEEDED, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_STRSZ, DT_INIT, DT_FINI = 1, 3, 4, 5, 6, 7, 10, 12, 13
 DT_REL, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY, DT_RELR = 17, 23, 25, 26, 32, 36
 DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
 SHT_HASH, SHT_GNU_HASH, SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 5, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
@@ -94,6 +95,8 @@ def read_dynamic(elf: ElfFile) -> list[Dyn]:
     raw = elf.slice(segment.p_offset, segment.p_filesz, "PT_DYNAMIC")
     entries = []
     code = struct.Struct(MARKS[elf.byte_order] + "QQ")
+    if len(raw) > MAX_DYNAMIC * DYN_SIZE:
+        raise elf.error(f"more than {MAX_DYNAMIC} entries", "PT_DYNAMIC")
     for index, (tag, value) in enumerate(code.iter_unpack(raw[: len(raw) // DYN_SIZE * DYN_SIZE])):
         if tag == 0:
             break
@@ -106,9 +109,12 @@ def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) ->
 
     Near the table, bytes that nothing explains count among what may not move.
     """
-    movable = {section.number for section in elf.sections if may_move(elf, section, dynamic)}
+    tags: dict[int, list[int]] = {}
+    for entry in dynamic:
+        tags.setdefault(entry.tag, []).append(entry.value)
+    movable = {section.number for section in elf.sections if may_move(elf, section, tags)}
     ranges = movable_segments(elf)
-    ranges += [section_range(elf.sections[number]) for number in movable] if elf.sections else tagged(elf, dynamic)
+    ranges += [section_range(elf.sections[number]) for number in movable] if elf.sections else tagged(elf, tags)
     fixed = fixed_ranges(elf, movable)
     inside = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
     pieces: list[Range] = []
@@ -125,7 +131,7 @@ def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) ->
     return pieces, join([*blocks, Range(len(elf.data), 1 << 63, ("the end of the file",))])
 
 
-def may_move(elf: ElfFile, section: Section, dynamic: list[Dyn]) -> bool:
+def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
     header = section.header
     if (
         header.sh_flags & (SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR) != SHF_ALLOC
@@ -134,7 +140,7 @@ def may_move(elf: ElfFile, section: Section, dynamic: list[Dyn]) -> bool:
     ):
         return False
     if header.sh_type in TAG_OF_TYPE:
-        return [entry.value for entry in dynamic if entry.tag == TAG_OF_TYPE[header.sh_type]] == [header.sh_addr]
+        return tags.get(TAG_OF_TYPE[header.sh_type]) == [header.sh_addr]
     place = (header.sh_offset, header.sh_size)
     return header.sh_type == SHT_NOTE or any(s.p_type == PT_INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
 
@@ -157,18 +163,17 @@ def movable_segments(elf: ElfFile) -> list[Range]:
     ]
 
 
-def tagged(elf: ElfFile, dynamic: list[Dyn]) -> list[Range]:
-    """Without section headers: what each dynamic tag names, up to the next place that anything names."""
+def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Range]:
+    """Without section headers: what each dynamic tag names, up to the next place that anything names, or to its size."""
     loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
     starts: dict[int, int] = {}
-    for entry in dynamic:
-        if entry.tag in POINTER_TAGS:
-            starts.update(
-                {s.p_offset + entry.value - s.p_vaddr: entry.tag for s in loads if 0 <= entry.value - s.p_vaddr < s.p_filesz}
-            )
+    for tag in POINTER_TAGS & tags.keys():
+        value = tags[tag][0]
+        starts.update({s.p_offset + value - s.p_vaddr: tag for s in loads if 0 <= value - s.p_vaddr < s.p_filesz})
     edges = sorted({*starts, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
+    sizes = {DT_STRTAB: tags.get(DT_STRSZ, [0])[0]}
     return [
-        Range(start, end, (MOVABLE_TAGS[starts[start]],), 8)
+        Range(start, min(end, start + sizes.get(starts[start], end)), (MOVABLE_TAGS[starts[start]],), 8)
         for start, end in itertools.pairwise(edges)
         if starts.get(start) in MOVABLE_TAGS
     ]

@@ -203,10 +203,9 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
     moved = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
     code = RECORDS[Sym, elf.byte_order]
     found = 0
-    for table in elf.sections if moved else []:
+    tables = (next((s for s in elf.sections if s.header.sh_type == kind), None) for kind in (SHT_SYMTAB, SHT_DYNSYM))
+    for table in (table for table in tables if moved and table is not None and table.header.sh_entsize == SYM_SIZE):
         header = table.header
-        if header.sh_type not in (SHT_SYMTAB, SHT_DYNSYM) or header.sh_entsize != SYM_SIZE:
-            continue
         raw = elf.slice(header.sh_offset, header.sh_size, table.name)
         new_offset = follow(header, draft.moves).sh_offset
         for index in symbols_of(raw, moved.keys(), elf):

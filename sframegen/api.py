@@ -12,8 +12,8 @@ from linker.replace import write_atomically
 from sframegen.abi import abi_of
 from sframegen.conversion import convert
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, ET_REL, open_elf
-from sframegen.search import find
 from sframegen.format.encode import Encoder
+from sframegen.search import find
 from sframegen.section import read_sframe
 from sframegen.sources import find_sources
 from sframegen.summary import Summary

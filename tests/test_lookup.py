@@ -13,8 +13,8 @@ from sframegen.abi import AMD64
 from sframegen.cli import cli
 from sframegen.elf import open_elf
 from sframegen.equations import equation, rule_fields
-from sframegen.search import find, is_sorted, locate
 from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.search import find, is_sorted, locate
 from sframegen.section import read_sframe
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import click
 from sframegen.cli.output import Run
 from sframegen.elf import open_elf
 from sframegen.equations import rule_fields
-from sframegen.search import is_sorted, locate
 from sframegen.names import FunctionNames
+from sframegen.search import is_sorted, locate
 from sframegen.section import read_sframe
 
 if TYPE_CHECKING:

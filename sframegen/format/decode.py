@@ -51,9 +51,9 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
     """Decodes a section that is loaded at `address`. Raises FormatError with the offset in the section."""
     view = memoryview(data)
     header, byte_order = _header(view, place)
-    abi = BY_SFRAME_ID.get(header.abi_arch)
-    if abi is None:
+    if header.abi_arch not in BY_SFRAME_ID:
         raise FormatError(f"unknown ABI {header.abi_arch}", place, 4)
+    abi = BY_SFRAME_ID[header.abi_arch]
     if abi.byte_order != byte_order:
         raise FormatError(f"ABI {abi.name} is {abi.byte_order}-endian, the section {byte_order}-endian", place, 4)
     index_at = HEADER_SIZE + header.auxhdr_len + header.fdeoff
