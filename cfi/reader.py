@@ -91,7 +91,8 @@ def _run(
     runner.start(PROGRAM, registers.fp, registers.sp, base, shapes, states, numbers)
     _check(runner, section)
     first_row = array("I", bytes(4 * (len(cie) + 1)))
-    room = max(BATCH_ROWS, 1 + max(map(sub, end, program), default=0))
+    sizes = list(map(sub, end, program))  # in bytes; an FDE makes at most one row a byte, and one
+    room = max(min(BATCH_ROWS, sum(sizes) + len(sizes)), 1 + max(sizes, default=0))
     row_start, row_rule = array("I", bytes(4 * room)), array("I", bytes(4 * room))
     done = 0
     while done < len(cie):
