@@ -16,9 +16,11 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.segments import NoteSegment
 from oracles.compare import Verdict, compare
-from real_files import FILES, RealFile, Trial, soname
 
 from sframegen import add_section
+
+pytest.register_assert_rewrite("real_files")
+from real_files import FILES, RealFile, Trial, soname  # noqa: E402 - its asserts are to say what they compared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +123,6 @@ def displaced(old: Image, new: Image) -> dict[int, int]:
     for number, (before, after) in enumerate(zip(old.sections, new.sections, strict=False)):
         if before.sh_addr != after.sh_addr:
             assert MAY_MOVE.fullmatch(old.names[number])
-            assert after.sh_addr - before.sh_addr == after.sh_offset - before.sh_offset or after.sh_offset >= len(old.data)
             moved[number] = after.sh_addr - before.sh_addr
         fixed = {name: value for name, value in before.items() if name not in {"sh_addr", "sh_offset"}}
         if old.names[number] != ".shstrtab":
