@@ -11,8 +11,11 @@ WORD = 0xFFFFFFFFFFFFFFFF
 PC_PERIOD = 16  # bytes: the distance of PLT entries, whose expressions look at the low four bits of the PC
 
 
+CFA = -1  # in the place of a register's number
+
+
 class Term(NamedTuple):
-    """`register + offset`, or with `deref` the word at that address. `register` None: a plain number."""
+    """`register + offset`, or with `deref` the word at that address. `register` None: a plain number; CFA: the CFA."""
 
     register: int | None
     offset: int
@@ -28,14 +31,15 @@ def evaluate(
     byte_order: Literal["little", "big"],
     pc_register: int,
     pc_residue: int | None = None,
-    cfa: Term | None = None,
+    *,
+    on_cfa: bool = False,
 ) -> Term | None:
     """What the expression computes; None where it is no Term. Linear in its size.
 
-    `pc_residue`: the PC modulo PC_PERIOD, where that may be used. `cfa`: the CFA, which a register's expression finds on its stack.
+    `pc_residue`: the PC modulo PC_PERIOD, where that may be used. `on_cfa`: a register's expression, on whose stack the CFA is.
     """
     try:
-        return _run(expression, byte_order, pc_register, pc_residue, [cfa] if cfa else [])
+        return _run(expression, byte_order, pc_register, pc_residue, [Term(CFA, 0)] if on_cfa else [])
     except (_Unknown, IndexError):  # IndexError: an operand is cut off, or the stack is empty
         return None
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf import EM_X86_64, ByteOrder, ElfFile
+from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64
+
+if TYPE_CHECKING:
+    from sframegen.elf import ByteOrder, ElfFile
 
 
 class Abi(NamedTuple):
@@ -17,9 +20,16 @@ class Abi(NamedTuple):
     sp: int
     fp: int
     ra: int
-    fixed_fp_offset: int
-    fixed_ra_offset: int
     register_names: tuple[str, ...]
+    fixed_fp_offset: int = 0
+    fixed_ra_offset: int = 0
+    sp_offset: int = 0  # the caller's SP is CFA + this
+    sp_is_saved: bool = False  # the ABI saves the caller's SP on the stack, and CFI says so
+    ra_is_signed: bool = False  # return addresses can be signed
+    cfa_adjustment: int = 0  # a CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
+    cfa_scale: int = 1
+    registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
+    ra_padding: bool = False  # default FDEs: an RA offset of 0 says that RA is in its register, though an FP offset follows
 
 
 AMD64 = Abi(
@@ -30,12 +40,42 @@ AMD64 = Abi(
     sp=7,
     fp=6,
     ra=16,
-    fixed_fp_offset=0,
-    fixed_ra_offset=-8,
     register_names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip"),
+    fixed_ra_offset=-8,
+)
+AARCH64 = Abi(
+    name="AArch64",
+    sframe_id=2,
+    machine=EM_AARCH64,
+    byte_order="little",
+    sp=31,
+    fp=29,
+    ra=30,
+    register_names=(*(f"x{n}" for n in range(31)), "sp"),
+    ra_is_signed=True,
+)
+AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big")
+S390X = Abi(
+    name="s390x",
+    sframe_id=4,
+    machine=EM_S390,
+    byte_order="big",
+    sp=15,
+    fp=11,
+    ra=14,
+    register_names=(
+        *(f"r{n}" for n in range(16)),
+        *(f"f{n}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)),
+    ),
+    sp_offset=-160,
+    sp_is_saved=True,
+    cfa_adjustment=160,
+    cfa_scale=8,
+    registers_as_offsets=True,
+    ra_padding=True,
 )
 
-ABIS = (AMD64,)
+ABIS = (AMD64, AARCH64, AARCH64_BE, S390X)
 BY_MACHINE = {(abi.machine, abi.byte_order): abi for abi in ABIS}
 BY_SFRAME_ID = {abi.sframe_id: abi for abi in ABIS}
 

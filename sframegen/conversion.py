@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from cfi import reader
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
-from sframegen.format.words import fde_type_of
+from sframegen.flexible import narrow
+from sframegen.format.layouts import V3
+from sframegen.format.words import encode_rule
 from sframegen.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.resolve import IGNORED, ascends, resolve, subtract
 from sframegen.split import LEFT_OUT, REPEATED, ROW, split
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
     from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
 
 REASONS = tuple(Reason)
+NOT_BARRED = 255
 FLAVOURS = range(4)  # signal + 2 * key B
 KINDS = [
     *(Kind(fde_type, signal=bool(flavour & 1), key_b=bool(flavour & 2)) for flavour in FLAVOURS for fde_type in FdeType),
@@ -45,13 +49,16 @@ class Coverage:
         return self.code_bytes - sum(self.left_out.values())
 
 
-def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Abi) -> tuple[FunctionTable, Coverage]:
+def convert(
+    sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Abi, layout: Layout = V3
+) -> tuple[FunctionTable, Coverage]:
     """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address."""
     fdes = reader.read(sections, Registers(abi.fp, abi.sp))
     ignored = array("Q", bytes(8 * len(IGNORED)))
     pieces = _pieces(fdes, code, ignored)
-    rules = _Rules(fdes.rules, abi)
-    table, left_out, whole = _split(fdes, pieces, rules)
+    rules = _Rules(fdes.rules, abi, layout)
+    table, left_out, whole = _split(fdes, pieces, rules, layout)
+    table = narrow(table, abi, layout)
     coverage = Coverage(
         functions=len(pieces[0]),
         functions_covered=whole,
@@ -65,8 +72,9 @@ def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Ab
 class _Rules:
     """The fate of each CFI rule, by columns, and the SFrame rules that come of them."""
 
-    def __init__(self, cfi_rules: list[CfiRule], abi: Abi) -> None:
+    def __init__(self, cfi_rules: list[CfiRule], abi: Abi, layout: Layout) -> None:
         self.abi = abi
+        self.layout = layout
         self.numbers: dict[Rule, int] = {}
         self.fate = bytearray()
         self.value = array("I")
@@ -75,7 +83,7 @@ class _Rules:
         self.pattern_start = array("I")
         self.pattern_rule = array("I")
         for cfi_rule in cfi_rules:
-            self._add(translate_rule(cfi_rule, abi))
+            self._add(translate_rule(cfi_rule, abi, layout))
 
     def _add(self, result: Rule | Repeated | Reason) -> None:
         fde_type = FdeType.DEFAULT
@@ -89,7 +97,8 @@ class _Rules:
             self.pattern_at.append(len(self.pattern_start))
         else:
             fate, value = ROW, self._number(result)
-            fde_type = fde_type_of(result, self.abi) or fde_type
+            if encode_rule(result, FdeType.DEFAULT, self.abi, self.layout) is None:
+                fde_type = FdeType.FLEX
         self.fate.append(fate)
         self.value.append(value)
         self.fde_type.append(fde_type)
@@ -134,17 +143,18 @@ def _merged(
 
 
 def _split(
-    fdes: FdeTable, pieces: tuple[array[int], array[int], array[int]], rules: _Rules
+    fdes: FdeTable, pieces: tuple[array[int], array[int], array[int]], rules: _Rules, layout: Layout
 ) -> tuple[FunctionTable, array[int], int]:
     """(functions, bytes left out by reason, pieces covered from first byte to last)."""
     table = FunctionTable(kinds=KINDS, rules=list(rules.numbers))
     left_out = array("Q", bytes(8 * len(REASONS)))
     counts = array("q", bytes(24))
-    flavour = bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies) or b"\0"
+    flavour = bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies)
+    barred = bytes(REASONS.index(Reason.SIGNAL) if cie.signal > layout.signal else NOT_BARRED for cie in fdes.cies)
     for write in (False, True):
         split(
-            *pieces, fdes.start, flavour, fdes.cie, fdes.first_row, fdes.row_start, fdes.row_rule,
-            rules.fate or b"\0", rules.value, rules.fde_type or b"\0", rules.pattern_at, rules.pattern_start, rules.pattern_rule,
+            *pieces, fdes.start, flavour, barred, fdes.cie, fdes.first_row, fdes.row_start, fdes.row_rule,
+            rules.fate, rules.value, rules.fde_type, rules.pattern_at, rules.pattern_start, rules.pattern_rule,
             PC_PERIOD, REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED),
             table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, left_out, counts, write,
         )  # fmt: skip

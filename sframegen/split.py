@@ -25,6 +25,7 @@ KINDS_REPEATED = 8  # kinds: flavour (signal + 2 * key B) * 2 + FDE type; from h
     piece_end="const unsigned long long[::1]",
     fde_start="const unsigned long long[::1]",
     flavour="const unsigned char[::1]",
+    barred="const unsigned char[::1]",
     fde_cie="const unsigned int[::1]",
     fde_first_row="const unsigned int[::1]",
     fde_row_start="const unsigned int[::1]",
@@ -50,6 +51,7 @@ def split(
     piece_end: Column,
     fde_start: Column,
     flavour: Bytes,
+    barred: Bytes,
     fde_cie: Column,
     fde_first_row: Column,
     fde_row_start: Column,
@@ -74,9 +76,10 @@ def split(
 ) -> None:
     """Counts functions and rows; with `write`, fills their columns too (first_row: one entry more than functions) and `left_out`.
 
-    `flavour`: signal + 2 * key B of each CIE. `fate`, `value`, `fde_type`: of each CFI rule. Pattern p is rows pattern_at[p] ..
-    [p + 1]. `unaligned`: the reason for a pattern where the code is not aligned to `period`. `left_out`: bytes of code by reason.
-    `counts`: functions, rows, FDE pieces said without a gap.
+    `flavour`: signal + 2 * key B of each CIE; `barred`: the reason why nothing under it can be said, or 255. `fate`, `value`,
+    `fde_type`: of each CFI rule. Pattern p is rows pattern_at[p] .. [p + 1]. `unaligned`: the reason for a pattern where the code
+    is not aligned to `period`. `left_out`: bytes of code by reason. `counts`: functions, rows, FDE pieces said without a gap.
+    A function is flexible where one of its rows needs that.
     """
     functions: cython.Py_ssize_t = 0
     rows: cython.Py_ssize_t = 0
@@ -91,8 +94,7 @@ def split(
     rule: cython.Py_ssize_t
     one: cython.Py_ssize_t
     reason: cython.Py_ssize_t
-    group: cython.longlong
-    open_group: cython.longlong = 0
+    open_type: cython.int = 0
     open_rule: cython.longlong = 0
     open_start: cython.ulonglong = 0
     base: cython.ulonglong
@@ -123,17 +125,20 @@ def split(
                 high = base + fde_row_start[row + 1]
             rule = fde_row_rule[row]
             row += 1
-            if fate[rule] == 0:  # ROW
-                group = flavour[fde_cie[fde]] * 2 + fde_type[rule]
-                if in_function == 0 or in_function == 0xFFFF or group != open_group:
+            reason = value[rule]
+            if barred[fde_cie[fde]] != 255:
+                reason = barred[fde_cie[fde]]
+            elif fate[rule] == 0:  # ROW
+                if in_function == 0 or in_function == 0xFFFF:
                     if write:
                         start[functions] = low
-                        kind[functions] = group
                         first_row[functions] = rows
                     functions += 1
-                    open_group = group
+                    open_type = 0
                     open_start = low
                     in_function = 0
+                if fde_type[rule]:
+                    open_type = 1
                 if in_function == 0 or open_rule != value[rule]:
                     if write:
                         row_start[rows] = low - open_start
@@ -143,9 +148,10 @@ def split(
                     open_rule = value[rule]
                 if write:
                     size[functions - 1] = high - open_start
+                    kind[functions - 1] = flavour[fde_cie[fde]] * 2 + open_type
                 continue
-            in_function = 0
-            if fate[rule] == 1 and low % period == 0:  # REPEATED
+            elif fate[rule] == 1 and low % period == 0:  # REPEATED
+                in_function = 0
                 if write:
                     start[functions] = low
                     size[functions] = high - low
@@ -158,11 +164,12 @@ def split(
                         row_rule[rows] = pattern_rule[one]
                     rows += 1
                 continue
+            elif fate[rule] == 1:
+                reason = unaligned
+            in_function = 0
             gap = True
-            if not write:
-                continue
-            reason = unaligned if fate[rule] == 1 else value[rule]
-            left_out[reason] += high - low
+            if write:
+                left_out[reason] += high - low
         if not gap:
             whole += 1
     if write:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.expression import PC_PERIOD, Term, evaluate
+from cfi.expression import CFA, PC_PERIOD, Term, evaluate
 from cfi.opcodes import RuleKind
-from sframegen.format.words import encode_rule, fde_type_of
-from sframegen.model import OUTERMOST, Rule, Where
+from sframegen.format.words import encode_rule
+from sframegen.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
     from cfi.rules import CfiRule, RegisterRule
     from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
 
 
 class Reason(Enum):
@@ -20,15 +21,17 @@ class Reason(Enum):
 
     RA_COLUMN = "the return address column is not the ABI's"
     NO_CFA = "the CFA has no rule"
-    CFA_REGISTER = "the CFA is not based on SP or FP"
-    CFA_EXPRESSION = "the CFA is an expression that is not SP or FP plus a constant"
+    CFA_EXPRESSION = "the CFA is an expression that is neither register + n nor *(register + n)"
     CFA_EXPRESSION_UNALIGNED = "the CFA depends on the PC's low bits, in code that is not aligned for it"
-    RA_RULE = "the return address is not at its fixed place on the stack"
-    RA_SIGNED = "the return address is signed, which this ABI does not do"
+    CFA_SCALE = "the CFA's offset is not a multiple of what the ABI scales it by"
+    RA_RULE = "the return address has a rule that SFrame has no words for"
+    RA_SIGNED = "the return address is signed in a way that SFrame does not know"
     FP_UNDEFINED = "the caller's FP is lost"
-    FP_RULE = "the caller's FP is not in its register or on the stack"
+    FP_RULE = "the caller's FP has a rule that SFrame has no words for"
     SP_RULE = "the caller's SP is not the CFA"
     OFFSET_RANGE = "an offset needs more than 32 bits"
+    FLEX = "the rule needs a flexible FDE, which this version does not have"
+    SIGNAL = "a signal frame, which this version does not mark"
 
 
 class Repeated(NamedTuple):
@@ -37,7 +40,7 @@ class Repeated(NamedTuple):
     rows: tuple[tuple[int, Rule], ...]
 
 
-def translate_rule(rule: CfiRule, abi: Abi) -> Rule | Repeated | Reason:
+def translate_rule(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated | Reason:
     """The SFrame rule of a CFI row.
 
     Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
@@ -48,59 +51,94 @@ def translate_rule(rule: CfiRule, abi: Abi) -> Rule | Repeated | Reason:
         return OUTERMOST
     plain = _cfa(rule.cfa, abi, None)
     if plain is not Reason.CFA_EXPRESSION:
-        return _row(rule, plain, abi)
+        return _row(rule, plain, abi, layout)
     # A PLT that GNU ld describes in one go: the CFA changes with the place in the 16-byte entry.
     rows: list[tuple[int, Rule]] = []
     for residue in range(PC_PERIOD):
-        row = _row(rule, _cfa(rule.cfa, abi, residue), abi)
+        row = _row(rule, _cfa(rule.cfa, abi, residue), abi, layout)
         if isinstance(row, Reason):
             return row
+        if encode_rule(row, FdeType.DEFAULT, abi, layout) is None:
+            return Reason.CFA_EXPRESSION
         if not rows or rows[-1][1] != row:
             rows.append((residue, row))
     return Repeated(tuple(rows))
 
 
-def _row(rule: CfiRule, cfa: Where | Reason, abi: Abi) -> Rule | Reason:
+def unsaid(rule: Rule, abi: Abi, layout: Layout) -> Reason | None:
+    """Why no FDE type of the version can say a rule; None where one can."""
+    if any(encode_rule(rule, fde_type, abi, layout) for fde_type in FdeType):
+        return None
+    if rule.cfa is not None and (rule.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale:
+        return Reason.CFA_SCALE
+    if encode_rule(rule, FdeType.FLEX, abi, layout._replace(flex=True)):
+        return Reason.FLEX
+    if (rule.ra is None and abi.fixed_ra_offset) or _is_cfa_plus_n(rule.ra):
+        return Reason.RA_RULE
+    return Reason.FP_RULE if _is_cfa_plus_n(rule.fp) else Reason.OFFSET_RANGE
+
+
+def _is_cfa_plus_n(where: Where | None) -> bool:
+    """RA or FP = cfa + n, not what is stored there: the one form that has no control word."""
+    return where is not None and where.register is None and not where.deref
+
+
+def _row(rule: CfiRule, cfa: Where | Reason, abi: Abi, layout: Layout) -> Rule | Reason:
     """The whole row, once its CFA is known."""
     if isinstance(cfa, Reason):
         return cfa
-    if not _sp_is_cfa(rule.sp, cfa, abi):
+    if not _sp_is_implied(rule.sp, cfa, abi):
         return Reason.SP_RULE
-    ra = _saved(rule.ra)
-    if isinstance(ra, Reason) or (abi.fixed_ra_offset and ra != Where(None, abi.fixed_ra_offset, deref=True)):
+    ra, fp = _place(rule.ra, abi), _place(rule.fp, abi)
+    if isinstance(ra, Reason):
         return Reason.RA_RULE
-    if rule.ra_state:
+    if rule.ra_state and not (rule.ra_state == 1 and abi.ra_is_signed):
         return Reason.RA_SIGNED
-    fp = _saved(rule.fp)
     if isinstance(fp, Reason):
         return Reason.FP_UNDEFINED if rule.fp.kind is RuleKind.UNDEFINED else Reason.FP_RULE
-    row = Rule(cfa, ra, fp)
-    if fde_type_of(row, abi) is None:
-        return Reason.CFA_REGISTER
-    return row if encode_rule(row, abi) is not None else Reason.OFFSET_RANGE
+    row = Rule(cfa, ra, fp, bool(rule.ra_state))
+    return unsaid(row, abi, layout) or row
+
+
+def _where(term: Term | None) -> Where | None:
+    """An evaluated expression as a place; None for what is none."""
+    if term is None or term.register is None:
+        return None
+    return Where(None if term.register == CFA else term.register, term.offset, term.deref)
 
 
 def _cfa(rule: RegisterRule, abi: Abi, residue: int | None) -> Where | Reason:
-    """CFA = register + n; `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
+    """CFA = register + n or *(register + n); `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
     if rule.kind is RuleKind.REGISTER:
         return Where(rule.a, rule.b)
     if rule.kind is not RuleKind.VAL_EXPRESSION:
         return Reason.NO_CFA
-    term = evaluate(rule.expression, abi.byte_order, abi.ra, residue)
-    return Where(*term) if term and term.register is not None and not term.deref else Reason.CFA_EXPRESSION
+    return _where(evaluate(rule.expression, abi.byte_order, abi.ra, residue)) or Reason.CFA_EXPRESSION
 
 
-def _sp_is_cfa(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
-    """SFrame implies it: after the unwinding step, SP = CFA."""
-    if sp.kind is RuleKind.VAL_EXPRESSION:
-        return evaluate(sp.expression, abi.byte_order, abi.ra, cfa=Term(*cfa)) == Term(*cfa)
-    return sp.kind is RuleKind.UNSPECIFIED or (sp.kind is RuleKind.VAL_OFFSET and sp.a == 0)
+def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
+    """SFrame implies the caller's SP: CFA + sp_offset."""
+    if sp.kind is RuleKind.UNSPECIFIED or (sp.kind is RuleKind.OFFSET and abi.sp_is_saved):
+        return True
+    value = Where(abi.sp, 0) if sp.kind is RuleKind.SAME_VALUE else _place(sp, abi)
+    by_cfa_rule = None if cfa.deref and abi.sp_offset else cfa._replace(offset=cfa.offset + abi.sp_offset)
+    return value is not None and value in (Where(None, abi.sp_offset), by_cfa_rule)
 
 
-def _saved(rule: RegisterRule) -> Where | Reason | None:
-    """Where a register of the caller is: None in its register, or *(cfa + n)."""
-    if rule.kind in (RuleKind.UNSPECIFIED, RuleKind.SAME_VALUE):
-        return None
-    if rule.kind is RuleKind.OFFSET:
-        return Where(None, rule.a, deref=True)
+def _place(rule: RegisterRule, abi: Abi) -> Where | Reason | None:
+    """Where a register of the caller is, or its value: None in its register, *(cfa + n), cfa + n, *(register + n), register + n."""
+    match rule.kind:
+        case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:
+            return None
+        case RuleKind.OFFSET:
+            return Where(None, rule.a, deref=True)
+        case RuleKind.VAL_OFFSET:
+            return Where(None, rule.a)
+        case RuleKind.REGISTER:
+            return Where(rule.a, 0)
+        case RuleKind.VAL_EXPRESSION:
+            return _where(evaluate(rule.expression, abi.byte_order, abi.ra, on_cfa=True)) or Reason.FP_RULE
+        case RuleKind.EXPRESSION:
+            where = _where(evaluate(rule.expression, abi.byte_order, abi.ra, on_cfa=True))
+            return where._replace(deref=True) if where and not where.deref else Reason.FP_RULE
     return Reason.FP_RULE

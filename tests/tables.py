@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import TYPE_CHECKING
+
 from hypothesis import strategies as st
 
-from sframegen.abi import AMD64
-from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.format.words import encode_rule
+from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+
+if TYPE_CHECKING:
+    from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
 
 # Around each boundary of the encoding: data words of 1, 2, 4 bytes, both signs.
 OFFSETS = st.one_of(
     st.sampled_from([sign * (1 << bits) + off for bits in (7, 8, 15, 16, 31) for sign in (1, -1) for off in (-1, 0, 1)]),
     st.integers(-40, 400),
-).filter(lambda offset: -(1 << 31) <= offset < 1 << 31)
-RA = Where(None, -8, deref=True)
-RULES = st.one_of(
-    st.just(OUTERMOST),
-    st.builds(
-        Rule,
-        st.builds(Where, st.sampled_from([AMD64.sp, AMD64.fp]), OFFSETS, st.just(value=False)),
-        st.just(RA),
-        st.none() | st.builds(Where, st.none(), OFFSETS, st.just(value=True)),
-        st.just(value=False),
-    ),
 )
 # Around each boundary of a row's start.
 STEPS = st.one_of(st.integers(1, 40), st.sampled_from([0xFE, 0xFF, 0x100, 0xFFFE, 0xFFFF, 0x10000, 0x10001]))
 
 
 @st.composite
-def function_tables(draw: st.DrawFn, max_functions: int = 8) -> FunctionTable:
+def rules(draw: st.DrawFn, abi: Abi, layout: Layout, fde_type: FdeType) -> Rule:
+    """A rule that FDEs of that type can say."""
+    registers = st.sampled_from([abi.sp, abi.fp, abi.ra, 0, 31])
+    offsets = OFFSETS.map(lambda offset: offset // 8 * 8 if abi.cfa_scale > 1 else offset)
+    places = st.builds(Where, st.none() | registers, OFFSETS, st.booleans())
+    fixed = [Where(None, offset, deref=True) if offset else None for offset in (abi.fixed_ra_offset, abi.fixed_fp_offset)]
+    candidates = st.builds(
+        Rule,
+        st.builds(Where, registers, offsets, st.booleans()),
+        *(st.just(place) | places for place in fixed),
+        st.booleans() if abi.ra_is_signed else st.just(value=False),
+    )
+    rule = draw(candidates)
+    if encode_rule(rule, fde_type, abi, layout) is not None:
+        return rule
+    plain = Rule(Where(abi.sp, 8 * draw(st.integers(0, 4000))), fixed[0], fixed[1])
+    return draw(st.sampled_from([plain, plain._replace(cfa=Where(abi.fp, 160)), OUTERMOST]))
+
+
+@st.composite
+def function_tables(draw: st.DrawFn, abi: Abi, layout: Layout, max_functions: int = 8) -> FunctionTable:
     table = FunctionTable()
-    kinds = [Kind(), Kind(signal=True), Kind(rep_size=16, mask=True), Kind(rep_size=255, mask=True, key_b=True)]
+    fde_types = list(FdeType) if layout.flex else [FdeType.DEFAULT]
+    kinds = [
+        Kind(fde_type, rep_size, rep_size > 0, signal, key_b)
+        for fde_type, rep_size, signal, key_b in product(
+            fde_types, (0, 16, 255), (False, True) if layout.signal else (False,), (False, True)
+        )
+    ]
     numbers: dict[Rule, int] = {}
-    address = draw(st.sampled_from([0x1000, 0x401000, 0xFFFFFFFF80000000]))
+    address = draw(st.sampled_from([0x1000, 0x401000, 0x7FF00000]))
     for _ in range(draw(st.integers(0, max_functions))):
         kind = draw(st.integers(0, len(kinds) - 1))
         address += draw(st.sampled_from([0, 0, 1, 15, 0x12345]))
@@ -42,7 +64,7 @@ def function_tables(draw: st.DrawFn, max_functions: int = 8) -> FunctionTable:
             if offset >= limit:
                 break
             table.row_start.append(offset)
-            table.row_rule.append(numbers.setdefault(draw(RULES), len(numbers)))
+            table.row_rule.append(numbers.setdefault(draw(rules(abi, layout, kinds[kind].fde_type)), len(numbers)))
             last = offset
             offset += draw(STEPS)
         size = draw(st.integers(last + 1, offset))

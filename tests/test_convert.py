@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 
 from sframegen.abi import AMD64
 from sframegen.conversion import Coverage, convert
-from sframegen.model import FunctionTable, Kind
+from sframegen.format.layouts import V2, V3
+from sframegen.format.words import encode_rule
+from sframegen.model import FdeType, FunctionTable, Kind
 from sframegen.resolve import subtract
 from sframegen.translate import Reason
 
 CODE = [(0x1000, 0x9000)]
 PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16
-UNSAYABLE = b"\x0c\x0a\x00"  # CFA = r10 + 0
-BACK = b"\x0c\x07\x08"
+UNSAYABLE = b"\x07\x06"  # rbp is lost
+BACK = b"\xc6"
+FLEXIBLE = b"\x0c\x0a\x00"  # CFA = r10 + 0
+BACK_TO_SP = b"\x0c\x07\x08"
 PLT = b"\x0f\x0b\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"
 
 Ranges = list[tuple[int, int, list[int]]]
@@ -48,14 +52,62 @@ def test_functions_are_sorted_by_address() -> None:
 def test_a_row_that_cannot_be_said_costs_that_row() -> None:
     table, coverage = converted((0x2000, 0x20, PUSH + b"\x44" + UNSAYABLE + b"\x43" + BACK))
     assert ranges(table) == [(0x2000, 0x2005, [0, 1]), (0x2008, 0x2020, [0])]
-    assert coverage.left_out == {Reason.CFA_REGISTER: 3}
+    assert coverage.left_out == {Reason.FP_UNDEFINED: 3}
     assert (coverage.functions, coverage.functions_covered, coverage.covered_bytes) == (1, 0, 0x1D)
 
 
 def test_nothing_is_said_of_a_function_that_cannot_be_said_at_all() -> None:
     table, coverage = converted((0x2000, 0x20, UNSAYABLE), (0x3000, 0x10, b""))
     assert ranges(table) == [(0x3000, 0x3010, [0])]
-    assert coverage.left_out == {Reason.CFA_REGISTER: 0x20}
+    assert coverage.left_out == {Reason.FP_UNDEFINED: 0x20}
+
+
+def types(table: FunctionTable) -> list[FdeType]:
+    return [table.kinds[kind].fde_type for kind in table.kind]
+
+
+def test_a_flexible_row_in_a_long_function_gets_a_function_of_its_own() -> None:
+    steps = b"".join(b"\x41\x0e" + bytes([8 * (2 + n % 2)]) for n in range(40))
+    table, coverage = converted((0x2000, 0x100, steps + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP + steps))
+    assert ranges(table) == [
+        (0x2000, 0x2029, list(range(41))), (0x2029, 0x202A, [0]), (0x202A, 0x2100, list(range(41))),
+    ]  # fmt: skip
+    assert types(table) == [FdeType.DEFAULT, FdeType.FLEX, FdeType.DEFAULT]
+    assert coverage.covered_bytes == 0x100
+
+
+def test_a_short_function_is_flexible_as_a_whole() -> None:
+    table, _ = converted((0x2000, 0x20, PUSH + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP))
+    assert ranges(table) == [(0x2000, 0x2020, [0, 1, 2, 3])]
+    assert types(table) == [FdeType.FLEX]
+
+
+@given(st.lists(st.sampled_from([b"\x0e\x08", b"\x0e\x10", b"\x0e\xff\x7f", FLEXIBLE, BACK_TO_SP, b"\x0d\x06"]), max_size=60))
+def test_the_cut_into_types_is_the_smallest(steps: list[bytes]) -> None:
+    """Against every way to cut, by brute force over the runs of rows."""
+    table, _ = converted((0x2000, 0x80, b"".join(step + b"\x41" for step in steps)))
+    costs = [
+        [len(encode_rule(rule, fde_type, AMD64, V3) or b"") or 10**6 for fde_type in FdeType]
+        for function in range(len(table)) for _, rule in table.rows(function)
+    ]  # fmt: skip
+    best = dict.fromkeys(FdeType, 21)
+    for row in costs:
+        best = {t: min(best[t], best[FdeType(1 - t)] + 21) + row[t] for t in FdeType}
+    ours = 21 * len(table) + sum(
+        costs[row][table.kinds[table.kind[f]].fde_type]
+        for f in range(len(table))
+        for row in range(table.first_row[f], table.first_row[f + 1])
+    )
+    assert ours <= min(best.values())
+
+
+def test_a_version_without_flexible_fdes_leaves_out_what_needs_them() -> None:
+    frames = Frames()
+    frames.plain_fde(frames.cie(), 0x2000, 0x20, PUSH + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP)
+    frames.plain_fde(frames.cie(augmentation="zRS", data=b"\0"), 0x3000, 0x10, b"")
+    table, coverage = convert([frames.section()], CODE, AMD64, V2)
+    assert ranges(table) == [(0x2000, 0x2002, [0, 1]), (0x2003, 0x2020, [0])]
+    assert coverage.left_out == {Reason.FLEX: 1, Reason.SIGNAL: 16}
 
 
 def test_rows_that_become_equal_are_one_row() -> None:

@@ -2,21 +2,29 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import RA, RULES, function_tables
+from tables import function_tables, rules
 
 from cfi.errors import FormatError
-from sframegen.abi import AMD64
+from sframegen.abi import ABIS, AMD64, BY_SFRAME_ID
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
+from sframegen.format.layouts import LAYOUTS, V1, V2, V3, WRITABLE
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from sframegen.format.words import decode_rule, encode_rule
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 
+if TYPE_CHECKING:
+    from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
+
 ADDRESS = 0x3000
+RA = Where(None, -8, deref=True)
+FORMS = [(abi, layout) for abi in ABIS for layout in WRITABLE.values()]
 
 
 def sp_plus(offset: int, fp: int | None = None) -> Rule:
@@ -35,8 +43,8 @@ def table_of(rows: list[tuple[int, Rule]], size: int, start: int = 0x1000, kind:
     return table
 
 
-def encode(table: FunctionTable, address: int = ADDRESS) -> bytes:
-    encoder = Encoder(table, AMD64)
+def encode(table: FunctionTable, address: int = ADDRESS, abi: Abi = AMD64, layout: Layout = V3) -> bytes:
+    encoder = Encoder(table, abi, layout)
     section = bytes(encoder.encode(address))
     assert len(section) == encoder.size_bytes
     return section
@@ -46,19 +54,24 @@ def content(table: FunctionTable) -> list[tuple[int, int, Kind, list[tuple[int, 
     return [(table.start[f], table.size[f], table.kinds[table.kind[f]], table.rows(f)) for f in range(len(table))]
 
 
-@given(function_tables(), st.sampled_from([0, ADDRESS, 0x7FFFFFFFF000]))
-def test_decode_undoes_encode(table: FunctionTable, address: int) -> None:
-    section = encode(table, address)
+@given(st.data(), st.sampled_from(FORMS), st.sampled_from([0, ADDRESS, 0x7FF00000]))
+def test_decode_undoes_encode(data: st.DataObject, form: tuple[Abi, Layout], address: int) -> None:
+    table = data.draw(function_tables(*form))
+    section = encode(table, address, *form)
     decoded = decode(section, address)
     assert content(decoded.table) == content(table)
-    assert encode(decoded.table, address) == section
+    assert encode(decoded.table, address, *form) == section
 
 
-@given(RULES)
-def test_a_rule_survives_its_words(rule: Rule) -> None:
-    raw = encode_rule(rule, AMD64)
-    assert raw is not None
-    assert decode_rule(FdeType.DEFAULT, raw, AMD64) == rule
+@given(st.data(), st.sampled_from(FORMS), st.sampled_from(FdeType))
+def test_a_rule_survives_its_words(data: st.DataObject, form: tuple[Abi, Layout], fde_type: FdeType) -> None:
+    rule = data.draw(rules(*form, fde_type))
+    raw = encode_rule(rule, fde_type, *form)
+    if raw is None:
+        assert fde_type is FdeType.FLEX
+        assert form[1] is V2
+    else:
+        assert decode_rule(fde_type, raw, *form) == rule
 
 
 @pytest.mark.parametrize(
@@ -66,14 +79,14 @@ def test_a_rule_survives_its_words(rule: Rule) -> None:
     [(127, 1), (-128, 1), (128, 2), (-129, 2), (32767, 2), (-32768, 2), (32768, 4), (-32769, 4), (-(1 << 31), 4)],
 )
 def test_data_words_are_the_smallest_that_hold_the_offsets(offset: int, size: int) -> None:
-    assert encode_rule(sp_plus(8, offset), AMD64) == bytes([1 | 2 << 1 | {1: 0, 2: 1, 4: 2}[size] << 5]) + (8).to_bytes(
-        size, "little"
-    ) + offset.to_bytes(size, "little", signed=True)
+    assert encode_rule(sp_plus(8, offset), FdeType.DEFAULT, AMD64, V3) == bytes([1 | 2 << 1 | {1: 0, 2: 1, 4: 2}[size] << 5]) + (
+        8
+    ).to_bytes(size, "little") + offset.to_bytes(size, "little", signed=True)
 
 
 @pytest.mark.parametrize("offset", [1 << 31, -(1 << 31) - 1])
 def test_offsets_beyond_32_bits_are_not_encoded(offset: int) -> None:
-    assert encode_rule(sp_plus(offset), AMD64) is None
+    assert encode_rule(sp_plus(offset), FdeType.DEFAULT, AMD64, V3) is None
     with pytest.raises(FormatError, match="cannot say"):
         Encoder(table_of([(0, sp_plus(offset))], 8), AMD64)
 
@@ -95,7 +108,39 @@ def test_the_shape_that_every_consumer_accepts() -> None:
 
 
 def test_an_outermost_row_has_no_words() -> None:
-    assert encode_rule(OUTERMOST, AMD64) == b"\0"
+    assert [encode_rule(OUTERMOST, fde_type, AMD64, V3) for fde_type in FdeType] == [b"\0", b"\0"]
+
+
+def test_words_of_flexible_rows_as_gnu_as_writes_them() -> None:
+    """s390x: `.cfi_register 11, 16`, then `.cfi_register 14, 17`; AMD64: `.cfi_escape` for DRAP."""
+    s390x = BY_SFRAME_ID[4]
+    in_f0 = Rule(Where(15, 160), None, Where(16, 0))
+    assert encode_rule(in_f0._replace(fp=None), FdeType.FLEX, s390x, V3) == bytes.fromhex("04 79 00")
+    assert encode_rule(in_f0, FdeType.FLEX, s390x, V3) == bytes.fromhex("0a 79 00 00 81 00")
+    assert encode_rule(in_f0._replace(ra=Where(17, 0)), FdeType.FLEX, s390x, V3) == bytes.fromhex("0c 79 00 89 00 81 00")
+    drap = Rule(Where(6, -8, deref=True), RA, Where(6, 0, deref=True))
+    assert encode_rule(drap, FdeType.FLEX, AMD64, V3) == bytes([5 << 1, 6 << 3 | 3, 0xF8, 0, 6 << 3 | 3, 0])
+
+
+def test_s390x_says_registers_as_odd_offsets_in_version_2() -> None:
+    s390x = BY_SFRAME_ID[4]
+    rule = Rule(Where(15, 320), Where(17, 0), Where(16, 0))
+    assert encode_rule(rule, FdeType.DEFAULT, s390x, V2) == bytes([1 | 3 << 1, 20, 35, 33])
+    assert encode_rule(rule, FdeType.DEFAULT, s390x, V3) is None
+    assert encode_rule(rule._replace(ra=None), FdeType.DEFAULT, s390x, V2) == bytes([1 | 3 << 1, 20, 0, 33])
+
+
+def test_version_2_reaches_two_gigabytes() -> None:
+    encoder = Encoder(table_of([(0, sp_plus(8))], 8, start=0x100000), AMD64, V2)
+    assert list(decode(encoder.encode(0x80000000), 0x80000000).table.start) == [0x100000]
+    for address in (0x80100000, 0x8010000000):
+        with pytest.raises(FormatError, match="too far from the section"):
+            encoder.encode(address)
+
+
+def test_layouts_have_the_sizes_of_the_specification() -> None:
+    assert [(layout.index_size, layout.attribute_size) for layout in LAYOUTS.values()] == [(17, 0), (20, 0), (16, 5)]
+    assert V1.rep_size_at < 0
 
 
 def small_section() -> bytearray:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.abi import BY_SFRAME_ID
 from sframegen.format import unpack
+from sframegen.format.layouts import LAYOUTS
 from sframegen.format.records import (
     BYTE_ORDER_MARKS,
     F_FDE_FUNC_START_PCREL,
@@ -17,11 +18,9 @@ from sframegen.format.records import (
     FRE_TYPE_MASK,
     HEADER_CODE,
     HEADER_SIZE,
-    INDEX_SIZE,
     MAGIC,
     PAUTH_KEY_B_BIT,
     PCTYPE_MASK_BIT,
-    READABLE_VERSIONS,
     SIGNAL_BIT,
     Header,
 )
@@ -30,6 +29,7 @@ from sframegen.model import FdeType, FunctionTable, Kind, Rule
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
 
 # Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
 # at most 3 (libxul); 64 rows a byte keeps a hostile megabyte below 768 MB of columns.
@@ -53,14 +53,17 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
     header, byte_order = _header(view, place)
     if header.abi_arch not in BY_SFRAME_ID:
         raise FormatError(f"unknown ABI {header.abi_arch}", place, 4)
-    abi = BY_SFRAME_ID[header.abi_arch]
+    abi = BY_SFRAME_ID[header.abi_arch]._replace(
+        fixed_fp_offset=header.cfa_fixed_fp_offset, fixed_ra_offset=header.cfa_fixed_ra_offset
+    )
+    layout = LAYOUTS[header.version]
     if abi.byte_order != byte_order:
         raise FormatError(f"ABI {abi.name} is {abi.byte_order}-endian, the section {byte_order}-endian", place, 4)
     index_at = HEADER_SIZE + header.auxhdr_len + header.fdeoff
     fres_at = HEADER_SIZE + header.auxhdr_len + header.freoff
     fres_end = fres_at + header.fre_len
     count = header.num_fdes
-    if index_at + count * INDEX_SIZE > len(view):
+    if index_at + count * layout.index_size > len(view):
         raise FormatError(f"{count} functions do not fit into {len(view)} bytes", place, 8)
     if fres_end > len(view):
         raise FormatError(f"the FRE sub-section ends at {fres_end:#x}, the section at {len(view):#x}", place, 16)
@@ -71,7 +74,9 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
     table = FunctionTable(size=array("I", bytes(4 * count)), first_row=array("I", bytes(4 * (count + 1))))
     attribute = array("B", bytes(3 * count))
     block_at = array("Q", bytes(8 * count))
-    unpack.functions(view, index_at, fres_at, fres_end, big, offset, table.size, attribute, table.first_row, block_at, fault)
+    unpack.functions(
+        view, index_at, fres_at, fres_end, big, offset, table.size, attribute, table.first_row, block_at, layout.fields, fault
+    )  # fmt: skip
     _raise(fault, place)
     if table.first_row[-1] > len(view) * MAX_ROWS_PER_BYTE:
         raise FormatError(f"{table.first_row[-1]} rows in {len(view)} bytes", place)
@@ -81,12 +86,12 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
     _raise(fault, place)
 
     if header.flags & F_FDE_FUNC_START_PCREL:  # from the entry's own field, else from the section's start
-        origins: range | list[int] = range(address + index_at, address + index_at + count * INDEX_SIZE, INDEX_SIZE)
+        origins: range | list[int] = range(address + index_at, address + index_at + count * layout.index_size, layout.index_size)
     else:
         origins = [address] * count
     table.start = array("Q", [(origin + distance) & ADDRESS_MASK for origin, distance in zip(origins, offset, strict=True)])
     _name_kinds(table, attribute, place, block_at)
-    _name_rules(table, view, row_at, abi, place)
+    _name_rules(table, view, row_at, (abi, layout), place)
     return SframeSection(header, abi, address, table)
 
 
@@ -96,8 +101,8 @@ def _header(view: memoryview, place: str) -> tuple[Header, str]:
     for byte_order, mark in BYTE_ORDER_MARKS.items():
         header = Header(*struct.unpack_from(mark + HEADER_CODE, view))
         if header.magic == MAGIC:
-            if header.version not in READABLE_VERSIONS:
-                raise FormatError(f"SFrame version {header.version} is not read, only {READABLE_VERSIONS}", place, 2)
+            if header.version not in LAYOUTS:
+                raise FormatError(f"SFrame version {header.version} is not read, only {', '.join(map(str, LAYOUTS))}", place, 2)
             return header, byte_order
     raise FormatError(f"magic number is {bytes(view[:2]).hex()}, expected {MAGIC:#x}", place, 0)
 
@@ -125,7 +130,7 @@ def _name_kinds(table: FunctionTable, attribute: array[int], place: str, block_a
         table.kind.append(number)
 
 
-def _name_rules(table: FunctionTable, view: memoryview, row_at: array[int], abi: Abi, place: str) -> None:
+def _name_rules(table: FunctionTable, view: memoryview, row_at: array[int], form: tuple[Abi, Layout], place: str) -> None:
     numbers: dict[tuple[FdeType, bytes], int] = {}
     rules: dict[Rule, int] = {}
     for function in range(len(table.size)):
@@ -135,7 +140,7 @@ def _name_rules(table: FunctionTable, view: memoryview, row_at: array[int], abi:
             raw = bytes(view[at : at + 1 + words_size(view[at])])
             number = numbers.get((fde_type, raw))
             if number is None:
-                rule = decode_rule(fde_type, raw, abi)
+                rule = decode_rule(fde_type, raw, *form)
                 if rule is None:
                     raise FormatError(f"data words fit no rule of FDE type {fde_type.name}", place, at)
                 number = numbers[fde_type, raw] = rules.setdefault(rule, len(rules))

@@ -1,4 +1,4 @@
-"""SFrame functions -> section bytes, Version 3, shaped as every known consumer accepts it.
+"""SFrame functions -> section bytes, shaped as every known consumer of the version accepts it.
 
 Flags SORTED | FUNC_START_PCREL, no auxiliary header, index right behind the header, FREs right behind the index.
 """
@@ -7,60 +7,70 @@ from __future__ import annotations
 
 import struct
 from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.format import pack
+from sframegen.format.layouts import V3
 from sframegen.format.records import (
     BYTE_ORDER_MARKS,
     F_FDE_FUNC_START_PCREL,
     F_FDE_SORTED,
     HEADER_CODE,
     HEADER_SIZE,
-    INDEX_SIZE,
     MAGIC,
     PAUTH_KEY_B_BIT,
     PCTYPE_MASK_BIT,
     SIGNAL_BIT,
-    VERSION_3,
     Header,
 )
 from sframegen.format.words import encode_rule
+from sframegen.model import FdeType
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
     from sframegen.model import FunctionTable, Kind
 
 
 class Encoder:
     """Knows the section's size before its address is chosen: the address only changes the function index."""
 
-    def __init__(self, table: FunctionTable, abi: Abi) -> None:
-        """`table`: sorted, without overlaps, each rule sayable in the format. Raises FormatError where a 32-bit field overflows."""
+    def __init__(self, table: FunctionTable, abi: Abi, layout: Layout = V3) -> None:
+        """`table`: sorted, without overlaps. Raises FormatError for what the version cannot say and where a field overflows."""
         self.table = table
         self.abi = abi
-        encoded = [encode_rule(rule, abi) for rule in table.rules]
-        if None in encoded:
-            raise FormatError(f"SFrame cannot say the rule {table.rules[encoded.index(None)]}")
-        blobs = [blob for blob in encoded if blob is not None]
-        self.rule_bytes = b"".join(blobs) or b"\0"
-        self.rule_at = array("I", [0])
-        for blob in blobs:
-            self.rule_at.append(self.rule_at[-1] + len(blob))
+        self.layout = layout
+        unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
+        if unsaid is not None and table.kinds.index(unsaid) in table.kind:
+            raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
+        self.kind_bytes = b"".join(map(_kind_bytes, table.kinds))
+        # Each rule in the words of each FDE type, one behind the other; nothing where the type cannot say it.
+        blobs = [encode_rule(rule, fde_type, abi, layout) or b"" for rule in table.rules for fde_type in FdeType]
+        self.rule_bytes = b"".join(blobs)
+        self.rule_at = array("I", accumulate(map(len, blobs), initial=0))
         self.fre_type = array("B", bytes(len(table)))
         self.block_at = array("Q", bytes(8 * (len(table) + 1)))
-        if len(table):
-            pack.measure(table.first_row, table.row_start, table.row_rule, self.rule_at, self.fre_type, self.block_at)
+        unsaid_row = pack.measure(
+            table.kind, table.first_row, table.row_start, table.row_rule,
+            self.rule_at, self.kind_bytes, layout.fields, self.fre_type, self.block_at,
+        )  # fmt: skip
+        if unsaid_row >= 0:
+            raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
         if self.block_at[-1] > 0xFFFFFFFF or len(table.row_start) > 0xFFFFFFFF:
             raise FormatError(f"{len(table.row_start)} rows do not fit into an SFrame section: its offsets are 32 bits")
-        self.size_bytes = HEADER_SIZE + INDEX_SIZE * len(table) + self.block_at[-1]
+        self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + self.block_at[-1]
 
     def encode(self, address: int) -> bytearray:
-        """The section's bytes for link-time address `address`."""
+        """The section's bytes for link-time address `address`. Raises FormatError where functions are out of its reach."""
         table, abi = self.table, self.abi
+        limit = 1 << 8 * self.layout.start_width - 1
+        if len(table) and max(max(table.start) - address, address + self.size_bytes - min(table.start)) >= limit:
+            raise FormatError(f"functions are too far from the section for SFrame version {self.layout.version}")
         header = Header(
             magic=MAGIC,
-            version=VERSION_3,
+            version=self.layout.version,
             flags=F_FDE_SORTED | F_FDE_FUNC_START_PCREL,
             abi_arch=abi.sframe_id,
             cfa_fixed_fp_offset=abi.fixed_fp_offset,
@@ -70,16 +80,15 @@ class Encoder:
             num_fres=len(table.row_start),
             fre_len=self.block_at[-1],
             fdeoff=0,
-            freoff=INDEX_SIZE * len(table),
+            freoff=self.layout.index_size * len(table),
         )
         out = bytearray(self.size_bytes)
         struct.pack_into(BYTE_ORDER_MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
-        if len(table):
-            pack.write(
-                table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule,
-                self.fre_type, self.block_at, self.rule_at, self.rule_bytes, b"".join(map(_kind_bytes, table.kinds)),
-                out, HEADER_SIZE, address + HEADER_SIZE, abi.byte_order == "big",
-            )  # fmt: skip
+        pack.write(
+            table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule,
+            self.rule_at, self.rule_bytes, self.kind_bytes, self.layout.fields, self.fre_type, self.block_at,
+            out, HEADER_SIZE, address + HEADER_SIZE, abi.byte_order == "big",
+        )  # fmt: skip
         return out
 
 

@@ -1,4 +1,4 @@
-"""The on-disk records and bits of SFrame Version 3, each declared once."""
+"""The header that all versions share, and the bits of all records, each declared once; layouts.py has what differs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import struct
 from typing import NamedTuple
 
 MAGIC = 0xDEE2
-VERSION_3 = 3
-READABLE_VERSIONS = (VERSION_3,)
 
 F_FDE_SORTED = 0x1
 F_FDE_FUNC_START_PCREL = 0x4
@@ -18,6 +16,8 @@ FRE_TYPE_MASK, PCTYPE_MASK_BIT, PAUTH_KEY_B_BIT, SIGNAL_BIT = 0x0F, 0x10, 0x20, 
 FDE_TYPE_MASK = 0x1F
 # FRE info byte
 CFA_BASE_SP_BIT, MANGLED_RA_BIT = 0x01, 0x80
+# control word of flexible FDEs
+FLEX_REGISTER_BIT, FLEX_DEREF_BIT, FLEX_REGISTER_SHIFT = 0x1, 0x2, 3
 DATAWORD_COUNT_SHIFT, DATAWORD_SIZE_SHIFT = 1, 5
 DATAWORD_COUNT_MASK, DATAWORD_SIZE_MASK = 0x0F, 0x03
 
@@ -41,8 +41,8 @@ class Header(NamedTuple):
     freoff: int
 
 
-HEADER_CODE, INDEX_CODE, ATTRIBUTE_CODE = "HBBBbbBIIIII", "qII", "HBBB"
-HEADER_SIZE, INDEX_SIZE, ATTRIBUTE_SIZE = (struct.calcsize("<" + code) for code in (HEADER_CODE, INDEX_CODE, ATTRIBUTE_CODE))
-assert (HEADER_SIZE, INDEX_SIZE, ATTRIBUTE_SIZE) == (28, 16, 5)
+HEADER_CODE = "HBBBbbBIIIII"
+HEADER_SIZE = struct.calcsize("<" + HEADER_CODE)
+assert HEADER_SIZE == 28
 
 BYTE_ORDER_MARKS = {"little": "<", "big": ">"}

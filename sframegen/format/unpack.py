@@ -48,6 +48,7 @@ def get(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: cyth
     attribute="unsigned char[::1]",
     first_row="unsigned int[::1]",
     block_at="unsigned long long[::1]",
+    fields="const long long[::1]",
     fault="long long[::1]",
 )
 def functions(
@@ -61,37 +62,43 @@ def functions(
     attribute: Column,
     first_row: Column,
     block_at: Column,
+    fields: Column,
     fault: Column,
 ) -> None:
     """Reads the index (caller-checked to be inside `data`) and each function's attribute: 3 bytes a function in `attribute`.
 
-    `start`: the stored offset. `block_at`: where the function's rows begin.
+    `start`: the stored offset. `block_at`: where the function's rows begin. `fields`: Layout.fields.
     """
     function: cython.Py_ssize_t
+    entry: cython.Py_ssize_t
     at: cython.Py_ssize_t
     block: cython.longlong
     total: cython.longlong = 0
+    distance: cython.longlong
     for function in range(len(start)):
-        at = index_at + function * 16
-        start[function] = get(data, at, 8, big)
-        size[function] = get(data, at + 8, 4, big)
-        block = fres_at + get(data, at + 12, 4, big)
-        if block + 5 > fres_end:
+        entry = index_at + function * fields[0]
+        distance = get(data, entry, fields[1], big)
+        if fields[1] == 4 and distance >> 31:
+            distance -= fields[11]
+        start[function] = distance
+        size[function] = get(data, entry + fields[2], 4, big)
+        block = fres_at + get(data, entry + fields[3], 4, big)
+        if block + fields[5] > fres_end:
             fault[0] = 1
-            fault[1] = at
+            fault[1] = entry
             return
-        # A row takes at least two bytes, so that blocks shared by functions cannot add up to more rows than index entries
-        # times 65,535; the sum is kept below 2 ** 32 by the column's own width.
+        at = block if fields[4] else entry
+        # Blocks can be shared by functions, so rows can be more than bytes; decode.py bounds them by what this counts.
         first_row[function] = total
-        total += get(data, block, 2, big)
+        total += get(data, at + fields[6], fields[7], big)
         if total >> 32:
             fault[0] = 6
-            fault[1] = at
+            fault[1] = entry
             return
-        attribute[function * 3] = data[block + 2]
-        attribute[function * 3 + 1] = data[block + 3]
-        attribute[function * 3 + 2] = data[block + 4]
-        block_at[function] = block + 5
+        attribute[function * 3] = data[at + fields[8]]
+        attribute[function * 3 + 1] = data[at + fields[9]] if fields[9] >= 0 else 0
+        attribute[function * 3 + 2] = data[at + fields[10]] if fields[10] >= 0 else fields[12]
+        block_at[function] = block + fields[5]
     first_row[len(start)] = total
 
 

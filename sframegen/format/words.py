@@ -13,6 +13,9 @@ from sframegen.format.records import (
     DATAWORD_SIZE_MASK,
     DATAWORD_SIZE_SHIFT,
     DATAWORD_WIDTHS,
+    FLEX_DEREF_BIT,
+    FLEX_REGISTER_BIT,
+    FLEX_REGISTER_SHIFT,
     MANGLED_RA_BIT,
 )
 from sframegen.model import OUTERMOST, FdeType, Rule, Where
@@ -21,42 +24,45 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
 
-WORD_CODES = ("b", "h", "i")  # signed data words, by fre_dataword_size
-
-
-def fde_type_of(rule: Rule, abi: Abi) -> FdeType | None:
-    """The FDE type that can say `rule`; None where no type can."""
-    return None if _default_words(rule, abi) is None else FdeType.DEFAULT
+SIGNED_CODES, UNSIGNED_CODES = "bhi", "BHI"  # data words, by fre_dataword_size
+PADDING = 0
 
 
-def encode_rule(rule: Rule, abi: Abi) -> bytes | None:
-    """FRE info byte and data words, the words of the smallest size that holds them; None where the format cannot say it."""
-    words = _default_words(rule, abi)
+def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> bytes | None:
+    """FRE info byte and data words, the words of the smallest size that holds them; None where that FDE type cannot say it."""
+    words = _WORDS[fde_type](rule, abi, layout)
     if words is None:
         return None
-    size = next((size for size, code in enumerate(WORD_CODES) if all(_fits(word, code) for word in words)), None)
-    if size is None:
-        return None
-    info = len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
-    if rule.cfa is not None and rule.cfa.register == abi.sp:
+    codes = _codes(fde_type, words)
+    info = len(words) << DATAWORD_COUNT_SHIFT | MANGLED_RA_BIT * rule.ra_signed
+    if fde_type is FdeType.DEFAULT and rule.cfa is not None and rule.cfa.register == abi.sp:
         info |= CFA_BASE_SP_BIT
-    if rule.ra_signed:
-        info |= MANGLED_RA_BIT
-    return bytes([info]) + struct.pack(f"{BYTE_ORDER_MARKS[abi.byte_order]}{len(words)}{WORD_CODES[size]}", *words)
+    for size in range(len(DATAWORD_WIDTHS)):
+        try:
+            packed = struct.pack(BYTE_ORDER_MARKS[abi.byte_order] + "".join(code[size] for code in codes), *words)
+        except struct.error:
+            continue
+        return bytes([info | size << DATAWORD_SIZE_SHIFT]) + packed
+    return None
 
 
-def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi) -> Rule | None:
+def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule | None:
     """The rule of an FRE's info byte and data words (`raw`); None where their number fits no rule of that FDE type."""
     info = raw[0]
     count = info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK
     if count == 0:
         return OUTERMOST
-    if fde_type is not FdeType.DEFAULT:
-        return None
-    code = WORD_CODES[info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK]
-    words = struct.unpack_from(f"{BYTE_ORDER_MARKS[abi.byte_order]}{count}{code}", raw, 1)
-    return _default_rule(words, info, abi)
+    size = info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK
+    mark = BYTE_ORDER_MARKS[abi.byte_order]
+    signed = struct.unpack_from(f"{mark}{count}{SIGNED_CODES[size]}", raw, 1)
+    unsigned = struct.unpack_from(f"{mark}{count}{UNSIGNED_CODES[size]}", raw, 1)
+    if fde_type is FdeType.FLEX:
+        rule = _flex_rule(signed, unsigned, abi)
+    else:
+        rule = _default_rule(signed, abi.sp if info & CFA_BASE_SP_BIT else abi.fp, abi, layout)
+    return rule and rule._replace(ra_signed=bool(info & MANGLED_RA_BIT))
 
 
 def words_size(info: int) -> int:
@@ -64,33 +70,124 @@ def words_size(info: int) -> int:
     return (info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK) * DATAWORD_WIDTHS[info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK]
 
 
-def _fits(word: int, code: str) -> bool:
-    limit = 1 << 8 * struct.calcsize(code) - 1
-    return -limit <= word < limit
+def fixed(offset: int) -> Where | None:
+    """Where a register is that has no rule in the row: at its fixed offset from the CFA if the ABI has one, else unchanged."""
+    return Where(None, offset, deref=True) if offset else None
 
 
-def _default_words(rule: Rule, abi: Abi) -> list[int] | None:
-    """CFA = SP or FP + n, then the offsets from the CFA of those registers that the ABI does not fix: RA, FP."""
-    if rule == OUTERMOST:
-        return []
+def _cfa_word(offset: int, abi: Abi) -> int | None:
+    """s390x stores CFA offsets adjusted and scaled down."""
+    word, rest = divmod(offset - abi.cfa_adjustment, abi.cfa_scale)
+    return None if rest else word
+
+
+def _codes(fde_type: FdeType, words: Sequence[int]) -> list[str]:
+    """Signedness of each word: in flexible FDEs each offset follows an unsigned control word."""
+    if fde_type is FdeType.DEFAULT:
+        return [SIGNED_CODES] * len(words)
+    codes: list[str] = []
+    while len(codes) < len(words):
+        codes += [UNSIGNED_CODES] if words[len(codes)] == PADDING else [UNSIGNED_CODES, SIGNED_CODES]
+    return codes
+
+
+# -- default FDEs: CFA = SP or FP + n, then the offsets from the CFA of those registers that the ABI does not fix: RA, FP
+
+
+def _default_words(rule: Rule, abi: Abi, layout: Layout) -> list[int] | None:
     cfa = rule.cfa
-    if cfa is None or cfa.deref or cfa.register not in (abi.sp, abi.fp):
+    if cfa is None:
+        return []
+    first = _cfa_word(cfa.offset, abi)
+    if first is None or cfa.deref or cfa.register not in (abi.sp, abi.fp):
         return None
-    words = [cfa.offset]
-    for where, fixed in ((rule.ra, abi.fixed_ra_offset), (rule.fp, abi.fixed_fp_offset)):
-        if where == (Where(None, fixed, deref=True) if fixed else None):
-            continue
-        if where is None or where.register is not None or not where.deref or fixed:
+    words = [first]
+    if rule.ra != fixed(abi.fixed_ra_offset):
+        word = None if rule.ra is None or abi.fixed_ra_offset else _saved_word(rule.ra, abi, layout)
+        if word is None or word == PADDING:
             return None
-        words.append(where.offset)
+        words.append(word)
+    if rule.fp != fixed(abi.fixed_fp_offset):
+        word = None if rule.fp is None or abi.fixed_fp_offset else _saved_word(rule.fp, abi, layout)
+        if word is None:
+            return None
+        if len(words) == 1 and not abi.fixed_ra_offset:  # FP's word is the third, though RA has none
+            if not abi.ra_padding:
+                return None
+            words.append(PADDING)
+        words.append(word)
     return words
 
 
-def _default_rule(words: Sequence[int], info: int, abi: Abi) -> Rule | None:
-    register = abi.sp if info & CFA_BASE_SP_BIT else abi.fp
+def _saved_word(where: Where, abi: Abi, layout: Layout) -> int | None:
+    odd = layout.registers_as_odd_offsets and abi.registers_as_offsets
+    if where.register is not None:
+        return where.register << 1 | 1 if odd and not where.deref and where.offset == 0 else None
+    return where.offset if where.deref and not (odd and where.offset & 1) else None
+
+
+def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:
     saved: list[Where | None] = []
     rest = list(words[1:])
-    for fixed in (abi.fixed_ra_offset, abi.fixed_fp_offset):
-        offset = fixed or (rest.pop(0) if rest else None)
-        saved.append(None if offset is None else Where(None, offset, deref=True))
-    return None if rest else Rule(Where(register, words[0]), saved[0], saved[1], bool(info & MANGLED_RA_BIT))
+    for offset in (abi.fixed_ra_offset, abi.fixed_fp_offset):
+        if offset or not rest:
+            saved.append(fixed(offset))
+            continue
+        word = rest.pop(0)
+        if word & 1 and layout.registers_as_odd_offsets and abi.registers_as_offsets:
+            saved.append(Where(word >> 1, 0))
+        elif word == PADDING and not saved and abi.ra_padding:
+            saved.append(None)
+        else:
+            saved.append(Where(None, word, deref=True))
+    return None if rest else Rule(Where(base, words[0] * abi.cfa_scale + abi.cfa_adjustment), saved[0], saved[1])
+
+
+# -- flexible FDEs: for CFA, RA, FP a control word and an offset; a padding word alone where RA or FP has no rule of its own
+
+
+def _flex_words(rule: Rule, abi: Abi, layout: Layout) -> list[int] | None:
+    if rule.cfa is None:
+        return []
+    first = _cfa_word(rule.cfa.offset, abi)
+    if not layout.flex or first is None or rule.cfa.register is None:
+        return None
+    items = [[_control(rule.cfa), first]]
+    for where, offset in ((rule.ra, abi.fixed_ra_offset), (rule.fp, abi.fixed_fp_offset)):
+        if where == fixed(offset):
+            items.append([PADDING])
+        elif where is None or (where.register is None and not where.deref):
+            return None
+        else:
+            items.append([_control(where), where.offset])
+    while items[-1] == [PADDING]:
+        items.pop()
+    return [word for item in items for word in item]
+
+
+def _control(where: Where) -> int:
+    base = 0 if where.register is None else where.register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT
+    return base | FLEX_DEREF_BIT * where.deref
+
+
+def _flex_rule(signed: Sequence[int], unsigned: Sequence[int], abi: Abi) -> Rule | None:
+    places: list[Where | None] = []
+    at = 0
+    for offset in (None, abi.fixed_ra_offset, abi.fixed_fp_offset):
+        control = unsigned[at] if at < len(unsigned) else PADDING
+        at += 1
+        if control == PADDING:
+            places.append(None if offset is None else fixed(offset))
+            continue
+        if at >= len(signed):
+            return None
+        register = control >> FLEX_REGISTER_SHIFT if control & FLEX_REGISTER_BIT else None
+        places.append(Where(register, signed[at], bool(control & FLEX_DEREF_BIT)))
+        at += 1
+    cfa, ra, fp = places
+    if cfa is None or cfa.register is None or at < len(unsigned):
+        return None
+    return Rule(cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjustment), ra, fp)
+
+
+_WORDS = {FdeType.DEFAULT: _default_words, FdeType.FLEX: _flex_words}

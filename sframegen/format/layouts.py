@@ -1,0 +1,57 @@
+"""The versions of the format, a row each: where a function's fields are, and what its rows can say."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+NONE = -1
+
+
+class Layout(NamedTuple):
+    """Field offsets are in bytes from the start of the index entry; of the attribute where that stands before the FREs."""
+
+    version: int
+    index_size: int
+    start_width: int  # of the signed function start, the entry's first field
+    size_at: int
+    fre_offset_at: int
+    attribute_in_block: bool  # the fields below stand before the function's FREs (V3), else in the index entry
+    attribute_size: int  # bytes before the FREs
+    num_fres_at: int
+    num_fres_width: int
+    info_at: int
+    info2_at: int  # NONE where the version lacks the field, as for rep_size
+    rep_size_at: int
+    default_rep_size: int  # PC type MASK where there is no field for it
+    flex: bool  # flexible FDEs
+    signal: bool  # the signal bit
+    registers_as_odd_offsets: bool  # s390x: a register number n as RA or FP offset 2n + 1
+
+    @property
+    def fields(self) -> array[int]:
+        """For the compiled loops, in the order of pack.py and unpack.py."""
+        return array(
+            "q",
+            (
+                self.index_size, self.start_width, self.size_at, self.fre_offset_at, self.attribute_in_block, self.attribute_size,
+                self.num_fres_at, self.num_fres_width, self.info_at, self.info2_at, self.rep_size_at,
+                1 << 32, self.default_rep_size,
+            ),
+        )  # fmt: skip
+
+
+V1 = Layout(
+    version=1, index_size=17, start_width=4, size_at=4, fre_offset_at=8, attribute_in_block=False, attribute_size=0,
+    num_fres_at=12, num_fres_width=4, info_at=16, info2_at=NONE, rep_size_at=NONE, default_rep_size=16,
+    flex=False, signal=False, registers_as_odd_offsets=False,
+)  # fmt: skip
+V2 = V1._replace(version=2, index_size=20, rep_size_at=17, default_rep_size=0, registers_as_odd_offsets=True)
+V3 = Layout(
+    version=3, index_size=16, start_width=8, size_at=8, fre_offset_at=12, attribute_in_block=True, attribute_size=5,
+    num_fres_at=0, num_fres_width=2, info_at=2, info2_at=3, rep_size_at=4, default_rep_size=0,
+    flex=True, signal=True, registers_as_odd_offsets=False,
+)  # fmt: skip
+
+LAYOUTS = {layout.version: layout for layout in (V1, V2, V3)}
+WRITABLE = {layout.version: layout for layout in (V2, V3)}
