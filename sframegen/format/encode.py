@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from sframegen.model import FunctionTable, Kind
 
 
+ADDRESS_SIZE = 8
+
+
 class Encoder:
     """Knows the section's size before its address is chosen: the address only changes the function index."""
 
@@ -65,8 +68,9 @@ class Encoder:
     def encode(self, address: int) -> bytearray:
         """The section's bytes for link-time address `address`. Raises FormatError where functions are out of its reach."""
         table, abi = self.table, self.abi
-        limit = 1 << 8 * self.layout.start_width - 1
-        if len(table) and max(max(table.start) - address, address + self.size_bytes - min(table.start)) >= limit:
+        reach = 1 << 8 * self.layout.start_width - 1
+        farthest = max(max(table.start) - address, address + self.size_bytes - min(table.start)) if len(table) else 0
+        if self.layout.start_width < ADDRESS_SIZE and farthest >= reach:  # 64-bit distances wrap like addresses
             raise FormatError(f"functions are too far from the section for SFrame version {self.layout.version}")
         header = Header(
             magic=MAGIC,
