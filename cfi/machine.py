@@ -1,7 +1,8 @@
 """Executes call frame instructions: FDEs in, row columns out. Compiled.
 
 A row's rules are interned: equal rules have one number, so that everything behind this looks at each distinct rule once.
-The state of one row is 14 numbers: the return address column; kind, a, b for each of CFA, RA, FP, SP; the RA-signing state.
+The state of one row is 16 numbers: the return address column; kind, a, b for each of CFA, RA, FP, SP; the RA-signing state; offset
+and size of the CFA's expression. Register and offset of the CFA outlast an expression: DW_CFA_def_cfa_register comes back to them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-WIDTH = 14  # numbers in a state
+WIDTH = 16  # numbers in a state
 CACHE = 4096  # states remembered for quick recognition, by hash
-# remember_state nests once or twice in real code. 64 states of 14 numbers are 7 KiB; a deeper nest is not a compiler's.
+# remember_state nests once or twice in real code. 64 states of 16 numbers are 8 KiB; a deeper nest is not a compiler's.
 MAX_REMEMBERED = 64
+# libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
+MAX_RULES = 1 << 17
 
 # What can be wrong, by number; the cursor's position says where.
 FAULTS = (
@@ -36,6 +39,7 @@ FAULTS = (
     "DW_CFA_restore_state without a remembered state",
     f"more than {MAX_REMEMBERED} remembered states",
     "DW_CFA_set_loc moves backwards",
+    f"more than {MAX_RULES} different rows",
 )
 
 
@@ -113,7 +117,9 @@ class Cursor:
         value: cython.longlong = 0
         shift: cython.int = 0
         byte: cython.longlong = 0x80
-        large: cython.bint = False
+        one: cython.longlong = 1
+        zeros: cython.bint = True  # so far behind bit 55: nothing but padding with zeros, or with ones
+        ones: cython.bint = True
         while byte & 0x80:
             if self.pos >= self.end:
                 self.fault = 1
@@ -123,11 +129,12 @@ class Cursor:
             if shift < 56:
                 value |= (byte & 0x7F) << shift
                 shift += 7
-            elif (byte & 0x7F) != 0 and (byte & 0x7F) != 0x7F:
-                large = True
-        if large:
+            else:
+                zeros = zeros and (byte & 0x7F) == 0
+                ones = ones and (byte & 0x7F) == 0x7F
+        if not (zeros or ones):
             return -self.large if byte & 0x40 else self.large  # type: ignore[no-any-return]
-        return value - (1 << shift) if byte & 0x40 else value
+        return value - (one << shift) if byte & 0x40 else value
 
     @cython.cfunc
     def encoded(self, encoding: cython.int, function: cython.ulonglong) -> cython.ulonglong:
@@ -183,12 +190,13 @@ class Cursor:
 
     def follow(self, address: int) -> int:
         """What an indirect pointer at `address` points to."""
-        try:
-            found: int = self.memory(address)
-        except (TypeError, ValueError):  # no memory to read from, or nothing there
-            self.fault = 4
-            return 0
-        return found
+        if self.memory is not None:
+            try:
+                return self.memory(address)  # type: ignore[no-any-return]
+            except ValueError:  # nothing there
+                pass
+        self.fault = 4
+        return 0
 
     # The same for callers in Python: CIEs are few.
 
@@ -243,7 +251,7 @@ class Cursor:
 
 @cython.cclass
 class Machine(Cursor):
-    """Runs FDEs one after the other; `rules` grows by the distinct states met, 14 numbers each."""
+    """Runs FDEs one after the other; `rules` grows by the distinct states met, 16 numbers each."""
 
     rules: list[tuple[int, ...]]
     numbers: dict[bytes, int]
@@ -307,7 +315,7 @@ class Machine(Cursor):
             self.execute(0, 0, self.no_rows, self.no_rows, 0)
             if self.fault:
                 return
-            for i in range(14):
+            for i in range(16):
                 self.initial[self.initial_at + i] = self.state[i]
 
     @cython.cfunc
@@ -319,8 +327,8 @@ class Machine(Cursor):
         self.data_factor = self.cies[7 * cie + 4]
         self.encoding = self.cies[7 * cie + 5]
         self.address_size = self.cies[7 * cie + 6]
-        self.initial_at = 14 * cie
-        for i in range(14):
+        self.initial_at = 16 * cie
+        for i in range(16):
             self.state[i] = self.initial[self.initial_at + i]
         return cie
 
@@ -373,7 +381,7 @@ class Machine(Cursor):
     def operand(self, kind: cython.int, low: cython.longlong) -> cython.longlong:
         value: cython.ulonglong
         length: cython.longlong
-        if kind == 0:  # Operand.NONE
+        if kind == 0:  # NONE
             return 0
         if kind == 11:  # LOW6
             return low
@@ -449,11 +457,8 @@ class Machine(Cursor):
             if self.fault:
                 return rows
             if action == 2:  # ADVANCE
-                if a >> 32 or self.code_factor >> 24:
-                    a = size - here  # past the end of any function that SFrame can describe
-                else:
-                    a *= self.code_factor
-                target = here + a
+                # At most 2 ** 32 * 2 ** 24; further is past the end of any function that SFrame can describe.
+                target = here + (self.mask32 if a >> 32 else a) * self.code_factor
             if action == 2 or action == 3:
                 if size == 0:
                     continue
@@ -494,32 +499,29 @@ class Machine(Cursor):
                 if depth == 64:
                     self.fault = 6
                     return rows
-                for i in range(14):
-                    self.remembered[depth * 14 + i] = self.state[i]
+                for i in range(16):
+                    self.remembered[depth * 16 + i] = self.state[i]
                 depth += 1
             elif action == 7:  # RESTORE_STATE
                 if depth == 0:
                     self.fault = 5
                     return rows
                 depth -= 1
-                for i in range(14):
-                    self.state[i] = self.remembered[depth * 14 + i]
+                for i in range(16):
+                    self.state[i] = self.remembered[depth * 16 + i]
             elif action == 8:  # DEF_CFA
                 self.state[1] = 5
                 self.state[2] = a
                 self.state[3] = self.scaled(b, self.opcodes[entry + 4])
             elif action == 9:  # DEF_CFA_REGISTER
-                if self.state[1] == 5:
-                    self.state[2] = a
-                else:
-                    self.state[1] = 0  # no offset to go with the register: no rule
+                self.state[1] = 5
+                self.state[2] = a
             elif action == 10:  # DEF_CFA_OFFSET
-                if self.state[1] == 5:
-                    self.state[3] = self.scaled(b, self.opcodes[entry + 4])
+                self.state[3] = self.scaled(b, self.opcodes[entry + 4])
             elif action == 11:  # DEF_CFA_EXPRESSION
                 self.state[1] = 7
-                self.state[2] = self.block
-                self.state[3] = b
+                self.state[14] = self.block
+                self.state[15] = b
             elif action == 12:  # NEGATE_RA_STATE
                 self.state[13] ^= 1
             elif action == 13:  # NEGATE_RA_STATE_WITH_PC
@@ -542,19 +544,19 @@ class Machine(Cursor):
         key: cython.longlong = 0
         i: cython.Py_ssize_t
         slot: cython.Py_ssize_t
-        for i in range(14):
+        for i in range(16):
             key = ((key ^ (self.state[i] & 0x7FFFFFFF)) * 0x1000193) & 0x7FFFFFFF
         slot = (key ^ (key >> 16)) & 4095
         if self.cached_rule[slot] >= 0:
             i = 0
-            while i < 14 and self.cached_state[slot * 14 + i] == self.state[i]:
+            while i < 16 and self.cached_state[slot * 16 + i] == self.state[i]:
                 i += 1
-            if i == 14:
+            if i == 16:
                 return self.cached_rule[slot]  # type: ignore[no-any-return]
         rule: cython.longlong = self.register()
         self.cached_rule[slot] = rule
-        for i in range(14):
-            self.cached_state[slot * 14 + i] = self.state[i]
+        for i in range(16):
+            self.cached_state[slot * 16 + i] = self.state[i]
         return rule
 
     def register(self) -> int:
@@ -565,4 +567,6 @@ class Machine(Cursor):
             number = len(self.rules)
             self.numbers[key] = number
             self.rules.append(tuple(self.key))
+            if number >= MAX_RULES:
+                self.fault = 8
         return number

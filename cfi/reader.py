@@ -13,7 +13,7 @@ from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import CfiRule, Cie, FdeTable, RegisterRule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from cfi.columns import Bytes
     from cfi.section import CfiSection, Registers
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 EXPRESSIONS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
 DW_EH_PE_INDIRECT = 0x80
 SUPPORTED_VERSIONS = (1, 3, 4)
+WITHOUT_DATA = set("SBG")  # augmentation letters
+MAX_CODE_ALIGNMENT = 1 << 24  # times a 32-bit advance stays within 64 bits
 ADDRESS_SIZES = (4, 8)
 BATCH_ROWS = 1 << 16
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
@@ -164,13 +166,13 @@ def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
         encoding = _fde_encoding(cursor, augmentation, program)
     else:
         program = cursor.pos
-        if augmentation not in ("", "eh"):
+        if augmentation != "eh" and set(augmentation) - WITHOUT_DATA:
             raise FormatError(f"unknown augmentation {augmentation!r}", section.name, body + 1)
     _check(cursor, section)
     if address_size not in ADDRESS_SIZES or segment_selector_size > 8:
         raise FormatError(f"address size {address_size}, segment selector size {segment_selector_size}", section.name, body)
-    if abs(data_alignment) > MAX_DATA_ALIGNMENT:
-        raise FormatError(f"data alignment factor {data_alignment}", section.name, body)
+    if abs(data_alignment) > MAX_DATA_ALIGNMENT or code_alignment > MAX_CODE_ALIGNMENT:
+        raise FormatError(f"alignment factors {code_alignment} and {data_alignment}", section.name, body)
     return Cie(
         section.name, start, augmentation, code_alignment, data_alignment, ra_column, encoding, augmentation.startswith("z"),
         address_size, segment_selector_size, program, end,
@@ -188,18 +190,20 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
             cursor.read_unsigned(1)
         elif letter == "P":
             cursor.read_pointer(cursor.read_unsigned(1) & ~DW_EH_PE_INDIRECT)
-        elif letter not in "SBG":
+        elif letter not in WITHOUT_DATA:
             break
     return encoding
 
 
 def _rule(state: tuple[int, ...], blocks: list[tuple[int, CfiSection]]) -> CfiRule:
-    ra_column, *numbers, ra_state = state
-    cfa, ra, fp, sp = (_register_rule(numbers[i : i + 3], blocks) for i in range(0, 12, 3))
+    ra_column, kind, register, offset, *saved, ra_state, block, block_size = state
+    by_register = kind not in EXPRESSIONS
+    cfa = _register_rule((kind, register, offset) if by_register else (kind, block, block_size), blocks)
+    ra, fp, sp = (_register_rule(saved[i : i + 3], blocks) for i in range(0, 9, 3))
     return CfiRule(ra_column, cfa, ra, fp, sp, ra_state)
 
 
-def _register_rule(numbers: list[int], blocks: list[tuple[int, CfiSection]]) -> RegisterRule:
+def _register_rule(numbers: Sequence[int], blocks: list[tuple[int, CfiSection]]) -> RegisterRule:
     kind, a, b = numbers
     if kind not in EXPRESSIONS:
         return RegisterRule(RuleKind(kind), a, b)

@@ -21,7 +21,6 @@ FAULTS = (
     "entry reaches past the end of the section",
     "entry is too short for its CIE pointer",
     "FDE's CIE pointer leads out of the section",
-    "entry of length 0",
 )
 
 
@@ -84,8 +83,6 @@ def entries(
         length = number(data, pos, 4, big)
         width = 4
         if length == 0:
-            if not eh:
-                found[0] = 5
             if 0 <= fde_count <= fdes:
                 pos = size
                 break

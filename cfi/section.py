@@ -19,7 +19,8 @@ class CfiSection(NamedTuple):
     | FDE's CIE pointer | distance back from itself | offset in the section |
     | its size in 64-bit DWARF | 4 | 8 |
     | pointers | in the encoding that augmentation R names | plain addresses |
-    | length 0 | a terminator (linkers leave them in the middle too) | an error |
+
+    An entry of length 0 is a terminator; linkers leave them in the middle, in both.
     """
 
     name: str

@@ -15,6 +15,7 @@ from sframegen.elf import (
     PT_GNU_SFRAME,
     PT_INTERP,
     PT_LOAD,
+    SHDR_SIZE,
     SHF_ALLOC,
     SHN_LORESERVE,
     SHT_GNU_SFRAME,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sframegen.elf import ElfFile, Phdr
 
 WORD = 1 << 64
+CHUNK = 1 << 20
 MAX_ADDRESS = 1 << 63
 MAX_ALIGN = 1 << 40
 MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose table is larger than 64 KiB
@@ -56,6 +58,7 @@ def read_image(elf: ElfFile) -> Image:
     check_header(elf)
     loads = check_loads(elf)
     check_sections(elf)
+    check_end(elf)
     dynamic = read_dynamic(elf)
     check_loader(elf, dynamic)
     start = elf.header.e_phoff
@@ -118,8 +121,26 @@ def check_sections(elf: ElfFile) -> None:
     for section in elf.sections:
         if section.header.sh_type not in (SHT_NULL, SHT_NOBITS):
             elf.slice(section.header.sh_offset, section.header.sh_size, section.name)
+            if section.header.sh_size and section.header.sh_offset < EHDR_SIZE:
+                raise elf.error("overlaps the ELF header", section.name)
     if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF_ALLOC):
         raise elf.error("has no table of names that could grow", "section header table")
+
+
+def check_end(elf: ElfFile) -> None:
+    """A program that finds a payload from its file's end would no longer find it behind what is appended here."""
+    sections = [s.header for s in elf.sections if s.header.sh_type != SHT_NOBITS]
+    end = max(
+        EHDR_SIZE,
+        elf.header.e_phoff + elf.phnum * PHDR_SIZE,
+        elf.header.e_shoff + elf.shnum * SHDR_SIZE,
+        *(s.p_offset + s.p_filesz for s in elf.segments),
+        *(s.sh_offset + s.sh_size for s in sections),
+    )
+    if any(bytes(elf.data[at : at + CHUNK]).strip(b"\0") for at in range(end, len(elf.data), CHUNK)):
+        raise elf.error(
+            f"{len(elf.data) - end} bytes follow the ELF image at {end:#x}: a payload that is found from the file's end"
+        )
 
 
 def check_loader(elf: ElfFile, dynamic: list[Dyn]) -> None:

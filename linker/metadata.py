@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FIRST_PAGE = 0x1000  # what a kernel core keeps of a mapped file, and where kernels look for the build-id
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
 MAX_PADDING = 15  # bytes between loaded neighbours, where no section header says what they are
-FILLERS = b"\0X"  # linkers pad with zeros; patchelf writes X over what it moved away
+FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over what it moved away
 DYN_SIZE = 16
 PT_NULL = 0
 MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
@@ -55,6 +55,14 @@ TAG_OF_TYPE = {
     SHT_GNU_VERSYM: DT_VERSYM,
     SHT_GNU_VERDEF: DT_VERDEF,
     SHT_GNU_VERNEED: DT_VERNEED,
+}
+# Notes that are found by their segment or section. Others may be reached by code, or point at their surroundings, as Crashpad's.
+MOVABLE_NOTES = {
+    *((b"GNU\0", kind) for kind in range(1, 6)),  # ABI tag, hardware capabilities, build-id, gold's version, properties
+    (b"Go\0\0", 4),  # build-id
+    (b"FDO\0", 0xCAFE1A7E),  # package
+    (b"FDO\0", 0x407C0C0A),  # dlopen
+    (b"Android\0", 1),
 }
 MOVABLE_TAGS = {
     DT_HASH: "DT_HASH",
@@ -142,7 +150,19 @@ def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool
     if header.sh_type in TAG_OF_TYPE:
         return tags.get(TAG_OF_TYPE[header.sh_type]) == [header.sh_addr]
     place = (header.sh_offset, header.sh_size)
-    return header.sh_type == SHT_NOTE or any(s.p_type == PT_INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
+    if header.sh_type == SHT_NOTE:
+        return may_move_notes(elf, *place, header.sh_addralign)
+    return any(s.p_type == PT_INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
+
+
+def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
+    return all((note.name, note.type) in MOVABLE_NOTES for note in elf.notes_at(offset, size, align))
+
+
+def may_move_segment(elf: ElfFile, segment: Phdr) -> bool:
+    if segment.p_type == PT_NOTE and not may_move_notes(elf, segment.p_offset, segment.p_filesz, segment.p_align):
+        return False
+    return segment.p_type in MOVABLE_SEGMENTS and valid_align(segment.p_align)
 
 
 def valid_align(align: int) -> bool:
@@ -159,7 +179,7 @@ def movable_segments(elf: ElfFile) -> list[Range]:
     return [
         Range(s.p_offset, s.p_offset + s.p_filesz, () if elf.sections else (MOVABLE_SEGMENTS[s.p_type],), max(1, s.p_align))
         for s in elf.segments
-        if s.p_type in MOVABLE_SEGMENTS and s.p_filesz and valid_align(s.p_align)
+        if s.p_filesz and may_move_segment(elf, s)
     ]
 
 
@@ -190,6 +210,11 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Range]:
         Range(s.p_offset, s.p_offset + s.p_filesz, (FIXED_SEGMENTS[s.p_type],))
         for s in elf.segments
         if s.p_type in FIXED_SEGMENTS and s.p_filesz
+    ]
+    ranges += [
+        Range(s.p_offset, s.p_offset + s.p_filesz, ("a note that code may reach",))
+        for s in elf.segments
+        if s.p_type == PT_NOTE and s.p_filesz and not may_move_segment(elf, s)
     ]
     return join([*ranges, Range(0, EHDR_SIZE, ("ELF header",))])
 

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+MAX_NAMES = 8  # of what lies in one range; more than that overlap in damaged files only
+
+
 class Range(NamedTuple):
     """File offsets [start, end), what is there, and the alignment that it needs."""
 
@@ -32,7 +35,7 @@ def join(ranges: Iterable[Range]) -> list[Range]:
     for start, end, names, align in sorted(ranges):
         if joined and start < joined[-1].end:
             last = joined[-1]
-            more = tuple(name for name in names if name not in last.names[-8:])
+            more = tuple(name for name in names if name not in last.names) if len(last.names) < MAX_NAMES else ()
             joined[-1] = Range(last.start, max(last.end, end), last.names + more, max(last.align, align))
         else:
             joined.append(Range(start, end, names, align))

@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 import zlib
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cfi.errors import FormatError
@@ -33,10 +34,13 @@ ELFCOMPRESS_ZLIB = 1
 NT_GNU_BUILD_ID = 3
 STT_FUNC, STT_GNU_IFUNC = 2, 10
 
-# Names are cut here: a table of 24-byte symbols that all share one endless name would otherwise cost its square.
+# Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
+MAX_SECTION_NAME = 1024
 # Deflate cannot expand its input further than this; a larger claim is a lie, and is refused before memory is asked for.
 MAX_DEFLATE_RATIO = 1032
+MAX_ADDRESS = 1 << 64
+MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of megabytes
 
 
 class Ehdr(NamedTuple):
@@ -130,9 +134,21 @@ class Section(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    name: str
+    """A function; its name stays in the table until it is asked for."""
+
+    names: bytes
+    name_at: int
     address: int
     size: int
+
+    @property
+    def name(self) -> str:
+        return _string(self.names, self.name_at, MAX_NAME)
+
+    def is_named(self, name: bytes) -> bool:
+        """Whether this is its name, with or without a symbol version."""
+        end = self.name_at + len(name)
+        return self.names.startswith(name, self.name_at) and self.names[end : end + 1] in (b"", b"\0", b"@")
 
 
 class Note(NamedTuple):
@@ -152,6 +168,7 @@ class ElfFile:
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
         self.segments = self._table(Phdr, self.header.e_phoff, self.phnum, "program header table")
+        self._loads = [segment for segment in self.segments if segment.p_type == PT_LOAD]
         self.sections = self._name(self._table(Shdr, self.header.e_shoff, self.shnum, "section header table"))
 
     def error(self, message: str, place: str = "", offset: int | None = None) -> FormatError:
@@ -196,10 +213,12 @@ class ElfFile:
         return raw
 
     def at(self, address: int, size: int) -> memoryview:
-        """`size` bytes at a link-time address, by the PT_LOAD that maps them from the file."""
-        for segment in self.segments:
-            if segment.p_type == PT_LOAD and segment.p_vaddr <= address and address + size <= segment.p_vaddr + segment.p_filesz:
-                return self.slice(segment.p_offset + address - segment.p_vaddr, size, "PT_LOAD")
+        """`size` bytes at a link-time address, by the PT_LOAD that maps them from the file. PT_LOADs ascend, as they must."""
+        number = bisect_right(self._loads, address, key=lambda load: load.p_vaddr) - 1
+        if number >= 0:
+            load = self._loads[number]
+            if address + size <= load.p_vaddr + load.p_filesz:
+                return self.slice(load.p_offset + address - load.p_vaddr, size, "PT_LOAD")
         raise self.error(f"no segment maps {size} bytes at address {address:#x}", "program header table")
 
     def executable_ranges(self) -> list[tuple[int, int]]:
@@ -209,6 +228,8 @@ class ElfFile:
         ranges = []
         for segment in self.segments:
             if segment.p_type == PT_LOAD and segment.p_flags & PF_X and segment.p_filesz:
+                if segment.p_vaddr + segment.p_filesz > MAX_ADDRESS:
+                    raise self.error(f"PT_LOAD at {segment.p_vaddr:#x} has no valid size", "program header table")
                 skip = max(0, tables - segment.p_offset)
                 if skip < segment.p_filesz:
                     ranges.append((segment.p_vaddr + skip, segment.p_vaddr + segment.p_filesz))
@@ -221,8 +242,8 @@ class ElfFile:
         places = [(s.p_offset, s.p_filesz, s.p_align) for s in self.segments if s.p_type == PT_NOTE] or [
             (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in self.sections if s.header.sh_type == SHT_NOTE
         ]
-        for offset, size, align in places:
-            yield from self._notes(offset, self.slice(offset, size, "note"), 8 if align == 8 else 4)
+        for offset, size, align in dict.fromkeys(places):
+            yield from self.notes_at(offset, size, align)
 
     def build_id(self) -> bytes | None:
         return next((note.desc for note in self.notes() if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
@@ -249,8 +270,7 @@ class ElfFile:
         code = RECORDS[Sym, self.byte_order]
         for name, info, _, index, value, size in code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE]):
             if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and index != SHN_UNDEF:
-                text = names[name : name + MAX_NAME].partition(b"\0")[0]
-                yield Symbol(text.decode(errors="replace"), value, size)
+                yield Symbol(names, name, value, size)
 
     def function_symbols(self) -> list[Symbol]:
         """The functions by address; of several at one address the first in the table stays."""
@@ -300,15 +320,16 @@ class ElfFile:
             raise self.error(f"names are in section {self.shstrndx} of {len(headers)}", "section header table")
         strings = headers[self.shstrndx]
         table = bytes(self.slice(strings.sh_offset, strings.sh_size, "section names"))
-        sections = []
-        for number, header in enumerate(headers):
-            end = table.find(b"\0", header.sh_name)
-            if end < 0:
-                raise self.error(f"name of section {number} is outside the table of names", "section names", header.sh_name)
-            sections.append(Section(number, table[header.sh_name : end].decode(errors="replace"), header))
-        return sections
+        stray = next((number for number, header in enumerate(headers) if header.sh_name >= len(table)), None)
+        if stray is not None:
+            raise self.error(f"name of section {stray} is outside the table of names", "section names", headers[stray].sh_name)
+        names = {at: _string(table, at, MAX_SECTION_NAME) for at in {header.sh_name for header in headers}}
+        return [Section(number, names[header.sh_name], header) for number, header in enumerate(headers)]
 
-    def _notes(self, offset: int, raw: memoryview, align: int) -> Iterator[Note]:
+    def notes_at(self, offset: int, size: int, align: int) -> Iterator[Note]:
+        """The notes of one section or segment."""
+        raw = self.slice(offset, size, "note")
+        align = 8 if align == 8 else 4
         code = RECORDS[Nhdr, self.byte_order]
         pos = 0
         while pos + NHDR_SIZE <= len(raw):
@@ -325,7 +346,7 @@ class ElfFile:
             pos = desc + (descsz + align - 1) // align * align
 
     def _inflate(self, raw: memoryview, size: int, place: str) -> memoryview:
-        if size > len(raw) * MAX_DEFLATE_RATIO:
+        if size > min(len(raw) * MAX_DEFLATE_RATIO, MAX_INFLATED):
             raise self.error(f"{len(raw)} compressed bytes cannot hold {size}", place)
         try:
             data = zlib.decompressobj().decompress(raw, size) if size else b""
@@ -336,9 +357,13 @@ class ElfFile:
         return memoryview(data)
 
 
+def _string(table: bytes, at: int, limit: int) -> str:
+    return table[at : at + limit].partition(b"\0")[0].decode(errors="replace")
+
+
 def open_elf(path: str | Path) -> ElfFile:
     """The ELF file at `path`, mapped read-only. Raises FormatError, or OSError where it cannot be opened."""
-    with open(path, "rb") as file:  # noqa: PTH123 - a str path is not worth a Path
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a FIFO must not be waited for
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("not a regular file", file=str(path))

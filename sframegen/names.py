@@ -51,7 +51,8 @@ class FunctionNames:
         raise self.elf.error(f"neither a function's name nor a hexadecimal address: {printable(text)}")
 
     def _named(self, name: str) -> set[int]:
-        return {symbol.address for symbol in self.elf.functions() if name in (symbol.name, symbol.name.partition("@")[0])}
+        wanted = name.encode(errors="replace")
+        return {symbol.address for symbol in self.elf.functions() if symbol.is_named(wanted)}
 
 
 def printable(text: str) -> str:

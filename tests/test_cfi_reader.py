@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
-from cfi.machine import MAX_REMEMBERED
-from cfi.opcodes import INSTRUCTIONS, RuleKind
+from cfi.machine import MAX_REMEMBERED, MAX_RULES, Cursor
+from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import RegisterRule
 from cfi.section import Registers
@@ -22,7 +24,6 @@ from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
@@ -326,7 +327,7 @@ def bad(program: bytes = b"", **cie: object) -> CfiSection:
         (bad(augmentation="?"), "unknown augmentation"),
         (bad(augmentation="zR", data=b"\x0d"), "unknown pointer encoding"),
         (bad(augmentation="zR", data=b"\x6b"), "unknown pointer encoding"),
-        (bad(data_alignment=1 << 40), "data alignment factor"),
+        (bad(data_alignment=1 << 40), "alignment factors 1 and 1099511627776"),
     ],
 )
 def test_faults_say_where(section: CfiSection, message: str) -> None:
@@ -390,3 +391,75 @@ def test_pyelftools_reads_the_same_fdes(compile_c: Callable[..., Path]) -> None:
         fdes = [(entry["initial_location"], entry["address_range"]) for entry in theirs if isinstance(entry, FDE)]
     assert len(fdes) > 500
     assert list(zip(table.start, table.size, strict=True)) == fdes
+
+
+@pytest.mark.parametrize(
+    ("encoded", "value"),
+    [
+        *((sleb(value), value) for bits in (6, 7, 13, 14, 34, 35, 41, 42, 48, 55) for value in (-(1 << bits), (1 << bits) - 1)),
+        (b"\xfe\xff\xff\xff\x7f", -2),
+        (b"\xfe" + b"\xff" * 8 + b"\x7f", -2),
+        (b"\x82" + b"\x80" * 8 + b"\x00", 2),
+        (b"\x90" + b"\x80" * 7 + b"\xff\x00", 1 << 62),  # ones, then zeros: no padding
+        (b"\x90" + b"\x80" * 7 + b"\x80\x7f", -(1 << 62)),
+        (sleb(1 << 60), 1 << 62),
+        (sleb(-(1 << 60)), -(1 << 62)),
+        (sleb(-(1 << 70)), -(1 << 62)),
+    ],
+)
+def test_signed_numbers_of_any_length(encoded: bytes, value: int) -> None:
+    cursor = Cursor(encoded, 0, False, 0, 0, None)
+    assert (cursor.read_sleb(), cursor.fault, cursor.pos) == (value, 0, len(encoded))
+
+
+@pytest.mark.parametrize(
+    "value", [(1 << bits) - less for bits in (7, 14, 35, 49, 56) for less in (1, 2)] + [1 << 56, 1 << 63, 1 << 90]
+)
+def test_unsigned_numbers_of_any_length(value: int) -> None:
+    cursor = Cursor(uleb(value), 0, False, 0, 0, None)
+    assert cursor.read_uleb() == (value if value < 1 << 56 else 1 << 62)
+
+
+def test_register_and_offset_of_the_cfa_outlast_an_expression() -> None:
+    """libgcrypt's assembly: an expression for a while, then back to rsp with the offset of before."""
+    found = run(b"\x0e\x38\x41\x0f\x02\x77\x08\x41\x0d\x07\x41\x0f\x02\x77\x08\x0e\x40\x41\x0d\x06")
+    assert [rule.cfa for _, rule in found] == [
+        cfa(RSP, 56), RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08"), cfa(RSP, 56),
+        RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08"), cfa(RBP, 64),
+    ]  # fmt: skip
+
+
+def test_an_advance_by_nothing_stays() -> None:
+    assert [at for at, _ in run(b"\x40\x0e\x10", code_alignment=1 << 24)] == [0]
+    assert [at for at, _ in run(b"\x1d" + b"\xff" * 8 + b"\x0e\x10", code_alignment=0)] == [0]
+
+
+def test_terminators_in_debug_frame_end_nothing() -> None:
+    """Go's linker leaves them."""
+    frames = Frames(eh=False)
+    cie = frames.cie()
+    frames.data += bytes(4)
+    frames.plain_fde(cie, 0x4000, 16)
+    assert list(read([frames.section()], AMD64).start) == [0x4000]
+
+
+def test_signal_frames_without_augmentation_data() -> None:
+    """GNU as writes them for `.cfi_sections .debug_frame` and `.cfi_signal_frame`."""
+    frames = Frames(eh=False)
+    frames.plain_fde(frames.cie(augmentation="S"), 0x4000, 16)
+    assert [one.signal for one in read([frames.section()], AMD64).cies] == [True]
+
+
+def test_more_different_rows_than_any_program_has() -> None:
+    frames = Frames()
+    program = b"".join(b"\x0e" + uleb(8 * n) + b"\x41" for n in range(MAX_RULES + 2))
+    frames.plain_fde(frames.cie(), 0x4000, MAX_RULES + 2, program)
+    with pytest.raises(FormatError, match="different rows"):
+        read([frames.section()], AMD64)
+
+
+@pytest.mark.parametrize(("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"kind == (\d+):  # (\w+)", Operand)])
+def test_numbers_in_the_machine_mean_what_is_written_beside_them(pattern: str, names: type[Action | Operand]) -> None:
+    found = re.findall(pattern, (Path(__file__).parent.parent / "cfi" / "machine.py").read_text())
+    assert len(found) > 2
+    assert {name: int(number) for number, name in found} == {name: names[name] for _, name in found}

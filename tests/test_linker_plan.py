@@ -27,14 +27,18 @@ from sframegen.elf import (
     SHF_ALLOC,
     SHT_DYNSYM,
     SHT_GNU_SFRAME,
+    SHT_NOBITS,
     SHT_SYMTAB,
     Ehdr,
     ElfFile,
     Phdr,
     Sym,
+    open_elf,
 )
 
 if TYPE_CHECKING:
+    from peers import Compiler
+
     from sframegen.elf import ByteOrder
 
 ORDERS: list[ByteOrder] = ["little", "big"]
@@ -153,7 +157,8 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     table = bytearray(data[elf.header.e_shoff :])
     table[64 + 4 : 64 + 8] = bytes(4)  # SHT_NULL in place of .init
     data[start : start + 1024] = table + bytes(1024 - len(table))
-    original = with_header(bytes(data), e_shoff=start)
+    end = max(s.header.sh_offset + s.header.sh_size for s in elf.sections if s.header.sh_type != SHT_NOBITS)
+    original = with_header(bytes(data), e_shoff=start)[:end]
     changed = inject_bytes(original)
     plan = plan_injection(elf_of(original), 28)
     assert plan.layout == "front"
@@ -252,3 +257,22 @@ def test_ranges() -> None:
     assert overlapping([a, c], 5, 5) == []
     assert gaps([a, c], 2, 12) == [(4, 6), (9, 12)]
     assert gaps([], 2, 4) == [(2, 4)]
+
+
+@pytest.mark.parametrize("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
+def test_a_payload_behind_the_elf_image_is_refused(payload: bytes) -> None:
+    with pytest.raises(FormatError, match=f"{len(payload)} bytes follow the ELF image"):
+        plan_injection(elf_of(small_file() + payload), 28)
+
+
+@pytest.mark.parametrize(("kind", "moves"), [(1, True), (3, True), (0x4F464E49, False)])
+def test_only_notes_that_are_found_by_their_headers_move(kind: int, moves: bool, compile_c: Compiler) -> None:
+    """Crashpad's holds the distance from itself to something else."""
+    source = f"""
+        __asm__(".section .note.mine, \\"a\\", @note\\n .balign 4\\n .long 4, 8, {kind}\\n"
+                ".asciz \\"GNU\\"\\n .quad 1\\n .previous");
+        int main(void) {{ return 0; }}
+    """
+    file = compile_c(source, "-Wl,--build-id=none")
+    plan = plan_injection(open_elf(file), 28)
+    assert any(".note.mine" in item.names for item in plan.moves) is moves

@@ -185,12 +185,11 @@ def test_without_section_headers(kind: str, compile_c: Compiler, tmp_path: Path)
     assert verify(plan, open_elf(original), tmp_path / "result") == []
 
 
-@pytest.mark.parametrize("end", [b"odd", b"appended " * 1000])
-def test_what_follows_the_section_headers_stays(end: bytes, compile_c: Compiler, tmp_path: Path) -> None:
+def test_zeros_that_follow_the_section_headers_stay(compile_c: Compiler, tmp_path: Path) -> None:
     original = tmp_path / "original"
-    original.write_bytes(compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes() + end)
+    original.write_bytes(compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes() + bytes(1001))
     plan = inject(original, tmp_path / "result")
-    assert (tmp_path / "result").read_bytes()[plan.original_size - len(end) : plan.original_size] == end
+    assert (tmp_path / "result").read_bytes()[plan.original_size - 1001 : plan.original_size] == bytes(1001)
     assert verify(plan, open_elf(original), tmp_path / "result") == []
     run(tmp_path / "result", "pie", compile_c)
 

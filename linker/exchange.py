@@ -1,0 +1,170 @@
+"""Puts another SFrame section in the place of the one that a linked file has, whoever wrote that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from linker import undo
+from linker.apply import copy_file
+from linker.ranges import Range, gaps, join
+from sframegen.elf import (
+    PHDR_SIZE,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    RECORDS,
+    SHDR_SIZE,
+    SHF_COMPRESSED,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+    Phdr,
+    Section,
+    Shdr,
+    open_elf,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.elf import ElfFile
+
+REMEDY = "remove the section (objcopy --remove-section .sframe) and add it anew (sframegen add-section)"
+
+
+class Place(NamedTuple):
+    """Where a section is, and which headers say so. Offset in the file, address as linked, sizes in bytes."""
+
+    offset: int
+    address: int
+    size: int
+    room: int  # the section, and zeros behind it that are loaded with it and belong to no other
+    segments: list[int]  # numbers of program headers
+    sections: list[int]  # numbers of section headers
+
+    def __str__(self) -> str:
+        return f".sframe: address {self.address:#x}, offset {self.offset:#x}, {self.size:#x} bytes, room for {self.room:#x}"
+
+
+class Write(NamedTuple):
+    """Bytes that change, at a file offset."""
+
+    offset: int
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"written over: {len(self.data):#x} bytes at offset {self.offset:#x}"
+
+
+def find_place(elf: ElfFile) -> Place:
+    """Raises FormatError where there is no section, or none that can be written over."""
+    segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT_GNU_SFRAME and s.p_filesz]
+    sections = [s.number for s in elf.sections if is_sframe(s)]
+    extents = [(elf.segments[n].p_offset, elf.segments[n].p_vaddr, elf.segments[n].p_filesz) for n in segments]
+    headers = [elf.sections[n].header for n in sections]
+    extents += [(header.sh_offset, header.sh_addr, header.sh_size) for header in headers]
+    places = {(offset, address) for offset, address, _ in extents}
+    if not places:
+        raise elf.error("no SFrame section")
+    if len(places) > 1:
+        raise elf.error("more than one SFrame section, or headers that do not agree where it is")
+    if any(header.sh_flags & SHF_COMPRESSED for header in headers):
+        raise elf.error("the SFrame section is compressed")
+    [(offset, address)] = places
+    size = max(extent[2] for extent in extents)  # GNU ld keeps more in the segment than it fills
+    elf.slice(offset, size, "SFrame section")
+    return Place(offset, address, size, size + free_behind(elf, offset + size), segments, sections)
+
+
+def is_sframe(section: Section) -> bool:
+    kind = section.header.sh_type
+    return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
+
+
+def free_behind(elf: ElfFile, start: int) -> int:
+    """Bytes from file offset `start` on that are zero, in the same PT_LOAD, and that no section header claims."""
+    loads = [s for s in elf.segments if s.p_type == PT_LOAD and s.p_offset < start < s.p_offset + s.p_filesz]
+    if not elf.sections or not loads:
+        return 0
+    end = min(load.p_offset + load.p_filesz for load in loads)
+    headers = [s.header for s in elf.sections if s.header.sh_type != SHT_NOBITS]
+    claimed = join(Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers if header.sh_size)
+    tables = [elf.header.e_phoff, elf.header.e_shoff, *(s.p_offset for s in elf.segments if s.p_filesz)]
+    end = min([end, *(offset for offset in tables if offset >= start)])
+    free = gaps(claimed, start, end)
+    if not free or free[0][0] != start:
+        return 0
+    data = bytes(elf.data[slice(*free[0])])
+    return len(data) - len(data.lstrip(b"\0"))
+
+
+def exchange(elf: ElfFile, place: Place, section: bytes | bytearray) -> list[Write]:
+    """What changes in the file so that `section` is there. Raises FormatError where it does not fit."""
+    size = len(section)
+    if size > place.room:
+        raise elf.error(f"{size:,} bytes do not fit into the section's place, which has {place.room:,}; {REMEDY}")
+    segments, sections = headers_for(elf, place, size)
+    phdr, shdr = RECORDS[Phdr, elf.byte_order], RECORDS[Shdr, elf.byte_order]
+    writes = [Write(place.offset, bytes(section).ljust(place.size, b"\0"))]
+    writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, phdr.pack(*segments[n])) for n in place.segments]
+    writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, shdr.pack(*sections[n].header)) for n in place.sections]
+    return writes + undo_record(elf, writes)
+
+
+def headers_for(elf: ElfFile, place: Place, size: int) -> tuple[list[Phdr], list[Section]]:
+    """The file's program and section headers, those of its SFrame section for one of that size."""
+    segments, sections = elf.segments[:], elf.sections[:]
+    for number in place.segments:
+        segments[number] = segments[number]._replace(p_filesz=size, p_memsz=size)
+    for number in place.sections:
+        sections[number] = sections[number]._replace(header=sections[number].header._replace(sh_size=size))
+    return segments, sections
+
+
+def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
+    """The record at the file's end, if it has a valid one, for the file as it becomes: it still gives back the original."""
+    record = undo.read(elf.data)
+    if record is None:
+        return []
+    recorded = join(Range(offset, offset + len(old), ()) for offset, old in record.old)
+    if any(gaps(recorded, offset, min(offset + len(data), record.original_size)) for offset, data in writes):
+        raise elf.error(f"the section is a part of the file that sframegen changed, and what it would restore; {REMEDY}")
+    changes = []
+    for offset, old in record.old:
+        new = bytearray(elf.data[offset : offset + len(old)])
+        for at, data in writes:
+            if offset <= at < offset + len(old):
+                new[at - offset : at - offset + len(data)] = data[: offset + len(old) - at]
+        changes.append(undo.Change(offset, old, bytes(new)))
+    packed = undo.pack(record.original_size, changes)
+    return [Write(len(elf.data) - len(packed), packed)]
+
+
+def apply_writes(elf: ElfFile, writes: list[Write], out: BinaryIO) -> None:
+    """The whole new file to `out`, an empty file."""
+    copy_file(elf, out)
+    for offset, data in writes:
+        out.seek(offset)
+        out.write(data)
+
+
+def verify_exchange(elf: ElfFile, place: Place, writes: list[Write], result: Path) -> list[str]:
+    """What is wrong with the file at `result`, read by LIEF too: nothing may have changed but what `writes` says."""
+    from linker.verify import read_back, same_bytes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
+
+    written, new = read_back(result), open_elf(result)
+    if written is None:
+        return ["LIEF cannot read the file"]
+    size = new.segments[place.segments[0]].p_filesz if place.segments else new.sections[place.sections[0]].header.sh_size
+    segments, sections = headers_for(elf, place, size)
+    findings = []
+    if written.segments != segments:
+        findings.append("program headers changed beyond the section's size")
+    if written.sections != [section._replace(header=section.header._replace(sh_name=0)) for section in sections]:
+        findings.append("section headers changed beyond the section's size")
+    if any(value != getattr(elf.header, field) for field, value in written.identity.items()):
+        findings.append("the ELF header changed")
+    unchanged = gaps(join(Range(offset, offset + len(data), ()) for offset, data in writes), 0, len(elf.data))
+    if len(new.data) != len(elf.data) or not all(same_bytes(elf.data[a:b], new.data[a:b]) for a, b in unchanged):
+        findings.append("bytes outside of the section changed")
+    if any(bytes(new.data[offset : offset + len(data)]) != data for offset, data in writes):
+        findings.append("what was written is not there")
+    return findings
