@@ -28,13 +28,19 @@ def write_atomically(
     The new file has mode, owner and extended attributes of `source`; `check` reads it before it takes its place, and raises to
     stop. Returns how many other names (hard links) keep the old file. Raises OSError; upon any exception the target is untouched.
     """
+    asked_for = target
     target = Path(os.path.realpath(target))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(asked_for))
     status = source.stat()
     replaced = target.stat() if target.exists() else None
     if replaced is not None and not stat.S_ISREG(replaced.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(target))
     in_place = replaced is not None and os.path.samestat(status, replaced)
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", dir=target.parent)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", dir=target.parent)
+    except OSError as error:
+        raise OSError(error.errno, f"no temporary file beside it: {error.strerror}", str(asked_for)) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             write(file)
@@ -54,6 +60,16 @@ def write_atomically(
         return 0
     sync_directory(target.parent)
     return replaced.st_nlink - 1
+
+
+def relink(target: Path, name: Path) -> None:
+    """Makes `name`, until now another name of the file that `target` was, a name of the file that it is."""
+    name = Path(os.path.realpath(name))
+    with tempfile.TemporaryDirectory(prefix=f".{name.name[:64]}.", dir=name.parent) as directory:
+        link = Path(directory, "link")
+        link.hardlink_to(os.path.realpath(target))
+        link.replace(name)
+    sync_directory(name.parent)
 
 
 def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: bool) -> None:

@@ -21,6 +21,7 @@ class Abi(NamedTuple):
     fp: int
     ra: int
     register_names: tuple[str, ...]
+    base_registers: range  # those that flexible rules may name: stack tracers have their values
     fixed_fp_offset: int = 0
     fixed_ra_offset: int = 0
     sp_offset: int = 0  # the caller's SP is CFA + this
@@ -41,6 +42,7 @@ AMD64 = Abi(
     fp=6,
     ra=16,
     register_names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip"),
+    base_registers=range(16),
     fixed_ra_offset=-8,
 )
 AARCH64 = Abi(
@@ -52,6 +54,7 @@ AARCH64 = Abi(
     fp=29,
     ra=30,
     register_names=(*(f"x{n}" for n in range(31)), "sp"),
+    base_registers=range(32),
     ra_is_signed=True,
 )
 AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big")
@@ -67,6 +70,7 @@ S390X = Abi(
         *(f"r{n}" for n in range(16)),
         *(f"f{n}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)),
     ),
+    base_registers=range(32),
     sp_offset=-160,
     sp_is_saved=True,
     cfa_adjustment=160,

@@ -24,6 +24,7 @@ class Reason(Enum):
     CFA_EXPRESSION = "the CFA is an expression that is neither register + n nor *(register + n)"
     CFA_EXPRESSION_UNALIGNED = "the CFA depends on the PC's low bits, in code that is not aligned for it"
     CFA_SCALE = "the CFA's offset is not a multiple of what the ABI scales it by"
+    REGISTER = "a rule names a register that stack tracers do not have"
     RA_RULE = "the return address has a rule that SFrame has no words for"
     RA_SIGNED = "the return address is signed in a way that SFrame does not know"
     FP_UNDEFINED = "the caller's FP is lost"
@@ -73,6 +74,9 @@ def unsaid(rule: Rule, abi: Abi, layout: Layout) -> Reason | None:
         return Reason.CFA_SCALE
     if encode_rule(rule, FdeType.FLEX, abi, layout._replace(flex=True)):
         return Reason.FLEX
+    registers = {where.register for where in (rule.cfa, rule.ra, rule.fp) if where is not None} - {None}
+    if not registers <= set(abi.base_registers):
+        return Reason.REGISTER
     if (rule.ra is None and abi.fixed_ra_offset) or _is_cfa_plus_n(rule.ra):
         return Reason.RA_RULE
     return Reason.FP_RULE if _is_cfa_plus_n(rule.fp) else Reason.OFFSET_RANGE

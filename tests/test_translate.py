@@ -60,6 +60,8 @@ PLT = b"\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"  # rsp + 8 + (((rip & 15) 
         (row(cfa(R10, 0), ra=RegisterRule(RuleKind.UNDEFINED), sp=at(-8)), OUTERMOST),
         (row(ra_column=30), Reason.RA_COLUMN),
         (row(RegisterRule(RuleKind.UNSPECIFIED)), Reason.NO_CFA),
+        (row(cfa(RA, 0)), Reason.REGISTER),
+        (row(fp=RegisterRule(RuleKind.REGISTER, 63)), Reason.REGISTER),
         (row(cfa(R10, 0)), SP_16._replace(cfa=Where(R10, 0))),
         (row(computed(b"\x76\x78\x06")), SP_16._replace(cfa=Where(RBP, -8, deref=True))),
         (row(computed(b"\x77\x08\x06\x23\x08")), Reason.CFA_EXPRESSION),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -11,6 +12,7 @@ import click
 
 COMMANDS = {
     "add-section": "Give ELF files an SFrame section, made from their call frame information.",
+    "convert": "Write SFrame sections in another version of the format.",
     "dump": "Print SFrame sections, as GNU readelf does.",
     "lookup": "Print the unwind rule at addresses of a file.",
 }
@@ -63,6 +65,10 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """The program `sframegen`; ends the process."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # by way of what removes temporary files
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - to the end of the process
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
     try:
         status = cli.main(prog_name="sframegen", standalone_mode=False) or 0

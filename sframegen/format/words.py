@@ -150,13 +150,13 @@ def _flex_words(rule: Rule, abi: Abi, layout: Layout) -> list[int] | None:
     if rule.cfa is None:
         return []
     first = _cfa_word(rule.cfa.offset, abi)
-    if not layout.flex or first is None or rule.cfa.register is None:
+    if not layout.flex or first is None or rule.cfa.register not in abi.base_registers:
         return None
     items = [[_control(rule.cfa), first]]
     for where, offset in ((rule.ra, abi.fixed_ra_offset), (rule.fp, abi.fixed_fp_offset)):
         if where == fixed(offset):
             items.append([PADDING])
-        elif where is None or (where.register is None and not where.deref):
+        elif where is None or not (where.deref if where.register is None else where.register in abi.base_registers):
             return None
         else:
             items.append([_control(where), where.offset])
