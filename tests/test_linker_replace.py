@@ -238,6 +238,7 @@ def test_a_source_that_is_gone_is_still_mapped(original: Path) -> None:
 
 
 def test_a_section_of_another_size(original: Path) -> None:
+    original.write_bytes(small_file())
     elf = open_elf(original)
     with original.with_name("copy").open("wb") as out, pytest.raises(ValueError, match="plan is for 28 bytes"):
         apply(plan_injection(elf, 28), elf, section_of(29)[:29], out)
