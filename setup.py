@@ -15,6 +15,7 @@ COMPILED = [
     "sframegen.format.unpack",
     "sframegen.resolve",
     "sframegen.split",
+    "sframegen.tally",
 ]
 
 DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}

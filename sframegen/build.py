@@ -12,6 +12,7 @@ MODULES = (
     "sframegen.format.unpack",
     "sframegen.split",
     "sframegen.resolve",
+    "sframegen.tally",
 )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cfi import reader
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
+from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.flexible import narrow
 from sframegen.format.layouts import V3
 from sframegen.format.words import encode_rule
@@ -34,37 +34,24 @@ KINDS = [
 ]
 
 
-@dataclass
-class Coverage:
-    """What became of the code that the CFI describes. Bytes are bytes of code."""
-
-    functions: int = 0
-    functions_covered: int = 0  # from their first byte to their last
-    code_bytes: int = 0
-    left_out: dict[Reason, int] = field(default_factory=dict)  # bytes
-    ignored_fdes: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def covered_bytes(self) -> int:
-        return self.code_bytes - sum(self.left_out.values())
-
-
 def convert(
     sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Abi, layout: Layout = V3
 ) -> tuple[FunctionTable, Coverage]:
     """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address."""
     fdes = reader.read(sections, Registers(abi.fp, abi.sp))
     ignored = array("Q", bytes(8 * len(IGNORED)))
-    pieces = _pieces(fdes, code, ignored)
+    lost = array("I")
+    pieces = _pieces(fdes, code, ignored, lost)
     rules = _Rules(fdes.rules, abi, layout)
-    table, left_out, whole = _split(fdes, pieces, rules, layout)
+    table, unsaid, whole = _split(fdes, pieces, rules, layout)
     table = narrow(table, abi, layout)
     coverage = Coverage(
-        functions=len(pieces[0]),
+        table=table,
+        pieces=pieces,
+        unsaid=unsaid,
         functions_covered=whole,
-        code_bytes=sum(pieces[2]) - sum(pieces[1]),
-        left_out={reason: count for reason, count in zip(REASONS, left_out, strict=True) if count},
         ignored_fdes={what: count for what, count in zip(IGNORED, ignored, strict=True) if count},
+        ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in lost],
     )
     return table, coverage
 
@@ -107,18 +94,21 @@ class _Rules:
         return self.numbers.setdefault(rule, len(self.numbers))
 
 
-def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int]) -> tuple[array[int], array[int], array[int]]:
-    """(FDE, start, end) of the code that each FDE describes; an earlier section's FDEs take precedence over a later one's."""
+def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lost: array[int]) -> Pieces:
+    """The code that each FDE describes; an earlier section's FDEs take precedence over a later one's. `lost`: see resolve."""
     range_start, range_end = array("Q", [start for start, _ in code]), array("Q", [end for _, end in code])
-    taken = (array("I"), array("Q"), array("Q"))
+    taken = Pieces(array("I"), array("Q"), array("Q"))
     begin = 0
     for section_end in fdes.section_ends:
         count = section_end - begin
-        found = (array("I", bytes(4 * count)), array("Q", bytes(8 * count)), array("Q", bytes(8 * count)))
+        found = Pieces(array("I", bytes(4 * count)), array("Q", bytes(8 * count)), array("Q", bytes(8 * count)))
+        found_lost = array("I", bytes(4 * count))
+        known = sum(ignored[1:])
         numbers: Iterable[int] = range(begin, section_end)
         if not (begin == 0 and ascends(fdes.start)):
             numbers = sorted(numbers, key=fdes.start.__getitem__)
-        kept = resolve(array("I", numbers), fdes.start, fdes.size, range_start, range_end, *found, ignored)
+        kept = resolve(array("I", numbers), fdes.start, fdes.size, range_start, range_end, *found, ignored, found_lost)
+        lost += found_lost[: sum(ignored[1:]) - known]
         for column in found:
             del column[kept:]
         if begin:
@@ -130,25 +120,21 @@ def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int]) ->
     return taken
 
 
-def _merged(
-    one: tuple[array[int], array[int], array[int]], other: tuple[array[int], array[int], array[int]]
-) -> tuple[array[int], array[int], array[int]]:
+def _merged(one: Pieces, other: Pieces) -> Pieces:
     """Both, by address."""
     both = sorted([*zip(*one, strict=True), *zip(*other, strict=True)], key=lambda piece: piece[1])
-    return (
+    return Pieces(
         array("I", [fde for fde, _, _ in both]),
         array("Q", [start for _, start, _ in both]),
         array("Q", [end for *_, end in both]),
     )
 
 
-def _split(
-    fdes: FdeTable, pieces: tuple[array[int], array[int], array[int]], rules: _Rules, layout: Layout
-) -> tuple[FunctionTable, array[int], int]:
-    """(functions, bytes left out by reason, pieces covered from first byte to last)."""
+def _split(fdes: FdeTable, pieces: Pieces, rules: _Rules, layout: Layout) -> tuple[FunctionTable, Unsaid, int]:
+    """(functions, what is left out, pieces covered from first byte to last)."""
     table = FunctionTable(kinds=KINDS, rules=list(rules.numbers))
-    left_out = array("Q", bytes(8 * len(REASONS)))
-    counts = array("q", bytes(24))
+    unsaid = Unsaid(array("Q"), array("I"), bytearray())
+    counts = array("q", bytes(32))
     flavour = bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies)
     barred = bytes(REASONS.index(Reason.SIGNAL) if cie.signal > layout.signal else NOT_BARRED for cie in fdes.cies)
     for write in (False, True):
@@ -156,10 +142,11 @@ def _split(
             *pieces, fdes.start, flavour, barred, fdes.cie, fdes.first_row, fdes.row_start, fdes.row_rule,
             rules.fate, rules.value, rules.fde_type, rules.pattern_at, rules.pattern_start, rules.pattern_rule,
             PC_PERIOD, REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED),
-            table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, left_out, counts, write,
+            table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, *unsaid, counts, write,
         )  # fmt: skip
         if not write:
-            functions, rows, _ = counts
+            functions, rows, ranges, _ = counts
+            unsaid = Unsaid(array("Q", bytes(8 * ranges)), array("I", bytes(4 * ranges)), bytearray(ranges))
             table.start, table.size, table.kind = (
                 array("Q", bytes(8 * functions)),
                 array("I", bytes(4 * functions)),
@@ -167,4 +154,4 @@ def _split(
             )
             table.first_row = array("I", bytes(4 * (functions + 1)))
             table.row_start, table.row_rule = array("I", bytes(4 * rows)), array("I", bytes(4 * rows))
-    return table, left_out, counts[2]
+    return table, unsaid, counts[3]

@@ -16,6 +16,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
     from cfi.columns import Column
 
@@ -51,6 +52,7 @@ def ascends(start: Column) -> bool:
     piece_start="unsigned long long[::1]",
     piece_end="unsigned long long[::1]",
     ignored="unsigned long long[::1]",
+    lost="unsigned int[::1]",
 )
 def resolve(
     order: Column,
@@ -62,31 +64,41 @@ def resolve(
     piece_start: Column,
     piece_end: Column,
     ignored: Column,
+    lost: Column,
 ) -> int:
     """Fills the pieces of code that remain, by address, and returns their number; `order`: FDE numbers by start, stable.
 
-    The ranges of executable code ascend. Pieces have room for as many as FDEs.
+    The ranges of executable code ascend. Pieces have room for as many as FDEs. `lost`, too, gets the FDEs that are counted in
+    `ignored`, without the empty ones.
     """
     pieces: cython.Py_ssize_t = 0
+    losses: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     fde: cython.Py_ssize_t
+    what: cython.Py_ssize_t
     place: cython.Py_ssize_t = 0
     for i in range(len(order)):
         fde = order[i]
         while place < len(range_end) and range_end[place] <= start[fde]:
             place += 1
+        what = -1
         if size[fde] == 0:
-            ignored[0] += 1
+            what = 0
         elif place == len(range_end) or start[fde] < range_start[place] or size[fde] > range_end[place] - start[fde]:
-            ignored[1] += 1
+            what = 1
         elif size[fde] >> 32:
-            ignored[2] += 1
+            what = 2
         elif pieces and piece_start[pieces - 1] == start[fde]:
-            ignored[3] += 1
-        else:
-            if pieces and piece_end[pieces - 1] > start[fde]:
-                piece_end[pieces - 1] = start[fde]
-                ignored[4] += 1
+            what = 3
+        elif pieces and piece_end[pieces - 1] > start[fde]:
+            what = 4
+            piece_end[pieces - 1] = start[fde]
+        if what >= 0:
+            ignored[what] += 1
+        if what > 0:
+            lost[losses] = piece_fde[pieces - 1] if what == 4 else fde
+            losses += 1
+        if what < 0 or what == 4:
             piece_fde[pieces] = fde
             piece_start[pieces] = start[fde]
             piece_end[pieces] = start[fde] + size[fde]
@@ -94,7 +106,7 @@ def resolve(
     return pieces
 
 
-def subtract(pieces: tuple[array[int], array[int], array[int]], taken: tuple[array[int], array[int], array[int]]) -> None:
+def subtract(pieces: Sequence[array[int]], taken: Sequence[array[int]]) -> None:
     """Cuts from `pieces` (FDE, start, end) the code that `taken` describes; both by address. What remains takes their place."""
     fdes, starts, ends = (column[:] for column in pieces)
     for column in pieces:

@@ -1,4 +1,4 @@
-"""Rows of CFI -> functions of SFrame: cuts FDEs into the ranges that SFrame can say, and counts what is left out. Compiled."""
+"""Rows of CFI -> functions of SFrame: cuts FDEs into the ranges that SFrame can say, and finds what is left out. Compiled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ KINDS_REPEATED = 8  # kinds: flavour (signal + 2 * key B) * 2 + FDE type; from h
     first_row="unsigned int[::1]",
     row_start="unsigned int[::1]",
     row_rule="unsigned int[::1]",
-    left_out="unsigned long long[::1]",
+    unsaid_start="unsigned long long[::1]",
+    unsaid_size="unsigned int[::1]",
+    unsaid_reason="unsigned char[::1]",
     counts="long long[::1]",
 )
 def split(
@@ -70,19 +72,22 @@ def split(
     first_row: Column,
     row_start: Column,
     row_rule: Column,
-    left_out: Column,
+    unsaid_start: Column,
+    unsaid_size: Column,
+    unsaid_reason: bytearray,
     counts: Column,
     write: cython.bint,
 ) -> None:
-    """Counts functions and rows; with `write`, fills their columns too (first_row: one entry more than functions) and `left_out`.
+    """Counts functions, rows and unsaid ranges; with `write`, fills their columns too (first_row: one entry more than functions).
 
     `flavour`: signal + 2 * key B of each CIE; `barred`: the reason why nothing under it can be said, or 255. `fate`, `value`,
     `fde_type`: of each CFI rule. Pattern p is rows pattern_at[p] .. [p + 1]. `unaligned`: the reason for a pattern where the code
-    is not aligned to `period`. `left_out`: bytes of code by reason. `counts`: functions, rows, FDE pieces said without a gap.
+    is not aligned to `period`. `counts`: functions, rows, unsaid ranges, FDE pieces said without a gap.
     A function is flexible where one of its rows needs that.
     """
     functions: cython.Py_ssize_t = 0
     rows: cython.Py_ssize_t = 0
+    unsaid: cython.Py_ssize_t = 0
     whole: cython.Py_ssize_t = 0
     in_function: cython.longlong = 0  # rows of the open function; 0: none is open
     gap: cython.bint
@@ -169,11 +174,15 @@ def split(
             in_function = 0
             gap = True
             if write:
-                left_out[reason] += high - low
+                unsaid_start[unsaid] = low
+                unsaid_size[unsaid] = high - low
+                unsaid_reason[unsaid] = reason
+            unsaid += 1
         if not gap:
             whole += 1
     if write:
         first_row[functions] = rows
     counts[0] = functions
     counts[1] = rows
-    counts[2] = whole
+    counts[2] = unsaid
+    counts[3] = whole

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sframegen.names import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.coverage import Fates, FunctionFates
+
+GROUPS = {"covered": "covered", "left_out": "left out", "no_cfi": "no CFI"}  # of fates, as users read them
 
 
 @dataclass
@@ -22,16 +30,22 @@ class Summary:
     section_bytes: int = 0
     eh_frame_bytes: int = 0  # .eh_frame and .debug_frame, as far as used
     eh_frame_hdr_bytes: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
+    fates: Fates = field(default_factory=dict)  # of all executable bytes
     ignored_fdes: dict[str, int] = field(default_factory=dict)  # reason -> FDEs
     plan: object | None = None  # an InjectionPlan
     note: str = ""
     warnings: list[str] = field(default_factory=list)
+    per_function: list[FunctionFates] | None = None  # by address, if asked for
 
     @property
     def coverage(self) -> float:
         """Per cent of the code bytes; 0 where CFI describes none."""
         return 100 * self.covered_bytes / self.code_bytes if self.code_bytes else 0.0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Reason -> bytes of code."""
+        return self.fates.get("left_out", {})
 
     def one_line(self) -> str:
         file = printable(self.file)
@@ -50,15 +64,41 @@ class Summary:
         return f"{line}; {self.note}" if self.note else line
 
     def details(self) -> list[str]:
-        """Lines that say what was left out, and why; most first."""
+        """Lines that say what became of all executable bytes, and what was left out, and why."""
         lines = [f"  {self.functions_covered:,} of {_count(self.functions, 'function')} covered from start to end"]
-        lines += [f"  left out: {_count(size, 'byte')}: {reason}" for reason, size in _most_first(self.left_out)]
+        lines += fates_table(self.fates)
         lines += [f"  ignored: {_count(number, 'FDE')}: {reason}" for reason, number in _most_first(self.ignored_fdes)]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
-        result: dict[str, Any] = _plain(self)
+        result: dict[str, Any] = _plain(replace(self, per_function=None))
+        if self.per_function is not None:  # there can be many, and they are plain already
+            result["per_function"] = [function._asdict() for function in self.per_function]
         return result
+
+
+def fates_table(fates: Fates) -> list[str]:
+    """A line for all bytes, and one for each fate that has any; reasons most first."""
+    rows = [(GROUPS[group], fate, count) for group, counts in fates.items() for fate, count in _ordered(group, counts) if count]
+    total = sum(count for *_, count in rows)
+    width = len(f"{total:,}")
+    return [
+        f"  {_count(total, 'executable byte')}",
+        *(f"  {count:{width},} {100 * count / total:6.2f} %  {group}: {fate}" for group, fate, count in rows),
+    ]
+
+
+def total_fates(summaries: Iterable[Summary]) -> Fates:
+    """The fates of all files together."""
+    total: Fates = {group: Counter() for group in GROUPS}
+    for summary in summaries:
+        for group, counts in summary.fates.items():
+            total[group].update(counts)
+    return total
+
+
+def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
+    return _most_first(counts) if group == "left_out" else list(counts.items())
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from cfi_writer import Frames
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.abi import AMD64
-from sframegen.conversion import Coverage, convert
+from sframegen.conversion import convert
 from sframegen.format.layouts import V2, V3
 from sframegen.format.words import encode_rule
 from sframegen.model import FdeType, FunctionTable, Kind
 from sframegen.resolve import subtract
 from sframegen.translate import Reason
+
+if TYPE_CHECKING:
+    from sframegen.coverage import Coverage
 
 CODE = [(0x1000, 0x9000)]
 PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16

@@ -1,0 +1,201 @@
+"""What becomes of every executable byte of a file, its fate: in total and by function. docs/coverage.md defines the fates."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.elf import PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.model import OUTERMOST, FdeType
+from sframegen.padding import padding_states
+from sframegen.tally import tally, tally_gaps
+from sframegen.translate import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sframegen.elf import ElfFile
+    from sframegen.model import FunctionTable, Kind
+    from sframegen.names import FunctionNames
+
+Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
+Range = tuple[int, int]  # [start, end)
+
+# A fate is known by its place here.
+FATES = (
+    ("covered", "default"),
+    ("covered", "flex"),
+    ("covered", "outermost"),
+    ("covered", "signal"),
+    *(("left_out", reason.value) for reason in Reason),
+    ("left_out", "described only by FDEs that are ignored"),
+    ("no_cfi", "padding"),
+    ("no_cfi", "code"),
+    ("no_cfi", "not code"),
+)
+COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = 2, 3, 4
+IGNORED, PADDING, CODE, NOT_CODE = range(FIRST_REASON + len(Reason), len(FATES))
+
+
+class Pieces(NamedTuple):
+    """The code that FDEs describe, by address: columns of FDE numbers, start and end addresses."""
+
+    fde: array[int]
+    start: array[int]
+    end: array[int]
+
+
+class Unsaid(NamedTuple):
+    """The code of pieces that no function covers, by address: columns of starts, sizes and numbers of the Reason."""
+
+    start: array[int]
+    size: array[int]
+    reason: bytearray
+
+
+class FunctionFates(NamedTuple):
+    """What one FDE describes: its address, bytes of code, and those of each fate that has any; `name` None: no symbol is there."""
+
+    start: int
+    size: int
+    name: str | None
+    fates: Fates
+
+
+@dataclass
+class Coverage:
+    """What became of the code that the CFI describes. Bytes are bytes of code."""
+
+    table: FunctionTable
+    pieces: Pieces
+    unsaid: Unsaid
+    functions_covered: int  # from their first byte to their last
+    ignored_fdes: dict[str, int]
+    ignored_ranges: list[Range]  # of FDEs that are ignored or cut short: in any order, and other FDEs may describe the same code
+
+    @property
+    def functions(self) -> int:
+        return len(self.pieces.start)
+
+    @property
+    def code_bytes(self) -> int:
+        return sum(self.pieces.end) - sum(self.pieces.start)
+
+    @property
+    def covered_bytes(self) -> int:
+        return sum(self._described[:FIRST_REASON])
+
+    @property
+    def left_out(self) -> dict[Reason, int]:
+        counts = self._described[FIRST_REASON:IGNORED]
+        return {reason: count for reason, count in zip(Reason, counts, strict=True) if count}
+
+    def fates(self, elf: ElfFile) -> Fates:
+        """Of every byte of the file's executable ranges. Raises FormatError where these overlap or reach past the file's end."""
+        counts = self._described[:]
+        areas = _areas(elf, self.ignored_ranges)
+        states = padding_states(elf.header.e_machine)
+        tally_gaps(elf.data, *areas, self.pieces.start, self.pieces.end, states, CODE, PADDING, counts)
+        return _by_group(counts)
+
+    def per_function(self, names: FunctionNames) -> Iterator[FunctionFates]:
+        """By address."""
+        counts = self._tally(stride=len(FATES))
+        for piece, (start, end) in enumerate(zip(self.pieces.start, self.pieces.end, strict=True)):
+            here: Fates = {"covered": {}, "left_out": {}}
+            for (group, fate), count in zip(FATES, counts[piece * len(FATES) : (piece + 1) * len(FATES)], strict=True):
+                if count:
+                    here[group][fate] = count
+            yield FunctionFates(start, end - start, names.at(start), here)
+
+    @cached_property
+    def _described(self) -> array[int]:
+        return self._tally(stride=0)
+
+    def _tally(self, *, stride: int) -> array[int]:
+        """The bytes of each fate; those of each piece behind those of the one before, or with stride 0 of all together."""
+        table, unsaid = self.table, self.unsaid
+        counts = array("Q", bytes(8 * (len(self.pieces.start) * stride or len(FATES))))
+        tally(
+            self.pieces.end, table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule,
+            bytes(map(_fate, table.kinds)), bytes(rule == OUTERMOST for rule in table.rules), COVERED_OUTERMOST,
+            unsaid.start, unsaid.size, unsaid.reason, FIRST_REASON, stride, counts,
+        )  # fmt: skip
+        return counts
+
+
+def _fate(kind: Kind) -> int:
+    return COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX)
+
+
+def _by_group(counts: Iterable[int]) -> Fates:
+    """Reasons only where they left something out; all other fates always."""
+    groups: Fates = {group: {} for group, _ in FATES}
+    for (group, fate), count in zip(FATES, counts, strict=True):
+        if count or group != "left_out":
+            groups[group][fate] = count
+    return groups
+
+
+def _areas(elf: ElfFile, ignored: list[Range]) -> tuple[array[int], array[int], array[int], bytearray]:
+    """The executable ranges, cut where the fate of bytes without CFI changes: columns of start, end, file offset and fate."""
+    code, offsets = _executable(elf)
+    sections = (
+        _disjoint(
+            (header.sh_addr, header.sh_addr + header.sh_size)
+            for header in (section.header for section in elf.sections)
+            if header.sh_type != SHT_NOBITS and header.sh_flags & SHF_ALLOC and header.sh_flags & SHF_EXECINSTR
+        )
+        or code
+    )
+    ignored = _disjoint(ignored)
+    starts, ends, places, fates = array("Q"), array("Q"), array("Q"), bytearray()
+    for start, end in pairwise(sorted({at for ranges in (code, sections, ignored) for one in ranges for at in one})):
+        number = _holder(code, start)
+        if number is not None:
+            starts.append(start)
+            ends.append(end)
+            places.append(offsets[number] + start - code[number][0])
+            fates.append(IGNORED if _holder(ignored, start) is not None else NOT_CODE if _holder(sections, start) is None else CODE)
+    return starts, ends, places, fates
+
+
+def _executable(elf: ElfFile) -> tuple[list[Range], list[int]]:
+    """(executable ranges, their file offsets), checked: in the file, disjoint."""
+    loads = sorted(
+        (segment for segment in elf.segments if segment.p_type == PT_LOAD and segment.p_flags & PF_X and segment.p_filesz),
+        key=lambda load: load.p_vaddr,
+    )
+    vaddrs = [load.p_vaddr for load in loads]
+    code = elf.executable_ranges()
+    offsets = []
+    last = 0
+    for start, end in code:
+        load = loads[bisect_right(vaddrs, start) - 1]
+        elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+        if start < last or end != load.p_vaddr + load.p_filesz:
+            raise elf.error(f"executable segments overlap at {start:#x}", "program header table")
+        last = end
+        offsets.append(load.p_offset + start - load.p_vaddr)
+    return code, offsets
+
+
+def _disjoint(ranges: Iterable[Range]) -> list[Range]:
+    """The same addresses in ascending ranges without overlaps."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _holder(ranges: list[Range], address: int) -> int | None:
+    """The number of the range that holds an address; the ranges ascend without overlaps."""
+    number = bisect_right(ranges, address, key=lambda one: one[0]) - 1
+    return number if number >= 0 and address < ranges[number][1] else None
