@@ -54,6 +54,17 @@ class Write(NamedTuple):
         return f"written over: {len(self.data):#x} bytes at offset {self.offset:#x}"
 
 
+class Exchange(NamedTuple):
+    """What changes in the file so that a section of `size` bytes is at `place`."""
+
+    place: Place
+    size: int
+    writes: list[Write]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, [f"{self.place}, now {self.size:#x} bytes", *self.writes]))
+
+
 def find_place(elf: ElfFile) -> Place:
     """Raises FormatError where there is no section, or none that can be written over."""
     segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT_GNU_SFRAME and s.p_filesz]
@@ -96,8 +107,8 @@ def free_behind(elf: ElfFile, start: int) -> int:
     return len(data) - len(data.lstrip(b"\0"))
 
 
-def exchange(elf: ElfFile, place: Place, section: bytes | bytearray) -> list[Write]:
-    """What changes in the file so that `section` is there. Raises FormatError where it does not fit."""
+def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray) -> Exchange:
+    """Raises FormatError where the section does not fit."""
     size = len(section)
     if size > place.room:
         raise elf.error(f"{size:,} bytes do not fit into the section's place, which has {place.room:,}; {REMEDY}")
@@ -106,7 +117,7 @@ def exchange(elf: ElfFile, place: Place, section: bytes | bytearray) -> list[Wri
     writes = [Write(place.offset, bytes(section).ljust(place.size, b"\0"))]
     writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, phdr.pack(*segments[n])) for n in place.segments]
     writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, shdr.pack(*sections[n].header)) for n in place.sections]
-    return writes + undo_record(elf, writes)
+    return Exchange(place, size, writes + undo_record(elf, writes))
 
 
 def headers_for(elf: ElfFile, place: Place, size: int) -> tuple[list[Phdr], list[Section]]:
@@ -138,33 +149,32 @@ def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     return [Write(len(elf.data) - len(packed), packed)]
 
 
-def apply_writes(elf: ElfFile, writes: list[Write], out: BinaryIO) -> None:
-    """The whole new file to `out`, an empty file."""
+def apply_exchange(exchange: Exchange, elf: ElfFile, out: BinaryIO) -> None:
+    """Writes the whole new file to `out`, an empty file."""
     copy_file(elf, out)
-    for offset, data in writes:
+    for offset, data in exchange.writes:
         out.seek(offset)
         out.write(data)
 
 
-def verify_exchange(elf: ElfFile, place: Place, writes: list[Write], result: Path) -> list[str]:
-    """What is wrong with the file at `result`, read by LIEF too: nothing may have changed but what `writes` says."""
+def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path) -> list[str]:
+    """What is wrong with the file at `result`, one finding a line; LIEF reads it too."""
     from linker.verify import read_back, same_bytes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
     written, new = read_back(result), open_elf(result)
     if written is None:
         return ["LIEF cannot read the file"]
-    size = new.segments[place.segments[0]].p_filesz if place.segments else new.sections[place.sections[0]].header.sh_size
-    segments, sections = headers_for(elf, place, size)
+    segments, sections = headers_for(elf, exchange.place, exchange.size)
     findings = []
-    if written.segments != segments:
-        findings.append("program headers changed beyond the section's size")
-    if written.sections != [section._replace(header=section.header._replace(sh_name=0)) for section in sections]:
-        findings.append("section headers changed beyond the section's size")
     if any(value != getattr(elf.header, field) for field, value in written.identity.items()):
         findings.append("the ELF header changed")
-    unchanged = gaps(join(Range(offset, offset + len(data), ()) for offset, data in writes), 0, len(elf.data))
-    if len(new.data) != len(elf.data) or not all(same_bytes(elf.data[a:b], new.data[a:b]) for a, b in unchanged):
-        findings.append("bytes outside of the section changed")
-    if any(bytes(new.data[offset : offset + len(data)]) != data for offset, data in writes):
-        findings.append("what was written is not there")
+    if written.segments != segments:
+        findings.append("program headers are not the planned ones")
+    if written.sections != [section._replace(header=section.header._replace(sh_name=0)) for section in sections]:
+        findings.append("section headers are not the planned ones")
+    if len(new.data) != len(elf.data):
+        return [*findings, f"the file has {len(new.data)} bytes, not {len(elf.data)}"]
+    changed = join(Range(offset, offset + len(data), ()) for offset, data in exchange.writes)
+    if not all(same_bytes(elf.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, len(elf.data))):
+        findings.append("bytes changed that do not belong to the section")
     return findings

@@ -112,7 +112,8 @@ def check_loads(elf: ElfFile) -> list[Phdr]:
             raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} is aligned to {load.p_align:#x}", "program header table")
         if load.p_vaddr < end or load.p_filesz > load.p_memsz or load.p_vaddr + load.p_memsz > MAX_ADDRESS:
             raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} is out of order or has no valid size", "program header table")
-        elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+        if load.p_filesz:  # ld gives an offset without a meaning where all data is .bss
+            elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         end = load.p_vaddr + load.p_memsz
     return loads
 

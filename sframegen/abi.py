@@ -25,7 +25,7 @@ class Abi(NamedTuple):
     fixed_fp_offset: int = 0
     fixed_ra_offset: int = 0
     sp_offset: int = 0  # the caller's SP is CFA + this
-    sp_is_saved: bool = False  # the ABI saves the caller's SP on the stack, and CFI says so
+    sp_is_saved: bool = False  # functions save the caller's SP, on the stack or in a register, and CFI says where
     ra_is_signed: bool = False  # return addresses can be signed
     cfa_adjustment: int = 0  # a CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
     cfa_scale: int = 1

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import FormatError
 from linker.apply import apply, copy_file
+from linker.exchange import apply_exchange, find_place, plan_exchange, verify_exchange
 from linker.plan import plan_injection
-from linker.replace import write_atomically
+from linker.replace import relink, write_atomically
+from sframegen import conversion
 from sframegen.abi import abi_of
-from sframegen.conversion import convert
+from sframegen.agreement import difference
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, ET_REL, open_elf
 from sframegen.format.encode import Encoder
+from sframegen.format.layouts import WRITABLE
+from sframegen.lower import lower
+from sframegen.names import FunctionNames
 from sframegen.search import find
 from sframegen.section import read_sframe
-from sframegen.sources import find_sources
+from sframegen.sources import Sources, find_sources
 from sframegen.summary import Summary
+from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from linker.plan import InjectionPlan
+    from sframegen.abi import Abi
+    from sframegen.coverage import Coverage
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
+    from sframegen.format.layouts import Layout
+    from sframegen.model import FunctionTable
 
-__all__ = ["FormatError", "Summary", "add_section", "find", "read"]
+__all__ = ["FormatError", "Summary", "VersionChange", "add_section", "convert", "find", "read"]
 
 UNLINKED = {
     ET_REL: "a relocatable object: add the section after linking",
@@ -46,18 +58,23 @@ def add_section(
     dry_run: bool = False,
     debug_file: str | os.PathLike[str] | None = None,
     preserve_timestamps: bool = False,
+    version: int = 3,
+    per_function: bool = False,
+    hard_links: Sequence[Path] = (),
 ) -> Summary:
     """Gives a linked ELF file an SFrame section made from its call frame information; in place, or as `output`.
 
     `verify` reads the new file back with LIEF before it takes its place; `dry_run` only plans. `debug_file`: a separate debug file,
-    or a directory of them. Raises FormatError where the file cannot be read or given a section, or OSError; the target is then
-    as it was.
+    or a directory of them; `version`: of the format, 3 or 2; `per_function`: the summary tells what became of each function;
+    `hard_links`: other names of the file, which follow it. Raises FormatError where the file cannot be read or given a section, or
+    OSError; the target is then as it was.
     """
     source = Path(path)
     target = Path(output) if output is not None else source
+    separate = Path(debug_file) if debug_file is not None else None
     try:
         return _add_section(
-            source, target, verify, dry_run, Path(debug_file) if debug_file is not None else None, preserve_timestamps
+            source, target, verify, dry_run, separate, preserve_timestamps, _layout(version), per_function, hard_links
         )
     except FormatError as error:
         error.file = error.file or str(source)
@@ -65,14 +82,22 @@ def add_section(
 
 
 def _add_section(
-    source: Path, target: Path, verify: bool, dry_run: bool, debug_file: Path | None, preserve_timestamps: bool
+    source: Path,
+    target: Path,
+    verify: bool,
+    dry_run: bool,
+    debug_file: Path | None,
+    preserve_timestamps: bool,
+    layout: Layout,
+    per_function: bool,
+    hard_links: Sequence[Path],
 ) -> Summary:
     elf = open_elf(source)
     if elf.header.e_type not in (ET_EXEC, ET_DYN):
         raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
     abi = abi_of(elf)
     sources = find_sources(elf, debug_file)
-    table, coverage = convert(sources.sections, elf.executable_ranges(), abi)
+    table, coverage = _convert_sources(elf, sources, abi, layout)
     summary = Summary(
         file=str(source),
         functions=coverage.functions,
@@ -82,9 +107,12 @@ def _add_section(
         rows=len(table.row_start),
         eh_frame_bytes=sum(len(section.data) for section in sources.sections),
         eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
-        left_out={reason.value: count for reason, count in coverage.left_out.items()},
+        fates=coverage.fates(elf),
         ignored_fdes=coverage.ignored_fdes,
+        warnings=sources.warnings,
     )
+    if per_function:
+        summary.per_function = list(coverage.per_function(FunctionNames(elf)))
     if not len(table):
         summary.note = "nothing to add: " + (
             "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
@@ -94,13 +122,15 @@ def _add_section(
             summary.output = str(target)
         return summary
 
-    encoder = Encoder(table, abi)
+    encoder = Encoder(table, abi, layout)
     plan = plan_injection(elf, encoder.size_bytes)
     summary.plan = plan
     summary.section_bytes = encoder.size_bytes
     if dry_run:
         return summary
     section = memoryview(encoder.encode(plan.section_address))
+    if verify:
+        import linker.verify  # noqa: F401, PLC0415 - before there is a temporary file: an interrupted import of LIEF ends the process
 
     def write(out: BinaryIO) -> None:
         apply(plan, elf, section, out)
@@ -110,15 +140,103 @@ def _add_section(
 
     links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
     summary.output = str(target)
-    if links:
-        summary.warnings.append(f"{links} other name{'s' * (links > 1)} (hard links) of {target} keep the old file")
+    for name in hard_links:
+        relink(target, name)
+    summary.warnings += _hard_links(links - len(hard_links), target)
     return summary
+
+
+def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -> tuple[FunctionTable, Coverage]:
+    """All sections; where one that nobody asked for cannot be read, a warning, and those before it."""
+    code = elf.executable_ranges()
+    try:
+        return conversion.convert(sources.sections, code, abi, layout)
+    except FormatError as error:
+        if error.place != sources.optional:
+            raise
+        sources.warnings.append(f"{error}; not used")
+        return conversion.convert(sources.sections[:1], code, abi, layout)
 
 
 def _verify(plan: InjectionPlan, elf: ElfFile, written: Path) -> None:
     from linker.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
 
-    findings = verify(plan, elf, written)
+    _refuse(elf, verify(plan, elf, written))
+
+
+def convert(
+    path: str | os.PathLike[str],
+    version: int,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    dry_run: bool = False,
+    preserve_timestamps: bool = False,
+) -> VersionChange:
+    """Writes an ELF file's SFrame section in another version (3 or 2), in its place; in the file, or as `output`.
+
+    What the version cannot say is left out and counted. `verify` reads the new file back, also with LIEF, and compares the rules.
+    Raises FormatError where there is no section, or where the new one does not fit, or OSError; the target is then as it was.
+    """
+    source = Path(path)
+    target = Path(output) if output is not None else source
+    try:
+        return _convert(source, target, _layout(version), verify, dry_run, preserve_timestamps)
+    except FormatError as error:
+        error.file = error.file or str(source)
+        raise
+
+
+def _convert(source: Path, target: Path, layout: Layout, verify: bool, dry_run: bool, preserve_timestamps: bool) -> VersionChange:
+    elf = open_elf(source)
+    section = read_sframe(elf)
+    change = VersionChange(str(source), section.header.version, layout.version)
+    if layout.version == section.header.version:
+        if target != source and not dry_run:
+            write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
+            change.output = str(target)
+        return change
+
+    place = find_place(elf)
+    table, left_out = lower(section.table, section.abi, layout)
+    if not len(table):
+        raise elf.error(f"nothing in its SFrame section can be said in version {layout.version}")
+    exchange = plan_exchange(elf, place, Encoder(table, section.abi, layout).encode(place.address))
+    change.functions, change.rows = len(table), len(table.row_start)
+    change.section_bytes_before, change.section_bytes = place.size, exchange.size
+    change.left_out = {reason.value: count for reason, count in left_out.items()}
+    change.plan = exchange
+    if dry_run:
+        return change
+
+    def check(written: Path) -> None:
+        findings = verify_exchange(exchange, elf, written)
+        address, lost = difference(section.table, read_sframe(open_elf(written)).table)
+        if address is not None:
+            findings.append(f"another rule at {address:#x}")
+        elif lost != sum(left_out.values()):
+            findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
+        _refuse(elf, findings)
+
+    write = partial(apply_exchange, exchange, elf)
+    links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
+    change.output = str(target)
+    change.warnings += _hard_links(links, target)
+    return change
+
+
+def _refuse(elf: ElfFile, findings: list[str]) -> None:
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise elf.error(f"verification failed, nothing was changed: {findings[0]}{more}")
+
+
+def _layout(version: int) -> Layout:
+    if version not in WRITABLE:
+        raise ValueError(f"SFrame version {version} is not written, only {', '.join(map(str, WRITABLE))}")
+    return WRITABLE[version]
+
+
+def _hard_links(links: int, target: Path) -> list[str]:
+    """A warning, if there is something to warn of."""
+    return [f"{links} other name{'s' * (links > 1)} (hard links) of {target} keep the old file"] if links else []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sframegen.equations import rule_fields
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED
+from sframegen.format.words import fixed
 from sframegen.model import FdeType
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     NameAt = Callable[[int], str | None]
 
 FLAG_NAMES = {F_FDE_SORTED: "SFRAME_F_FDE_SORTED", F_FDE_FUNC_START_PCREL: "SFRAME_F_FDE_FUNC_START_PCREL"}
-FIXED, UNCHANGED = "f", "u"
+FIXED, UNCHANGED, PADDING = "f", "u", "U"
 
 
 def dump_text(section: SframeSection, name_at: NameAt | None = None) -> Iterator[str]:
@@ -33,10 +34,10 @@ def dump_text(section: SframeSection, name_at: NameAt | None = None) -> Iterator
             yield f"    CFA fixed {register} offset: {offset}\n"
     yield f"    Num FDEs: {header.num_fdes}\n    Num FREs: {header.num_fres}\n\n  Function Index :\n"
 
-    kinds = [(_attributes(kind), "[m]" if kind.mask else "", kind.mask) for kind in table.kinds]
-    rules = [_columns(rule, section.abi) for rule in table.rules]
+    rules = {fde_type: [_columns(rule, fde_type, section.abi) for rule in table.rules] for fde_type in FdeType}
+    kinds = [(_attributes(kind, section.abi), "[m]" if kind.mask else "", kind.mask, rules[kind.fde_type]) for kind in table.kinds]
     for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
-        attributes, mark, mask = kinds[table.kind[function]]
+        attributes, mark, mask, columns = kinds[table.kind[function]]
         name = name_at(start) if name_at else None
         yield (
             f"\n    func idx [{function}]: pc = {start:#x}, size = {size} bytes{attributes}{f' <{name}>' if name else ''}\n"
@@ -46,7 +47,7 @@ def dump_text(section: SframeSection, name_at: NameAt | None = None) -> Iterator
         rows = slice(table.first_row[function], table.first_row[function + 1])
         yield "".join(
             [
-                f"    {base + offset:016x}{rules[rule]}"
+                f"    {base + offset:016x}{columns[rule]}"
                 for offset, rule in zip(table.row_start[rows], table.row_rule[rows], strict=True)
             ]
         )
@@ -82,9 +83,9 @@ def _flags(flags: int) -> list[str]:
     return [*names, f"{unknown:#x}"] if unknown else names
 
 
-def _attributes(kind: Kind) -> str:
+def _attributes(kind: Kind, abi: Abi) -> str:
     letters = "S" * kind.signal + "F" * (kind.fde_type is FdeType.FLEX)
-    return (f', attr = "{letters}"' if letters else "") + (", pauth = B key" if kind.key_b else "")
+    return (f', attr = "{letters}"' if letters else "") + (", pauth = B key" if kind.key_b and abi.ra_is_signed else "")
 
 
 def _kind_fields(kind: Kind) -> dict[str, Any]:
@@ -97,19 +98,38 @@ def _kind_fields(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _columns(rule: Rule, abi: Abi) -> str:
+def _columns(rule: Rule, fde_type: FdeType, abi: Abi) -> str:
     """What stands behind a row's STARTPC, to the end of the line."""
     if rule.cfa is None:
         return "  RA undefined\n"
-    cfa = f"{_base(rule.cfa, abi)}+{rule.cfa.offset}"  # readelf's own: `sp+-4`
-    fp = _saved(rule.fp, abi)
-    ra = FIXED if abi.fixed_ra_offset else _saved(rule.ra, abi) + ("[s]" if rule.ra_signed else "")
-    return f"  {cfa:10}{fp:10}{ra:13}\n"
+    cfa, place = COLUMNS[fde_type]
+    fp = UNCHANGED if rule.fp is None else place(rule.fp, abi)
+    if rule.ra == fixed(abi.fixed_ra_offset):
+        # Between the words of CFA and FP stands one that says nothing of RA.
+        padded = rule.fp is not None and (fde_type is FdeType.FLEX or not abi.fixed_ra_offset)
+        ra = PADDING if padded else FIXED if abi.fixed_ra_offset else UNCHANGED
+    else:
+        ra = UNCHANGED if rule.ra is None else place(rule.ra, abi)
+    return f"  {cfa(rule.cfa, abi):10}{fp:10}{ra + '[s]' * rule.ra_signed:13}\n"
 
 
-def _saved(where: Where | None, abi: Abi) -> str:
-    return UNCHANGED if where is None else f"{_base(where, abi)}{where.offset:+}"
+def _default_cfa(cfa: Where, abi: Abi) -> str:
+    return f"{_base(cfa, abi)}+{cfa.offset}"  # readelf's own: `sp+-4`
+
+
+def _default_place(where: Where, abi: Abi) -> str:
+    """On the stack, or in a register (s390x, Version 2), which has its number even where it is SP or FP."""
+    return f"{_base(where, abi)}{where.offset:+}" if where.deref else f"r{where.register}"
+
+
+def _flex_place(where: Where, abi: Abi) -> str:
+    """Brackets: what is stored at a register's value + n. What is stored at CFA + n, and CFA + n itself, look the same."""
+    place = f"{_base(where, abi)}{where.offset:+}"
+    return f"({place})" if where.deref and where.register is not None else place
 
 
 def _base(where: Where, abi: Abi) -> str:
     return {None: "c", abi.sp: "sp", abi.fp: "fp"}.get(where.register, f"r{where.register}")
+
+
+COLUMNS = {FdeType.DEFAULT: (_default_cfa, _default_place), FdeType.FLEX: (_flex_place, _flex_place)}

@@ -228,7 +228,7 @@ class ElfFile:
         ranges = []
         for segment in self.segments:
             if segment.p_type == PT_LOAD and segment.p_flags & PF_X and segment.p_filesz:
-                if segment.p_vaddr + segment.p_filesz > MAX_ADDRESS:
+                if segment.p_vaddr + segment.p_filesz >= MAX_ADDRESS:
                     raise self.error(f"PT_LOAD at {segment.p_vaddr:#x} has no valid size", "program header table")
                 skip = max(0, tables - segment.p_offset)
                 if skip < segment.p_filesz:

@@ -19,8 +19,11 @@ UNSAYABLE = 1 << 30  # bytes; more than any function
 
 
 def narrow(table: FunctionTable, abi: Abi, layout: Layout) -> FunctionTable:
-    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be."""
-    flexible = [number for number, kind in enumerate(table.kinds) if kind.fde_type is FdeType.FLEX]
+    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be.
+
+    A function of PC type MASK is never cut: its rows hold in every period.
+    """
+    flexible = [number for number, kind in enumerate(table.kinds) if kind.fde_type is FdeType.FLEX and not kind.mask]
     functions = [function for number in flexible for function in _indexes(table.kind, number)]
     if not functions:
         return table

@@ -25,19 +25,34 @@ class Sources(NamedTuple):
 
     sections: list[CfiSection]
     eh_frame_hdr_bytes: int
+    optional: str  # the name of a section that is only an addition: if it cannot be read, that is a warning
+    warnings: list[str]
 
 
 def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
     """`.eh_frame` first, then `.debug_frame` of the file itself, then that of its debug file (a file, or a directory to search)."""
-    sections = [section for section in (_eh_frame(elf), _debug_frame(elf)) if section]
+    sections = [section for section in [_eh_frame(elf)] if section]
+    warnings: list[str] = []
+    optional = ""
+    try:
+        own = _debug_frame(elf)
+    except FormatError as error:
+        if not sections:
+            raise
+        own = None
+        warnings.append(f"{error}; not used")
+    if own:
+        optional = own.name if sections else ""
+        sections.append(own)
     if debug_file is not None:
         section = _debug_frame(_open_debug_file(elf, debug_file))
         if section is None:
             raise elf.error(f"{debug_file} has no .debug_frame")
         sections.append(section)
+        optional = ""
     header = elf.section(".eh_frame_hdr")
     size = header.header.sh_size if header else sum(s.p_filesz for s in elf.segments if s.p_type == PT_GNU_EH_FRAME)
-    return Sources(sections, size)
+    return Sources(sections, size, optional, warnings)
 
 
 def _cfi_section(elf: ElfFile, section: Section, *, eh: bool) -> CfiSection:

@@ -122,7 +122,7 @@ def _cfa(rule: RegisterRule, abi: Abi, residue: int | None) -> Where | Reason:
 
 def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
     """SFrame implies the caller's SP: CFA + sp_offset."""
-    if sp.kind is RuleKind.UNSPECIFIED or (sp.kind is RuleKind.OFFSET and abi.sp_is_saved):
+    if sp.kind is RuleKind.UNSPECIFIED or (abi.sp_is_saved and sp.kind in (RuleKind.OFFSET, RuleKind.REGISTER)):
         return True
     value = Where(abi.sp, 0) if sp.kind is RuleKind.SAME_VALUE else _place(sp, abi)
     by_cfa_rule = None if cfa.deref and abi.sp_offset else cfa._replace(offset=cfa.offset + abi.sp_offset)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from cfi.errors import FormatError
 from sframegen.cli import add_section, cli
+from sframegen.coverage import FunctionFates
 from sframegen.elf import open_elf
 from sframegen.section import sframe_of
 from sframegen.summary import Summary
@@ -55,7 +56,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Summary]
     return replace
 
 
-IN_PLACE = {"output": None, "verify": True, "dry_run": False, "debug_file": None, "preserve_timestamps": False}
+IN_PLACE: Call = {
+    "output": None,
+    "verify": True,
+    "dry_run": False,
+    "debug_file": None,
+    "preserve_timestamps": False,
+    "version": 3,
+    "per_function": False,
+    "hard_links": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -133,17 +143,59 @@ def test_coverage_that_is_demanded(calls: Any, arguments: tuple[str, ...], cover
     assert len(result.stderr.splitlines()) == status
 
 
-def test_details_are_sorted_by_weight(calls: Any) -> None:
-    left_out = {"a rare rule": 8, "the usual": 70}
-    calls(lambda path: summary(path, left_out=left_out, ignored_fdes={"duplicate": 3, "empty": 1}, output="new"))
-    assert run("-v", "app").stdout.splitlines()[1:] == [
-        "  1,230 of 1,234 functions covered from start to end",
-        "  left out: 70 bytes: the usual",
-        "  left out: 8 bytes: a rare rule",
-        "  ignored: 3 FDEs: duplicate",
-        "  ignored: 1 FDE: empty",
-        "  written: new",
+FATES = {
+    "covered": {"default": 345_000, "flex": 600, "outermost": 0, "signal": 0},
+    "left_out": {"a rare rule": 8, "the usual": 70},
+    "no_cfi": {"padding": 1022, "code": 300, "not code": 0},
+}
+DETAILS = [
+    "  1,230 of 1,234 functions covered from start to end",
+    "  347,000 executable bytes",
+    "  345,000  99.42 %  covered: default",
+    "      600   0.17 %  covered: flex",
+    "       70   0.02 %  left out: the usual",
+    "        8   0.00 %  left out: a rare rule",
+    "    1,022   0.29 %  no CFI: padding",
+    "      300   0.09 %  no CFI: code",
+    "  ignored: 3 FDEs: duplicate",
+    "  ignored: 1 FDE: empty",
+    "  written: new",
+]
+
+
+def test_details_tell_the_fate_of_every_byte(calls: Any) -> None:
+    calls(lambda path: summary(path, fates=FATES, ignored_fdes={"empty": 1, "duplicate": 3}, output="new"))
+    assert run("-v", "app").stdout.splitlines()[1:] == DETAILS
+    assert len(run("app").stdout.splitlines()) == 1
+
+
+def test_several_files_have_a_total(calls: Any) -> None:
+    calls(lambda path: summary(path, fates=FATES if path == "one" else {"no_cfi": {"code": 12}, "left_out": {"a rare rule": 100}}))
+    lines = run("-v", "one", "two").stdout.splitlines()
+    assert lines[lines.index("all 2 files:") + 1 :] == [
+        "  347,112 executable bytes",
+        "  345,000  99.39 %  covered: default",
+        "      600   0.17 %  covered: flex",
+        "      108   0.03 %  left out: a rare rule",
+        "       70   0.02 %  left out: the usual",
+        "    1,022   0.29 %  no CFI: padding",
+        "      312   0.09 %  no CFI: code",
     ]
+    assert not [line for line in run("one", "two").stdout.splitlines() if line.startswith("all ")]
+    assert run("-v", "-q", "one", "two").stdout == ""
+
+
+def test_per_function_is_for_json(calls: Any) -> None:
+    made = calls(
+        lambda path: summary(path, per_function=[FunctionFates(16, 8, "main", {"covered": {"default": 8}, "left_out": {}})])
+    )
+    assert run("--per-function", "app").exit_code == 2
+    assert made == []
+    document = json.loads(run("--json", "--per-function", "app").stdout)
+    assert document["per_function"] == [
+        {"start": 16, "size": 8, "name": "main", "fates": {"covered": {"default": 8}, "left_out": {}}}
+    ]
+    assert made == [("app", IN_PLACE | {"per_function": True})]
 
 
 def test_warnings_go_to_stderr_and_quiet_silences_all_but_errors(calls: Any) -> None:
@@ -186,10 +238,10 @@ def test_dry_run_prints_the_plan(calls: Any) -> None:
 
 
 def test_json_has_everything(calls: Any) -> None:
-    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),)), left_out={"reason": 78}))
+    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),)), fates=FATES))
     document = json.loads(run("--json", "app").stdout)
     assert document["plan"] == {"size": 9, "moves": [{"offset": 1, "names": [".interp"]}]}
-    assert document["left_out"] == {"reason": 78}
+    assert document["fates"] == FATES
     assert set(document) == set(Summary.__dataclass_fields__)
 
 
@@ -264,3 +316,20 @@ def test_without_call_frame_information_the_output_is_a_copy(compile_c: Compiler
     assert "nothing to add" in result.stdout
     assert (tmp_path / "new").read_bytes() == bare.read_bytes()
     assert run("--strict", "-o", tmp_path / "new", bare).exit_code == 1
+
+
+def test_hard_links_of_one_run_follow_the_file(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compile_c("int main(void) { return 0; }")
+    names = [tmp_path / name for name in ("one", "two", "three")]
+    shutil.copy(program, names[0])
+    for name in names[1:]:
+        name.hardlink_to(names[0])
+    result = run("--no-verify", *names[:2], names[0])
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 1
+    assert "1 other name (hard links)" in result.stderr
+    assert names[0].samefile(names[1])
+    assert not names[0].samefile(names[2])
+    assert names[2].read_bytes() == program.read_bytes()
+    assert sframe_of(open_elf(names[1])) is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "three", "two"]

@@ -5,15 +5,21 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import producers
 import pytest
 from click.testing import CliRunner
+from sframe_files import write_sframe_elf
 
 from cfi.errors import FormatError
-from sframegen.abi import AMD64
+from sframegen.abi import ABIS, AMD64
 from sframegen.cli import cli
 from sframegen.dump import dump_text
 from sframegen.elf import PT_GNU_SFRAME, open_elf
 from sframegen.format.decode import decode
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import WRITABLE
+from sframegen.format.words import encode_rule
+from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.section import read_sframe, sframe_of
 
 if TYPE_CHECKING:
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from peers import Compiler, Peers
+
+    from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
 
 PROGRAM = r"""
 #include <alloca.h>
@@ -38,6 +47,9 @@ __asm__(
   ".macro end name\n .cfi_endproc\n .size \\name, . - \\name\n .endm\n"
   "begin signal_frame\n .cfi_signal_frame\n nop\n .cfi_def_cfa_offset 128\n nop\n .cfi_undefined rip\n nop\n end signal_frame\n"
   "begin outermost\n .cfi_undefined rip\n nop\n end outermost\n"
+  "begin drap\n nop\n .cfi_def_cfa r10, 0\n nop\n .cfi_escape 0x10,6,2,0x76,0\n nop\n .cfi_escape 0xf,3,0x76,0x78,6\n nop\n"
+  " .cfi_def_cfa rsp, 8\n nop\n end drap\n"
+  "begin moved\n nop\n .cfi_register rip, rdx\n nop\n .cfi_register rbp, r9\n nop\n end moved\n"
   "begin wide\n nop\n .cfi_def_cfa_offset 2147483647\n nop\n .cfi_def_cfa_offset -4\n nop\n .cfi_def_cfa_offset 70000\n"
   " .cfi_offset rbp, -40000\n nop\n .fill 70000, 1, 0x90\n .cfi_def_cfa rbp, 16\n nop\n end wide\n"
   "begin one_byte\n ret\n end one_byte\n");
@@ -111,7 +123,18 @@ def test_the_programs_have_what_this_is_about(compile_c: Compiler, rare: Path) -
     source, flags = BUILDS["no-cet"]
     assert "STARTPC[m]" in dump(compile_c(source, *flags, *SFRAME, peer_binutils=True))
     text = dump(rare)
-    for piece in ('attr = "S"', "RA undefined", "sp+2147483647u", "sp+-4 ", "c-40000", "fp+16"):
+    for piece in (
+        'attr = "S"',
+        'attr = "F"',
+        "r10+0     (fp+0)    U ",
+        "(fp-8)    (fp+0)    U ",
+        "r9+0      r1+0 ",
+        "RA undefined",
+        "sp+2147483647u",
+        "sp+-4 ",
+        "c-40000",
+        "fp+16",
+    ):
         assert piece in text
 
 
@@ -210,6 +233,15 @@ def test_json_of_the_rare(rare: Path) -> None:
     assert last["rule"] == "(cfa, ra, fp) = (rbp + 16, *(cfa - 8), *(cfa - 40000))"
     assert last["cfa"] == {"base": "rbp", "offset": 16, "deref": False}
     assert last["fp"] == {"base": "cfa", "offset": -40000, "deref": True}
+    assert [functions[name]["fde_type"] for name in ("drap", "moved", "main")] == ["FLEX", "FLEX", "DEFAULT"]
+    assert [row["rule"] for row in functions["drap"]["rows"]] == [
+        "(cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)",
+        "(cfa, ra, fp) = (r10, *(cfa - 8), rbp)",
+        "(cfa, ra, fp) = (r10, *(cfa - 8), *(rbp))",
+        "(cfa, ra, fp) = (*(rbp - 8), *(cfa - 8), *(rbp))",
+        "(cfa, ra, fp) = (rsp + 8, *(cfa - 8), *(rbp))",
+    ]
+    assert functions["moved"]["rows"][-1]["ra"] == {"base": "rdx", "offset": 0, "deref": False}
 
 
 def test_json_of_several_files_is_a_list(rare: Path, tmp_path: Path) -> None:
@@ -217,6 +249,94 @@ def test_json_of_several_files_is_a_list(rare: Path, tmp_path: Path) -> None:
     assert [document["file"] for document in json.loads(dump("--json", rare, rare))] == [str(rare), str(rare)]
     assert [document["file"] for document in json.loads(dump("--json", absent, rare, status=1))] == [str(rare)]
     assert dump("--json", absent, status=1) == ""
+
+
+def shapes(abi: Abi, layout: Layout, fde_type: FdeType) -> FunctionTable:
+    """Functions of every kind, among them some without rows, with every kind of rule that an FDE of that type can say."""
+    fixed = [Where(None, offset, deref=True) if offset else None for offset in (abi.fixed_ra_offset, abi.fixed_fp_offset)]
+    registers, offsets = (abi.sp, abi.fp, 10, 20), (0, 8, -8, 4000, 1 << 20)
+    cfas = [Where(register, abi.cfa_adjustment + n, deref) for register in registers for n in offsets for deref in (False, True)]
+    places = [
+        *(Where(None, n, deref=True) for n in (-16, 0, 300)),
+        *(Where(register, n, deref) for register in registers for n in (0, -8) for deref in (False, True)),
+        None,
+    ]
+    rules = [
+        Rule(cfa, ra, fp, signed)
+        for cfa in cfas
+        for ra in {fixed[0], *places}
+        for fp in {fixed[1], *places[:: 1 + (ra != fixed[0])]}
+        for signed in ((False, True) if abi.ra_is_signed else (False,))
+    ]
+    rules = [OUTERMOST, *(rule for rule in rules if encode_rule(rule, fde_type, abi, layout) is not None)]
+    kinds = [
+        Kind(fde_type, rep_size, rep_size > 0, signal, key_b)
+        for rep_size in (0, 16)
+        for signal in ((False, True) if layout.signal else (False,))
+        for key_b in (False, True)
+    ]
+    table = FunctionTable(rules=rules, kinds=kinds)
+    for number, first in enumerate(range(0, len(rules), 9)):
+        span = range(first, min(first + 9, len(rules))) if number % 5 else range(0)
+        table.start.append(0x1000 + 64 * number)
+        table.size.append(60)
+        table.kind.append(number % len(kinds))
+        table.row_start.extend(rule - first for rule in span)
+        table.row_rule.extend(span)
+        table.first_row.append(len(table.row_start))
+    return table
+
+
+FORMS = [
+    (abi, layout, fde_type)
+    for abi in ABIS
+    for layout in WRITABLE.values()
+    for fde_type in (FdeType if layout.flex else (FdeType(0),))
+]
+
+
+@pytest.mark.parametrize(
+    ("abi", "layout", "fde_type"), FORMS, ids=lambda value: getattr(value, "name", getattr(value, "version", ""))
+)
+def test_every_shape_of_every_abi_and_version(
+    abi: Abi, layout: Layout, fde_type: FdeType, readelf: Callable[..., str], tmp_path: Path
+) -> None:
+    section = bytes(Encoder(shapes(abi, layout, fde_type), abi, layout).encode(0x200000))
+    file = write_sframe_elf(tmp_path / "file", section, abi, 0x200000)
+    ours = dump(file)
+    assert ours.splitlines() == readelf(file).splitlines()
+    assert ('attr = "F"' in ours) == (fde_type is FdeType.FLEX)
+    assert ('attr = "S' in ours) == layout.signal
+    assert ("[s]" in ours, "pauth = B key" in ours) == (abi.ra_is_signed, abi.ra_is_signed)
+
+
+FOREIGN = {
+    "aarch64": ("aarch64-linux-gnu-", (), producers.ROWS_AARCH64),
+    "aarch64-be": ("aarch64-linux-gnu-", ("-EB",), producers.ROWS_AARCH64),
+    "s390x": (
+        "s390x-linux-gnu-",
+        (),
+        producers.functions(
+            leaf="nop; .register 11, 16; nop; .register 14, 17; nop; .restore 11; .restore 14; nop",
+            frame="nop; .offset 11, -72; .offset 14, -48; .offset 15, -40; nop; .def_cfa_offset 320; nop; .def_cfa_register 11",
+            fp_alone="nop; .offset 11, -72; nop; .def_cfa 12, 320; nop",
+            outermost=".undefined 14; nop",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("machine", FOREIGN)
+def test_sections_by_gnu_s_assemblers_for_other_machines(
+    machine: str, peers: Peers, readelf: Callable[..., str], tmp_path: Path
+) -> None:
+    prefix, flags, source = FOREIGN[machine]
+    made, file = tmp_path / "made.o", tmp_path / "library"
+    subprocess.run([peers.tool(prefix + "as"), *flags, "--gsframe", "-o", made], input=source, text=True, check=True)
+    subprocess.run([peers.tool(prefix + "ld"), *flags, "-shared", "-o", file, made], check=True)
+    ours = dump(file)
+    assert "func idx [3]" in ours
+    assert ours.splitlines() == readelf(file).splitlines()
 
 
 def test_section_without_functions_is_a_header() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 from typing import TYPE_CHECKING
@@ -71,6 +72,18 @@ def test_counts_that_do_not_fit_the_header_are_in_section_header_0() -> None:
     assert [section.name for section in elf.sections] == ["", ".names"]
     assert len(elf.segments) == 1
     assert elf.executable_ranges() == [(0x1000 + 64 + 56, 0x1000 + 256)]  # no code where the header and the table are
+
+
+def test_a_segment_that_ends_behind_all_addresses_is_refused() -> None:
+    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, (1 << 64) - 120, 0, 120, 120, 0x1000)
+    with pytest.raises(FormatError, match="PT_LOAD at 0xffffffffffffff88 has no valid size"):
+        ElfFile(memoryview(header(phnum=1) + load)).executable_ranges()
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FormatError, match="not a regular file"):
+        open_elf(tmp_path / "fifo")
 
 
 def test_other_machines_are_refused() -> None:

@@ -163,7 +163,7 @@ def small_section() -> bytearray:
         (HEADER_SIZE + 22, b"\x63", "unknown data word size"),
         (HEADER_SIZE + 22, b"\x07", "unknown data word size"),
         (HEADER_SIZE + 24, b"\x00", "do not ascend"),
-        (HEADER_SIZE + 24, b"\x20", "do not ascend"),
+        (HEADER_SIZE + 24, b"\x21", "do not ascend"),
     ],
 )
 def test_what_is_unsafe_to_read_is_refused(offset: int, value: bytes, message: str) -> None:

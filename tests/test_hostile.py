@@ -11,7 +11,7 @@ import pytest
 from cfi.errors import FormatError
 from sframegen import add_section, read
 from sframegen.build import build_kind
-from sframegen.elf import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, open_elf
+from sframegen.elf import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, ElfFile, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +76,7 @@ def victim(request: pytest.FixtureRequest, compile_c: Compiler) -> bytes:
     if request.param == "eh_frame by segment":
         data[40:48] = bytes(8)  # e_shoff
         data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+        del data[max(segment.p_offset + segment.p_filesz for segment in ElfFile(memoryview(bytes(data))).segments) :]
     assert len(data) < 20_000
     return bytes(data)
 

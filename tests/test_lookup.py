@@ -8,12 +8,14 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from sframe_files import write_sframe_elf
 
-from sframegen.abi import AMD64
+from sframegen.abi import AARCH64, AMD64, S390X
 from sframegen.cli import cli
 from sframegen.elf import open_elf
 from sframegen.equations import equation, rule_fields
-from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.format.encode import Encoder
+from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.search import find, is_sorted, locate
 from sframegen.section import read_sframe
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from peers import Compiler
+
+    from sframegen.abi import Abi
 
 SOURCE = r"""
 #include <stdio.h>
@@ -67,7 +71,10 @@ def test_rule_fields_are_the_rule_in_parts() -> None:
     }
 
 
-KINDS = [Kind(), Kind(mask=True, rep_size=16), Kind(mask=True, rep_size=5), Kind(signal=True), Kind(mask=True)]
+KINDS = [
+    *(Kind(), Kind(mask=True, rep_size=16), Kind(mask=True, rep_size=5), Kind(signal=True), Kind(mask=True)),
+    Kind(FdeType.FLEX),
+]
 
 
 @st.composite
@@ -97,7 +104,10 @@ def scan(table: FunctionTable, pc: int) -> Rule | None:
     answer = None
     for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
         if start <= pc < start + size:
-            period = KINDS[table.kind[function]].rep_size or size
+            kind = KINDS[table.kind[function]]
+            period = kind.rep_size or size
+            if not table.rows(function) and kind.fde_type is FdeType.DEFAULT:
+                answer = OUTERMOST
             for offset, rule in table.rows(function):
                 if offset <= (pc - start) % period:
                     answer = rule
@@ -186,6 +196,39 @@ def test_outermost_frame(program: Path) -> None:
     result = lookup(program, "outermost")
     assert result.exit_code == 0
     assert result.stdout.endswith(" <outermost>: outermost frame: ra undefined\n")
+
+
+@pytest.mark.parametrize("fde_type", FdeType)
+def test_function_without_rows(fde_type: FdeType, tmp_path: Path) -> None:
+    """The specification: an outermost frame, if the FDE is of the default type."""
+    table = FunctionTable(kinds=[Kind(fde_type)], start=array("Q", [0x1000]), size=array("I", [16]), kind=array("H", [0]))
+    table.first_row.append(0)
+    file = write_sframe_elf(tmp_path / "file", bytes(Encoder(table, AMD64).encode(0x2000)), AMD64, 0x2000)
+    result = lookup("--json", file, "100f", "1010")
+    covered, behind = json.loads(result.stdout)["addresses"]
+    assert result.exit_code == 1
+    assert behind["rule"] is None
+    if fde_type is FdeType.FLEX:
+        assert covered["rule"] is None
+    else:
+        assert covered["rule"] == "outermost frame: ra undefined"
+        assert covered["function"] == {"start": 0x1000, "size": 16, "row_offset": None}
+    assert find(table, 0x1000) == (None if fde_type is FdeType.FLEX else OUTERMOST)
+
+
+A64 = [
+    (Rule(Where(31, 16), saved(-8), saved(-16), ra_signed=True), "(cfa, ra, fp) = (sp + 16, *(cfa - 8) signed, *(cfa - 16))"),
+    (Rule(Where(31, 0), None, None, ra_signed=True), "(cfa, ra, fp) = (sp, x30 signed, x29)"),
+]
+Z = [
+    (Rule(Where(15, 160), None, None), "(cfa, ra, fp) = (r15 + 160, r14, r11)"),
+    (Rule(Where(11, 320), Where(17, 0), Where(16, 0)), "(cfa, ra, fp) = (r11 + 320, f2, f0)"),
+]
+
+
+@pytest.mark.parametrize(("abi", "rule", "text"), [*((AARCH64, *case) for case in A64), *((S390X, *case) for case in Z)])
+def test_registers_have_the_abi_s_names(abi: Abi, rule: Rule, text: str) -> None:
+    assert equation(rule, abi) == text
 
 
 def test_address_without_a_rule_is_a_finding(program: Path) -> None:

@@ -51,7 +51,7 @@ def without_section_headers(path: Path, out: Path) -> Path:
     data = bytearray(path.read_bytes())
     struct.pack_into("<Q", data, 40, 0)  # e_shoff
     struct.pack_into("<HHH", data, 58, 0, 0, 0)  # e_shentsize, e_shnum, e_shstrndx
-    out.write_bytes(data)
+    out.write_bytes(data[: max(segment.p_offset + segment.p_filesz for segment in open_elf(path).segments)])
     out.chmod(0o755)
     return out
 
@@ -94,8 +94,10 @@ def test_compressed_debug_frame(kind: str, name: str, compile_c: Compiler, peers
 
 def test_a_compression_that_is_not_read_is_named_with_the_remedy(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     _, out = compressed("zstd", compile_c, peers, tmp_path)
-    with pytest.raises(FormatError, match="compression type 2 is not read; use objcopy --decompress-debug-sections"):
-        table_of(out)
+    [warning] = find_sources(open_elf(out)).warnings
+    assert "compression type 2 is not read; use objcopy --decompress-debug-sections" in warning
+    with pytest.raises(FormatError, match="compression type 2 is not read"):
+        find_sources(open_elf(out), out)
 
 
 @pytest.fixture
@@ -159,3 +161,23 @@ def test_a_debug_file_without_debug_frame(compile_c: Compiler) -> None:
     program = compile_c(SOURCE, "-O2", "-Wl,--build-id")
     with pytest.raises(FormatError, match=r"has no \.debug_frame"):
         table_of(program, program)
+
+
+def test_a_debug_frame_that_nobody_asked_for_is_no_obstacle(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """It only adds to .eh_frame: a warning says that it is not used."""
+    program = compile_c(MANY, "-O2", "-g", "-Wa,--gdwarf-5")
+    plain = add_section(program, output=tmp_path / "plain")
+    assert plain.warnings == []
+    framed = compile_c(MANY + '__asm__(".cfi_sections .eh_frame, .debug_frame");', "-O2", "-g")
+    section = open_elf(framed).section(".debug_frame")
+    assert section is not None
+    data = bytearray(framed.read_bytes())
+    data[section.header.sh_offset] ^= 0xFF
+    damaged, out = tmp_path / "damaged", tmp_path / "out"
+    damaged.write_bytes(data)
+    summary = add_section(damaged, output=out)
+    assert [".debug_frame+0x" in warning and "not used" in warning for warning in summary.warnings] == [True]
+    assert len(read(out).table) >= 100
+    small = tmp_path / "small"
+    subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zstd", framed, small], check=True)
+    assert "decompress-debug-sections; not used" in add_section(small, output=out).warnings[0]

@@ -146,6 +146,10 @@ S390X_RULE = CfiRule(R14, cfa(R15, 320), at(-48), at(-72), at(-40))
             S390X_RULE._replace(sp=RegisterRule(RuleKind.VAL_OFFSET, -160)),
             Rule(Where(R15, 320), Where(None, -48, deref=True), Where(None, -72, deref=True)),
         ),
+        (
+            S390X_RULE._replace(sp=RegisterRule(RuleKind.REGISTER, F0)),
+            Rule(Where(R15, 320), Where(None, -48, deref=True), Where(None, -72, deref=True)),
+        ),
         (S390X_RULE._replace(sp=RegisterRule(RuleKind.VAL_OFFSET, 0)), Reason.SP_RULE),
         (S390X_RULE._replace(cfa=cfa(R15, 324)), Reason.CFA_SCALE),
         (S390X_RULE._replace(cfa=cfa(R5, 100)), Reason.CFA_SCALE),

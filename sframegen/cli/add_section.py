@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, Run, json_list, note
+from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, by_file, json_list, note, outputs_of
+from sframegen.summary import fates_table, total_fates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,9 @@ PROGRESS_AFTER_SECONDS = 1.0
 
 @click.command(name="add-section")
 @FILES
-@click.option("-o", "--output", type=click.Path(), help="Write to this file; FILE stays as it is.")
-@click.option("--output-dir", type=click.Path(), help="Write to files of the same names in this directory.")
+@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
+@OUTPUT
+@OUTPUT_DIR
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
 @click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF: faster.")
@@ -35,14 +36,16 @@ PROGRESS_AFTER_SECONDS = 1.0
     type=click.Path(),
     help="Separate debug file, or a directory of them, for code on which FILE's .eh_frame is silent.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say what was left out, and why.")
+@click.option("-v", "--verbose", is_flag=True, help="Say what became of all executable bytes, and what was left out.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--per-function", is_flag=True, help="With --json: what became of each function's code, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
 @click.pass_context
 def command(
     ctx: click.Context,
     files: tuple[str, ...],
     *,
+    version: str,
     output: str | None,
     output_dir: str | None,
     preserve_timestamps: bool,
@@ -53,6 +56,7 @@ def command(
     debug_file: str | None,
     verbose: bool,
     quiet: bool,
+    per_function: bool,
     as_json: bool,
 ) -> None:
     """Give each FILE an SFrame section, made from the call frame information that it has.
@@ -60,10 +64,13 @@ def command(
     Code and data stay at their addresses, byte for byte; the section goes to the end. A FILE is replaced only when the new one is
     complete and verified. One without call frame information stays as it is, and -o or --output-dir gets a copy.
     """
-    outputs = _outputs(files, output, output_dir)
+    outputs = outputs_of(files, output, output_dir)
+    if per_function and not as_json:
+        raise click.UsageError("--per-function needs --json")
     run = Run()
     summaries: list[Summary] = []
-    for path in _progress(files, lines=not (quiet or as_json)):
+    links = by_file(files) if output is None and output_dir is None else {file: [] for file in files}
+    for path in _progress(tuple(links), lines=not (quiet or as_json)):
         with run.file(path):
             if output_dir is not None and not dry_run:
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
@@ -74,6 +81,9 @@ def command(
                 dry_run=dry_run,
                 debug_file=Path(debug_file) if debug_file else None,
                 preserve_timestamps=preserve_timestamps,
+                version=int(version),
+                per_function=per_function,
+                hard_links=links[path],
             )
             summaries.append(summary)
             if not quiet:
@@ -82,25 +92,11 @@ def command(
                 if not as_json:
                     _print(summary, verbose=verbose, plan=dry_run)
             _judge(run, summary, strict=strict, min_coverage=min_coverage)
+    if verbose and not (quiet or as_json) and len(summaries) > 1:
+        click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
     if as_json:
         sys.stdout.writelines(json_list((iter([json.dumps(s.to_json())]) for s in summaries), several=len(files) > 1))
     ctx.exit(run.status)
-
-
-def _outputs(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
-    """Where each file's result goes; a file that is not in it is changed in place."""
-    if output is not None and output_dir is not None:
-        raise click.UsageError("-o and --output-dir exclude each other")
-    if output is not None:
-        if len(files) > 1:
-            raise click.UsageError("-o takes one FILE; --output-dir takes several")
-        return {files[0]: Path(output)}
-    if output_dir is None:
-        return {}
-    name, times = Counter(Path(file).name for file in files).most_common(1)[0]
-    if times > 1:
-        raise click.UsageError(f"{times} FILEs are named {name}: they cannot go into one --output-dir")
-    return {file: Path(output_dir, Path(file).name) for file in files}
 
 
 def _print(summary: Summary, *, verbose: bool, plan: bool) -> None:

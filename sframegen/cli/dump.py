@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bool) -> None:
     """Print the SFrame section of each FILE, line for line as `readelf --sframe` of GNU binutils 2.47 does.
 
+    Version 1, which that one does not read, has the same form.
+
     \b
-    CFA, FP, RA   where they are: sp, fp, a register, or c for the CFA, plus an offset
+    CFA, FP, RA   where they are: sp, fp, a register, or c for the CFA, plus an offset; (fp-8): what is stored there
     u             unchanged: still in its register
     f             at the offset from the CFA that the ABI fixes
+    U             as u or f: the row says FP and passes over RA
+    [s]           the return address is signed
     [m]           rows repeat, STARTPC is the offset in the repeated block
     attr          S: signal frame, F: flexible rules
     """  # noqa: D301 - click's mark for text that keeps its lines

@@ -9,7 +9,7 @@ from sframegen.cli.output import Run
 from sframegen.elf import open_elf
 from sframegen.equations import rule_fields
 from sframegen.names import FunctionNames
-from sframegen.search import is_sorted, locate
+from sframegen.search import is_sorted, locate, rule_at
 from sframegen.section import read_sframe
 
 if TYPE_CHECKING:
@@ -53,12 +53,14 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
 
 
 def _answer(section: SframeSection, address: int) -> dict[str, Any]:
-    """The function and row at an address; `rule` None where nothing covers it."""
+    """The function, row and rule at an address; `rule` None where there is none, `row_offset` None for a function without rows."""
     table = section.table
     place = locate(table, address)
-    if place is None:
+    rule = None if place is None else rule_at(table, place)
+    if place is None or rule is None:
         return {"rule": None}
     function, row = place
-    fields = {"start": table.start[function], "size": table.size[function], "row_offset": table.row_start[row]}
+    row_offset = None if row is None else table.row_start[row]
+    fields = {"start": table.start[function], "size": table.size[function], "row_offset": row_offset}
     kind = table.kinds[table.kind[function]]
-    return rule_fields(table.rules[table.row_rule[row]], section.abi) | {"function": fields, "signal": kind.signal}
+    return rule_fields(rule, section.abi) | {"function": fields, "signal": kind.signal}

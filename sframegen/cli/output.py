@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from cfi.errors import FormatError
+from sframegen.format.layouts import WRITABLE
 from sframegen.names import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+
+
+OUTPUT = click.option("-o", "--output", type=click.Path(), help="Write to this file; FILE stays as it is.")
+OUTPUT_DIR = click.option("--output-dir", type=click.Path(), help="Write to files of the same names in this directory.")
+VERSIONS = click.Choice([str(version) for version in sorted(WRITABLE, reverse=True)])
 
 
 class Run:
@@ -45,6 +53,39 @@ def note(message: str) -> None:
     """One line on stderr."""
     sys.stdout.flush()
     click.echo(f"sframegen: {printable(message)}", err=True)
+
+
+def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
+    """Where each file's result goes; a file that is not in it is changed in place."""
+    if output is not None and output_dir is not None:
+        raise click.UsageError("-o and --output-dir exclude each other")
+    if output is not None:
+        if len(files) > 1:
+            raise click.UsageError("-o takes one FILE; --output-dir takes several")
+        return {files[0]: Path(output)}
+    if output_dir is None:
+        return {}
+    name, times = Counter(Path(file).name for file in files).most_common(1)[0]
+    if times > 1:
+        raise click.UsageError(f"{times} FILEs are named {name}: they cannot go into one --output-dir")
+    return {file: Path(output_dir, Path(file).name) for file in files}
+
+
+def by_file(files: tuple[str, ...]) -> dict[str, list[Path]]:
+    """Each file once, by the first of its names, with the hard links among the others. What cannot be looked at stays by itself."""
+    groups: dict[object, list[str]] = {}
+    for file in files:
+        try:
+            status = Path(file).stat()
+            groups.setdefault((status.st_dev, status.st_ino), []).append(file)
+        except OSError:
+            groups.setdefault(file, []).append(file)
+    found = {}
+    for first, *others in groups.values():
+        names = {Path(other).resolve(): None for other in others}
+        names.pop(Path(first).resolve(), None)
+        found[first] = list(names)
+    return found
 
 
 def json_list(documents: Iterator[Iterator[str]], *, several: bool) -> Iterator[str]:

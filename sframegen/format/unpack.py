@@ -143,6 +143,7 @@ def rows(
             return
         width = 1 << kind
         before = -1
+        # A row at the very end holds nowhere: GNU as 2.47 writes one for a directive behind a function's last instruction.
         limit = size[function]
         if attribute[function * 3] & 0x10:  # PC type MASK: offsets repeat with rep_size
             limit = attribute[function * 3 + 2]
@@ -152,7 +153,7 @@ def rows(
                 fault[1] = pos
                 return
             value = get(data, pos, width, big)
-            if value <= before or (before < 0 and value != 0) or value >= limit:
+            if value <= before or (before < 0 and value != 0) or value > limit:
                 fault[0] = 5
                 fault[1] = pos
                 return

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sframegen import api
+from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, note, outputs_of
+
+if TYPE_CHECKING:
+    from sframegen.versions import VersionChange
+
+
+@click.command(name="convert")
+@FILES
+@click.option("--format", "version", type=VERSIONS, required=True, help="The SFrame version to write.")
+@OUTPUT
+@OUTPUT_DIR
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
+@click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back and compare the rules: faster.")
+@click.option("-v", "--verbose", is_flag=True, help="Say what was left out, and why.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    files: tuple[str, ...],
+    *,
+    version: str,
+    output: str | None,
+    output_dir: str | None,
+    preserve_timestamps: bool,
+    dry_run: bool,
+    no_verify: bool,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Write the SFrame section of each FILE in another version, in its place.
+
+    Versions 1, 2 and 3 are read, whoever wrote the section. What the new version cannot say is left out and counted, as flexible
+    rules and signal frames in version 2. A FILE is refused if the new section does not fit into the place of the old one; it is
+    replaced only when the new one is complete and verified. One that has the version already stays as it is, and -o or
+    --output-dir gets a copy.
+    """
+    outputs = outputs_of(files, output, output_dir)
+    run = Run()
+    changes: list[VersionChange] = []
+    for path in files:
+        with run.file(path):
+            if output_dir is not None and not dry_run:
+                Path(output_dir).mkdir(parents=True, exist_ok=True)
+            change = api.convert(
+                path,
+                int(version),
+                output=outputs.get(path),
+                verify=not no_verify,
+                dry_run=dry_run,
+                preserve_timestamps=preserve_timestamps,
+            )
+            changes.append(change)
+            if not quiet:
+                for warning in change.warnings:
+                    note(f"{path}: warning: {warning}")
+                if not as_json:
+                    lines = [
+                        change.one_line(),
+                        *(change.details() if verbose else []),
+                        *([str(change.plan)] if dry_run and change.plan else []),
+                    ]
+                    click.echo("\n".join(lines))
+    if as_json:
+        sys.stdout.writelines(json_list((iter([json.dumps(c.to_json())]) for c in changes), several=len(files) > 1))
+    ctx.exit(run.status)

@@ -1,0 +1,143 @@
+"""A decoded section's functions for another version: what it cannot say is left out as ranges of code, counted by reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby, islice
+from operator import eq
+from typing import TYPE_CHECKING
+
+from sframegen.flexible import narrow
+from sframegen.format.records import MAX_FUNCTION_ROWS
+from sframegen.format.words import encode_rule
+from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind
+from sframegen.search import is_sorted
+from sframegen.translate import Reason, unsaid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
+
+    Row = tuple[int, int]  # offset from the function's start, rule
+
+ADDRESSES = 1 << 64
+
+
+def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
+    """(functions that the version can say, bytes of code left out by reason).
+
+    At each address stays what a search finds in `table`, its functions sorted: so what lies behind the start of the next function
+    goes, and of several at one start the last stays. Rows that repeat the one before are dropped.
+    """
+    lowered = _Lowered(table, abi, layout)
+    for function, start, end in ranges(table):
+        lowered.add(function, start, end)
+    return narrow(lowered.out, abi, layout), dict(lowered.lost)
+
+
+def ranges(table: FunctionTable) -> Iterator[tuple[int, int, int]]:
+    """(function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
+    order: Sequence[int] = range(len(table))
+    if not is_sorted(table):
+        order = sorted(order, key=table.start.__getitem__)
+    following = [*(table.start[function] for function in order[1:]), ADDRESSES]
+    for function, limit in zip(order, following, strict=False):
+        start = table.start[function]
+        end = min(start + table.size[function], limit)
+        if start < end:
+            yield function, start, end
+
+
+class _Lowered:
+    """Takes functions in the order of their addresses."""
+
+    def __init__(self, table: FunctionTable, abi: Abi, layout: Layout) -> None:
+        self.table = table
+        self.layout = layout
+        self.out = FunctionTable(rules=[*table.rules, OUTERMOST])
+        self.lost: Counter[Reason] = Counter()
+        self.kinds: dict[Kind, int] = {}
+        self.reasons = [unsaid(rule, abi, layout) for rule in self.out.rules]
+        self.flex = [encode_rule(rule, FdeType.DEFAULT, abi, layout) is None for rule in self.out.rules]
+        self.not_default = {number for number, flex in enumerate(self.flex) if flex}
+
+    def add(self, function: int, start: int, end: int) -> None:
+        kind = self.table.kinds[self.table.kind[function]]
+        if kind.signal > self.layout.signal:
+            self.lost[Reason.SIGNAL] += end - start
+            return
+        if self._copy(function, kind, start, end):
+            return
+        rows = self._rows(function, end - start)
+        if not rows:
+            if kind.fde_type is FdeType.DEFAULT:  # an outermost frame, in words that every consumer reads
+                self._emit(kind._replace(mask=False, rep_size=0), [(0, len(self.table.rules))], start, end)
+        elif kind.mask:
+            reason = next(filter(None, (self.reasons[rule] for _, rule in rows)), None)
+            if reason is None:
+                self._emit(kind, rows, start, end)
+            else:
+                self.lost[reason] += end - start
+        else:
+            self._add_ranges(kind._replace(rep_size=0), rows, start, end)
+
+    def _copy(self, function: int, kind: Kind, start: int, end: int) -> bool:
+        """Most functions stay as they are, and there are many: whether this one did."""
+        span = slice(self.table.first_row[function], self.table.first_row[function + 1])
+        offsets, rules = self.table.row_start[span], self.table.row_rule[span]
+        if not 0 < len(rules) <= MAX_FUNCTION_ROWS or kind.mask or offsets[-1] >= end - start:
+            return False
+        if not self.not_default.isdisjoint(rules) or any(map(eq, rules, islice(rules, 1, None))):
+            return False
+        out = self.out
+        out.start.append(start)
+        out.size.append(end - start)
+        out.kind.append(self._kind(kind._replace(fde_type=FdeType.DEFAULT, rep_size=0)))
+        out.row_start += offsets
+        out.row_rule += rules
+        out.first_row.append(len(out.row_start))
+        return True
+
+    def _rows(self, function: int, size: int) -> list[Row]:
+        """What holds in the function's first `size` bytes; a row of PC type MASK holds in all of them."""
+        span = slice(self.table.first_row[function], self.table.first_row[function + 1])
+        rows: list[Row] = []
+        for offset, rule in zip(self.table.row_start[span], self.table.row_rule[span], strict=True):
+            if offset < size and not (rows and rows[-1][1] == rule):
+                rows.append((offset, rule))
+        return rows
+
+    def _add_ranges(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
+        """The function cut where what can be said begins and ends."""
+        groups = [(reason, list(group)) for reason, group in groupby(rows, lambda row: self.reasons[row[1]])]
+        limits = [start + group[0][0] for _, group in groups[1:]] + [end]
+        for (reason, group), limit in zip(groups, limits, strict=True):
+            if reason is not None:
+                self.lost[reason] += limit - start - group[0][0]
+                continue
+            for first in range(0, len(group), MAX_FUNCTION_ROWS):
+                behind = group[first + MAX_FUNCTION_ROWS : first + MAX_FUNCTION_ROWS + 1]
+                part = group[first : first + MAX_FUNCTION_ROWS]
+                self._emit(kind, part, start + part[0][0], start + behind[0][0] if behind else limit)
+
+    def _emit(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
+        """`rows` count from where the first of them begins."""
+        fde_type = FdeType(any(self.flex[rule] for _, rule in rows))
+        out = self.out
+        base = rows[0][0]
+        out.start.append(start)
+        out.size.append(end - start)
+        out.kind.append(self._kind(kind._replace(fde_type=fde_type)))
+        out.row_start.extend(offset - base for offset, _ in rows)
+        out.row_rule.extend(rule for _, rule in rows)
+        out.first_row.append(len(out.row_start))
+
+    def _kind(self, kind: Kind) -> int:
+        """Its number in `kinds`, where both FDE types of each stand: `narrow` changes one into the other."""
+        if kind not in self.kinds:
+            for fde_type in FdeType:
+                self.kinds[kind._replace(fde_type=fde_type)] = len(self.kinds)
+                self.out.kinds.append(kind._replace(fde_type=fde_type))
+        return self.kinds[kind]

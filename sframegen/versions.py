@@ -1,0 +1,45 @@
+"""What one run of convert did to one file's section, in numbers and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sframegen.names import printable
+
+
+@dataclass
+class VersionChange:
+    """Sizes and code in bytes."""
+
+    file: str
+    from_version: int
+    to_version: int
+    output: str = ""  # the path written, "" if none
+    functions: int = 0
+    rows: int = 0
+    section_bytes_before: int = 0
+    section_bytes: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
+    plan: object | None = None  # an Exchange
+    warnings: list[str] = field(default_factory=list)
+
+    def one_line(self) -> str:
+        file = printable(self.file)
+        if self.from_version == self.to_version:
+            return f"{file}: SFrame version {self.to_version} already"
+        line = (
+            f"{file}: SFrame version {self.from_version} -> {self.to_version}, {self.functions:,} functions, {self.rows:,} rows; "
+            f".sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
+        )
+        lost = sum(self.left_out.values())
+        return f"{line}; {lost:,} bytes of code left out" if lost else line
+
+    def details(self) -> list[str]:
+        """Lines that say what was left out, and why; most first."""
+        reasons = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
+        lines = [f"  left out: {size:,} bytes: {reason}" for reason, size in reasons]
+        return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))
