@@ -5,13 +5,15 @@ from typing import cast
 
 import pytest
 from oracles import cfi_text, compare, libsframe, rules, sframe_text
-from oracles.cfi_text import AMBIGUOUS, SILENT, CfiRow
+from oracles.cfi_text import AMBIGUOUS, SILENT, CfiRow, Kind
 from oracles.compare import Verdict, judge, judge_readings
+from oracles.expressions import CFA, Value, evaluate
 from oracles.rules import CONFLICT, NOTHING, OUTERMOST, Interner, OracleError, Ranges, Rule
 
 AMD64 = rules.ABIS[62]
 PLAIN = Rule("sp+8", "same", "c-8", signal=False)
 R16 = PLAIN._replace(cfa="sp+16")
+RSP_160_STORED = "DW_OP_breg7 (rsp): 160; DW_OP_deref"
 
 
 @pytest.mark.parametrize(
@@ -24,9 +26,9 @@ R16 = PLAIN._replace(cfa="sp+16")
         (CfiRow(PLAIN, ""), OUTERMOST, Verdict.WRONG),
         (CfiRow(PLAIN, ""), None, Verdict.MISSING),
         (CfiRow(OUTERMOST, ""), OUTERMOST, Verdict.EQUAL),
-        (CfiRow(R16, "CFA expression"), None, Verdict.INEXPRESSIBLE),
-        (CfiRow(R16, "CFA expression"), R16, Verdict.EQUAL),
-        (CfiRow(R16, "CFA expression"), PLAIN, Verdict.WRONG),
+        (CfiRow(R16, "CFA base"), None, Verdict.MISSING),
+        (CfiRow(R16, "CFA base"), R16, Verdict.EQUAL),
+        (CfiRow(R16, "CFA base"), PLAIN, Verdict.WRONG),
         (CfiRow(None, "SP rule"), PLAIN, Verdict.WRONG),
         (CfiRow(None, "SP rule"), None, Verdict.INEXPRESSIBLE),
         (AMBIGUOUS, PLAIN, Verdict.AMBIGUOUS),
@@ -106,6 +108,20 @@ def test_an_unknown_sframe_row_is_refused(text: str) -> None:
         sframe_text.parse_row(text, "c-8", signal=False)
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("  sp+8      u         f            ", ("sp+8", "same", "c-8", True)),
+        ("  sp+2147483647c-2147483640(r10+2147483640)", ("sp+2147483647", "c-2147483640", "(r10+2147483640)", True)),
+        ("  sp+-2147483648u         f            ", ("sp-2147483648", "same", "c-8", True)),
+        ("  sp+8      c-16      U[s]         ", ("sp+8", "c-16", "c-8", True, "B")),
+        ("  RA undefined", ("", "", "undefined", False)),
+    ],
+)
+def test_sframe_rows(text: str, rule: tuple[str, str, str, bool] | tuple[str, str, str, bool, str]) -> None:
+    assert sframe_text.parse_row(text, "c-8", signal=True, key="B") == Rule(*rule)
+
+
 class LibsframeThatReads:
     """Finds a rule by PC."""
 
@@ -134,35 +150,80 @@ def test_libsframe_is_judged_at_the_first_and_last_byte_of_a_row(found: dict[int
     assert report.bytes == Counter({Verdict.EQUAL: 5}) + Counter({verdict: 5})
 
 
-def test_readers_that_disagree_about_a_flexible_rule_are_not_equal() -> None:
-    row = CfiRow(R16, "CFA expression")
+def test_the_gravest_verdict_of_all_readers_counts() -> None:
+    row = CfiRow(R16, "CFA base")
     assert judge_readings(row, [R16, R16, R16]) is Verdict.EQUAL
-    assert judge_readings(row, [R16, R16, None]) is Verdict.WRONG
-    assert judge_readings(row, [None, None, None]) is Verdict.INEXPRESSIBLE
+    assert judge_readings(row, [R16, R16, None]) is Verdict.MISSING
+    assert judge_readings(row, [None, R16, PLAIN]) is Verdict.WRONG
 
 
 @pytest.mark.parametrize(
-    ("cells", "rule", "reason"),
+    ("text", "value"),
     [
-        ({"CFA": "rsp-8", "ra": "c-8"}, ("sp-8", "same", "c-8"), ""),
-        ({"CFA": "rbp+16", "rbp": "c+16", "ra": "c-8"}, ("fp+16", "c+16", "c-8"), ""),
-        ({"CFA": "rbp+16", "rbp": "s", "rsp": "v+0", "ra": "c-8"}, ("fp+16", "same", "c-8"), ""),
-        ({"CFA": "rsp+8", "rbp": "v-16", "ra": "c-8"}, ("sp+8", "v-16", "c-8"), "FP rule"),
-        ({"CFA": "rsp+8", "rbp": "r99", "ra": "c-8"}, ("sp+8", "r99+0", "c-8"), "FP rule"),
-        ({"CFA": "rip+8", "ra": "c-8"}, ("r16+8", "same", "c-8"), "CFA base register"),
-        ({"CFA": "r99+8", "ra": "c-8"}, ("r99+8", "same", "c-8"), "CFA base register"),
-        ({"CFA": "rsp+2147483647", "ra": "c-8"}, ("sp+2147483647", "same", "c-8"), ""),
-        ({"CFA": "rsp+2147483648", "ra": "c-8"}, None, "offset of more than 32 bits"),
-        ({"CFA": "rsp+8", "rsp": "c+32", "ra": "c-8"}, None, "SP rule"),
-        ({"ra": "c-8"}, None, "no CFA rule"),
+        ("DW_OP_breg7 (rsp): 8", Value(7, 8)),
+        ("DW_OP_breg15: -8", Value(15, -8)),
+        ("DW_OP_bregx: 80 (xmm29) -8; DW_OP_nop", Value(80, -8)),
+        ("DW_OP_breg7 (rsp): 8; DW_OP_deref", Value(7, 8, stored=True)),
+        ("DW_OP_breg7 (rsp): 8; DW_OP_deref; DW_OP_deref", None),
+        ("DW_OP_breg7 (rsp): 8; DW_OP_deref; DW_OP_plus_uconst: 8", None),
+        ("DW_OP_breg7 (rsp): 8; DW_OP_plus_uconst: 300; DW_OP_deref", Value(7, 308, stored=True)),
+        ("DW_OP_lit31; DW_OP_breg7 (rsp): 8; DW_OP_plus", Value(7, 39)),
+        ("DW_OP_breg7 (rsp): 8; DW_OP_consts: -7; DW_OP_minus", Value(7, 15)),
+        ("DW_OP_const1u: 200; DW_OP_breg7 (rsp): 8; DW_OP_minus", None),
+        ("DW_OP_breg7 (rsp): 8; DW_OP_breg6 (rbp): 8; DW_OP_plus", None),
+        ("DW_OP_breg7 (rsp): 8; DW_OP_breg6 (rbp): 8; DW_OP_swap; DW_OP_drop", Value(6, 8)),
+        ("DW_OP_const2u: 513; DW_OP_dup; DW_OP_mul; DW_OP_breg7 (rsp): 0; DW_OP_plus", Value(7, 513 * 513)),
+        ("DW_OP_const8u: 18446744073709551615; DW_OP_breg7 (rsp): 0; DW_OP_plus", Value(7, -1)),
+        ("DW_OP_lit3; DW_OP_lit1; DW_OP_shl; DW_OP_breg7 (rsp): 0; DW_OP_plus", Value(7, 6)),
+        ("DW_OP_plus_uconst: 16", Value(CFA, 16)),
+        ("DW_OP_deref", Value(CFA, 0, stored=True)),
+        ("DW_OP_drop; DW_OP_plus", None),
+        ("DW_OP_drop", None),
+        ("DW_OP_call_frame_cfa", None),
+        ("(User defined location op 0xf9)", None),
     ],
 )
-def test_translate(cells: dict[str, str], rule: tuple[str, str, str] | None, reason: str) -> None:
+def test_evaluate(text: str, value: Value | None) -> None:
+    assert evaluate(text, Value(CFA, 0)) == value
+
+
+@pytest.mark.parametrize(
+    ("cells", "note", "rule", "reason"),
+    [
+        ({"CFA": "rsp-8", "ra": "c-8"}, {}, ("sp-8", "same", "c-8"), ""),
+        ({"CFA": "rbp+16", "rbp": "c+16", "ra": "c-8"}, {}, ("fp+16", "c+16", "c-8"), ""),
+        ({"CFA": "rbp+16", "rbp": "s", "rsp": "v+0", "ra": "c-8"}, {}, ("fp+16", "same", "c-8"), ""),
+        ({"CFA": "rsp+8", "rbp": "v-16", "ra": "c-8"}, {}, None, "FP rule"),
+        ({"CFA": "rsp+8", "rbp": "r15", "ra": "c-8"}, {}, ("sp+8", "r15+0", "c-8"), "FP in a register or elsewhere"),
+        ({"CFA": "rip+8", "ra": "c-8"}, {}, None, "base register"),
+        ({"CFA": "r99+8", "ra": "c-8"}, {}, None, "base register"),
+        ({"CFA": "fs.base+8", "ra": "c-8"}, {}, None, "base register"),
+        ({"CFA": "rsp+8", "rbp": "r16 (rip)", "ra": "c-8"}, {}, None, "base register"),
+        ({"CFA": "rsp+2147483647", "ra": "c-8"}, {}, ("sp+2147483647", "same", "c-8"), ""),
+        ({"CFA": "rsp+2147483648", "ra": "c-8"}, {}, None, "offset of more than 32 bits"),
+        ({"CFA": "rsp+8", "rsp": "c+32", "ra": "c-8"}, {}, None, "SP rule"),
+        ({"CFA": "rsp+8", "rsp": "r8 (r8)", "ra": "c-8"}, {}, None, "SP rule"),
+        ({"CFA": "rsp+0", "rsp": "s", "ra": "c-8"}, {}, ("sp+0", "same", "c-8"), ""),
+        ({"CFA": "rdi+0", "rsp": "r5 (rdi)", "ra": "c-8"}, {}, ("r5+0", "same", "c-8"), "CFA base"),
+        (
+            {"CFA": "exp", "rsp": "exp", "ra": "exp"},
+            {CFA: RSP_160_STORED, 7: "DW_OP_breg7 (rsp): 160", 16: "DW_OP_breg7 (rsp): 168"},
+            ("(sp+160)", "same", "(sp+168)"),
+            "CFA base",
+        ),
+        ({"CFA": "exp", "rsp": "exp", "ra": "c-8"}, {CFA: RSP_160_STORED, 7: "DW_OP_breg7 (rsp): 168"}, None, "SP rule"),
+        ({"CFA": "exp", "ra": "exp"}, {CFA: RSP_160_STORED, 16: RSP_160_STORED}, None, "RA rule"),
+        ({"CFA": "rsp+8", "ra": "u"}, {}, None, "RA rule"),
+        ({"CFA": "rsp+8", "ra": "u"}, {16: cfi_text.UNDEFINED}, ("", "", "undefined"), ""),
+        ({"ra": "c-8"}, {}, None, "no CFA rule"),
+    ],
+)
+def test_translate(cells: dict[str, str], note: dict[int, str], rule: tuple[str, str, str] | None, reason: str) -> None:
     expected = Rule(*rule, signal=False) if rule else None
-    assert cfi_text.translate(AMD64, cells, {}, signal=False) == CfiRow(expected, reason)
+    assert cfi_text.translate(AMD64, cells, note, Kind(16)) == CfiRow(expected, reason)
 
 
 @pytest.mark.parametrize("cells", [{"CFA": "new", "ra": "c-8"}, {"CFA": "rsp+8", "rbp": "new", "ra": "c-8"}])
 def test_an_unknown_cell_is_refused(cells: dict[str, str]) -> None:
     with pytest.raises(OracleError, match=r"unknown .* rule: 'new'"):
-        cfi_text.translate(AMD64, cells, {}, signal=False)
+        cfi_text.translate(AMD64, cells, {}, Kind(16))

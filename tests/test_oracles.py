@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from cfi_programs import TARGETS
 from oracles import cfi_text, compare, files, libsframe, rules, sframe_text
 from oracles.compare import Verdict
 from oracles.rules import NOTHING, OUTERMOST, Interner, OracleError, Rule
@@ -101,10 +102,131 @@ _start: .cfi_startproc
 other:  .cfi_startproc
         .cfi_escape 0x0f, 5, 0x77, 8, 6, 0x23, 8                        # CFA is breg7+8, deref, plus_uconst 8
         nop                                                             # CFA expression
+        .cfi_def_cfa rsp, 8
         .cfi_escape 0x16, 7, 2, 0x77, 0                                 # rsp is the value of breg7+0
         nop                                                             # SP rule
+        .cfi_escape 0x16, 7, 2, 0x77, 8                                 # rsp is the value of breg7+8
+        nop                                                             # sp+8 same c-8
+        .cfi_val_offset rbp, 8
+        nop                                                             # FP rule
+        .cfi_restore rbp
+        .cfi_val_offset rip, 8
+        nop                                                             # RA rule
+        .cfi_same_value rip
+        nop                                                             # RA rule
+        .cfi_window_save
+        .cfi_offset rip, -8
+        nop                                                             # RA signature
+        .cfi_endproc
+third:  .cfi_startproc
+        .cfi_return_column rbx
+        nop                                                             # RA column
         .cfi_endproc
 """
+
+
+AARCH64 = """
+first:  .cfi_startproc
+        nop                                                             # sp+0 same same
+        .cfi_def_cfa_offset 32
+        .cfi_offset x29, -32
+        .cfi_offset x30, -24
+        nop                                                             # sp+32 c-32 c-24
+        .cfi_negate_ra_state
+        nop                                                             # sp+32 c-32 c-24 key A
+        .cfi_remember_state
+        .cfi_def_cfa x29, 32
+        nop                                                             # fp+32 c-32 c-24 key A
+        .cfi_negate_ra_state
+        .cfi_restore x30
+        .cfi_restore x29
+        .cfi_def_cfa sp, 0
+        nop                                                             # sp+0 same same
+        .cfi_undefined x30
+        nop                                                             # outermost
+        .cfi_restore_state
+        nop                                                             # sp+32 c-32 c-24 key A
+        .cfi_endproc
+second: .cfi_startproc
+        .cfi_b_key_frame
+        .cfi_signal_frame
+        nop                                                             # sp+0 same same signal
+        .cfi_negate_ra_state
+        nop                                                             # sp+0 same same signal key B
+        .cfi_offset x30, -8
+        nop                                                             # sp+0 same c-8 signal key B
+        .cfi_endproc
+"""
+AARCH64_FLEXIBLE = """
+first:  .cfi_startproc
+        .cfi_offset x29, -16
+        nop                                                             # FP without RA
+        .cfi_register x30, x9
+        nop                                                             # RA in a register or elsewhere
+        .cfi_offset x30, 0
+        nop                                                             # RA in a register or elsewhere
+        .cfi_offset x30, -8
+        .cfi_register x29, x3
+        nop                                                             # FP in a register or elsewhere
+        .cfi_def_cfa x5, 8
+        nop                                                             # CFA base
+        .cfi_register x29, 70
+        nop                                                             # base register
+        .cfi_def_cfa 99, 8
+        nop                                                             # base register
+        .cfi_def_cfa x5, 8
+        .cfi_undefined x29
+        nop                                                             # FP rule
+        .cfi_restore x29
+        .cfi_negate_ra_state_with_pc
+        nop                                                             # RA signature
+        .cfi_negate_ra_state
+        nop                                                             # RA signature
+        .cfi_negate_ra_state_with_pc
+        .cfi_def_cfa sp, 8
+        nop                                                             # sp+8 c-16 c-8 key A
+        .cfi_endproc
+"""
+S390X = """
+first:  .cfi_startproc
+        nop                                                             # sp+160 same same
+        .cfi_offset %r15, -40
+        .cfi_offset %r11, -72
+        nop                                                             # sp+160 c-72 same
+        .cfi_offset %r14, -48
+        nop                                                             # sp+160 c-72 c-48
+        .cfi_def_cfa %r11, 4000
+        nop                                                             # fp+4000 c-72 c-48
+        .cfi_register %r14, %f0
+        .cfi_register %r11, %f1
+        .cfi_register %r15, %f4
+        nop                                                             # fp+4000 r20+0 r16+0
+        .cfi_undefined %r14
+        nop                                                             # outermost
+        .cfi_endproc
+second: .cfi_startproc
+        .cfi_signal_frame
+        .cfi_val_offset %r15, -160
+        nop                                                             # sp+160 same same signal
+        .cfi_def_cfa %r5, 8
+        nop                                                             # r5+8 same same signal
+        .cfi_endproc
+"""
+S390X_INEXPRESSIBLE = """
+first:  .cfi_startproc
+        .cfi_def_cfa_offset 164
+        nop                                                             # CFA offset
+        .cfi_def_cfa_offset 168
+        .cfi_val_offset %r15, -152
+        nop                                                             # SP rule
+        .cfi_same_value %r15
+        nop                                                             # SP rule
+        .cfi_def_cfa_offset 160
+        nop                                                             # sp+160 same same
+        .cfi_endproc
+"""
+CROSS = {"AArch64": (AARCH64, "arm64"), "AArch64 big-endian": (AARCH64, "arm64-be"), "s390x": (S390X, "s390x")}
+CROSS_REASONS = {"AArch64": (AARCH64_FLEXIBLE, "arm64"), "s390x": (S390X_INEXPRESSIBLE, "s390x")}
 
 
 def told(source: str) -> list[Rule | str]:
@@ -115,13 +237,15 @@ def told(source: str) -> list[Rule | str]:
         if code.split()[-1:] == ["nop"]:
             words = comment.split()
             named = {"outermost": OUTERMOST}.get(comment.strip())
+            key = words[words.index("key") + 1] if "key" in words else ""
             is_rule = words[0][0] in "sfr("
-            out.append(named or (Rule(words[0], words[1], words[2], signal="signal" in words) if is_rule else comment.strip()))
+            out.append(named or (Rule(words[0], words[1], words[2], "signal" in words, key) if is_rule else comment.strip()))
     return out
 
 
 def read_cfi(peers: Peers, file: Path) -> cfi_text.CfiText:
-    return cfi_text.read(peers.tool("readelf"), str(file), AMD64, files.elf_facts(file).executable())
+    facts = files.elf_facts(file)
+    return cfi_text.read(peers.tool("readelf"), str(file), rules.ABIS[facts.machine], facts.executable())
 
 
 def cfi_by_byte(peers: Peers, file: Path) -> list[CfiRow]:
@@ -132,7 +256,7 @@ def cfi_by_byte(peers: Peers, file: Path) -> list[CfiRow]:
 def open_section(peers: Peers, file: Path, readable: Interner[Rule | None]) -> libsframe.Decoder:
     segment = files.elf_facts(file).sframe()
     section = file.read_bytes()[segment.offset : segment.offset + segment.filesz]
-    return libsframe.Decoder(peers.libsframe(), section, segment.address, AMD64, readable)
+    return libsframe.Decoder(peers.libsframe(), section, segment.address, rules.ABIS[files.elf_facts(file).machine], readable)
 
 
 @pytest.mark.parametrize("source", [EXPRESSIBLE, FLEXIBLE], ids=["default", "flexible"])
@@ -150,14 +274,37 @@ def test_three_readers_read_what_was_written(peers: Peers, compile_c: Compiler, 
     decoder.close()
 
 
+@pytest.mark.parametrize("abi", CROSS)
+def test_three_readers_read_foreign_files(peers: Peers, tmp_path: Path, abi: str) -> None:
+    source, target = CROSS[abi]
+    file = TARGETS[target].link(peers, source, tmp_path, "--gsframe")
+    readable: Interner[Rule | None] = Interner(None, compare.OVERLAP)
+    decoder = open_section(peers, file, readable)
+    sframe = sframe_text.read(peers.tool("readelf"), str(file), readable, decoder.block_sizes)
+    found = rules.by_byte(sframe.table)
+
+    assert [row.rule for row in cfi_by_byte(peers, file)[::4]] == told(source)
+    assert [readable.values[rule] for rule in list(found.values())[::4]] == told(source)
+    assert [readable.values[decoder.find(at)] for at in list(found)[::4]] == told(source)
+    decoder.close()
+    assert compare.compare(file, file, peers).rows == {Verdict.EQUAL: len(told(source))}
+
+
+@pytest.mark.parametrize("abi", CROSS_REASONS)
+def test_reasons_of_foreign_rows(peers: Peers, tmp_path: Path, abi: str) -> None:
+    source, target = CROSS_REASONS[abi]
+    file = TARGETS[target].link(peers, source, tmp_path)
+    assert [row.reason or row.rule for row in cfi_by_byte(peers, file)[::4]] == told(source)
+
+
 def test_rows_that_only_a_flexible_fde_can_say_have_a_reason(peers: Peers, compile_c: Compiler) -> None:
     file = compile_c(FLEXIBLE, *ASSEMBLY, peer_binutils=True)
     assert [row.reason for row in cfi_by_byte(peers, file)] == [
-        "CFA base register",
-        "CFA base register",
-        "CFA expression",
-        "FP rule",
-        "RA rule",
+        "CFA base",
+        "CFA base",
+        "CFA base",
+        "RA in a register or elsewhere",
+        "RA in a register or elsewhere",
     ]
 
 

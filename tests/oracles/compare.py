@@ -33,7 +33,7 @@ class Verdict(enum.IntEnum):
 
     SILENT = 0
     AMBIGUOUS = 1  # FDEs of the original disagree: not judged
-    INEXPRESSIBLE = 2  # SP/FP rules cannot say it, and nothing is said
+    INEXPRESSIBLE = 2  # SFrame V3 has no words for it, and nothing is said
     EQUAL = 3
     PADDING = 4  # a rule for alignment between two functions
     COVERED = 5  # a rule where CFI says nothing
@@ -132,10 +132,7 @@ def judge_all(cfi: cfi_text.CfiText, sframe: Table, rules: Interner[Rule | None]
 
 
 def judge_readings(row: cfi_text.CfiRow, readings: list[Rule | None]) -> Verdict:
-    gravest = max(judge(row, reading) for reading in readings)
-    if gravest is Verdict.EQUAL and len(set(readings)) > 1:  # only some readers find what a default FDE cannot say
-        return Verdict.WRONG
-    return gravest
+    return max(judge(row, reading) for reading in readings)
 
 
 def judge(row: cfi_text.CfiRow, rule: Rule | None) -> Verdict:
@@ -145,7 +142,7 @@ def judge(row: cfi_text.CfiRow, rule: Rule | None) -> Verdict:
     if row == cfi_text.AMBIGUOUS:
         return Verdict.AMBIGUOUS
     if rule is None:
-        return Verdict.INEXPRESSIBLE if row.reason else Verdict.MISSING
+        return Verdict.MISSING if row.rule else Verdict.INEXPRESSIBLE
     return Verdict.EQUAL if rule == row.rule else Verdict.WRONG
 
 
@@ -165,7 +162,8 @@ def describe(start: int, end: int, verdict: Verdict, row: cfi_text.CfiRow, readi
 def spell(rule: Rule | None) -> str:
     if rule is None:
         return "no rule"
-    return f"cfa={rule.cfa} fp={rule.fp} ra={rule.ra}{' signal' if rule.signal else ''}"
+    marks = (" signal" if rule.signal else "") + (f" key {rule.key}" if rule.key else "")
+    return f"cfa={rule.cfa} fp={rule.fp} ra={rule.ra}{marks}"
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from .rules import NOTHING, OUTERMOST, Abi, Interner, OracleError, Rule
 
 PCREL = 0x4  # section flag: function starts count from their own field
-SIGNAL = 0x80  # in a function's first info byte
+SIGNAL, KEY_B = 0x80, 0x20  # in a function's first info byte
 FDE_TYPE = 0x1F  # in its second
 DEFAULT, FLEX = 0, 1
 BASE_IS_SP = 1
@@ -33,6 +33,7 @@ class Decoder:
             ("sframe_decoder_get_fixed_ra_offset", ctypes.c_int8),
             ("sframe_fre_get_base_reg_id", ctypes.c_uint8),
             ("sframe_fre_get_ra_undefined_p", ctypes.c_bool),
+            ("sframe_fre_get_ra_mangled_p", ctypes.c_bool),
             ("sframe_get_fre_udata", ctypes.c_uint32),
         ):
             getattr(lib, name).restype = kind
@@ -49,12 +50,12 @@ class Decoder:
             raise OracleError(f"libsframe refuses the section: error {self._error.value}")
         self._context = ctypes.c_void_p(context)
         self._entry = ctypes.create_string_buffer(ENTRY_SIZE)
-        self._memo: dict[tuple[bytes, int, bool], int] = {}
+        self._memo: dict[tuple[bytes, int, int], int] = {}
         fixed = lib.sframe_decoder_get_fixed_ra_offset(self._context)
         self._fixed_ra = f"c{fixed:+d}" if fixed else "same"
         self._read_functions()
         self._begin = self._end = 0
-        self._kind, self._signal = DEFAULT, False
+        self._kind, self._info = DEFAULT, 0
 
     def close(self) -> None:
         self._library.sframe_decoder_free(ctypes.byref(self._context))
@@ -86,8 +87,8 @@ class Decoder:
             self._begin = self._starts[index]
             self._end = self._begin + self._sizes[index]
             self._kind = self._infos2[index] & FDE_TYPE
-            self._signal = bool(self._infos[index] & SIGNAL)
-        key = (self._entry.raw[WORDS_AND_INFO], self._kind, self._signal)
+            self._info = self._infos[index] & (SIGNAL | KEY_B)
+        key = (self._entry.raw[WORDS_AND_INFO], self._kind, self._info)
         rule = self._memo.get(key)
         if rule is None:
             rule = self._memo[key] = self._rules.id(self._rule())
@@ -97,19 +98,22 @@ class Decoder:
         lib, entry = self._library, self._entry
         if lib.sframe_fre_get_ra_undefined_p(self._context, entry, self._error_at):
             return OUTERMOST
+        key = ("B" if self._info & KEY_B else "A") if lib.sframe_fre_get_ra_mangled_p(self._context, entry, self._error_at) else ""
+        signal = bool(self._info & SIGNAL)
         if self._kind == FLEX:
             ra_words = 2 if self._word(2) else 1
             cfa = self._place("cfa", self._word(0) or 0)
             ra = self._place("ra", self._word(2) or 0) or self._fixed_ra
             fp = self._place("fp", self._word(2 + ra_words) or 0) or "same"
-            return Rule(cfa, fp, ra, self._signal)
+            return Rule(cfa, fp, ra, signal, key)
         base = "sp" if lib.sframe_fre_get_base_reg_id(entry, self._error_at) == BASE_IS_SP else "fp"
         fp_offset, ra_offset = self._offset("fp"), self._offset("ra")
         return Rule(
             f"{base}{self._offset('cfa'):+d}",
             "same" if fp_offset is None else f"c{fp_offset:+d}",
-            "same" if ra_offset is None else f"c{ra_offset:+d}",
-            self._signal,
+            f"c{ra_offset:+d}" if ra_offset else "same",  # RA at CFA + 0 is padding: only FP has a rule
+            signal,
+            key,
         )
 
     def _word(self, index: int) -> int | None:

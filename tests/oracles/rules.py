@@ -1,7 +1,8 @@
 """What both sides are read into: an unwind rule, and the table of the rules in force at every address.
 
 A rule is written as SFrame's readers write it: CFA `sp+16`, `fp+16`, `r10+0`, `(fp-16)` (the value stored at fp-16);
-FP and RA `same` (unchanged), `c-16` (saved at CFA-16), `v+8` (is CFA+8), `r3+0`, `(fp+0)`.
+FP and RA `same` (unchanged), `c-16` (saved at CFA-16), `v+8` (is CFA+8), `r3+0`, `(fp+0)`. `key`: `A` or `B` where the RA
+is signed with that key.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Rule(NamedTuple):
     fp: str
     ra: str
     signal: bool
+    key: str = ""
 
 
 OUTERMOST = Rule("", "", "undefined", signal=False)
@@ -43,18 +45,57 @@ class Abi(NamedTuple):
     sp: int
     fp: int
     ra: int
-    fixed_ra: str  # the only RA rule, beside undefined, that a default FDE can say
+    ra_rules: str  # pattern of the RA rules, beside undefined, that a default FDE can say
+    ra_before_fp: bool = False  # a default FDE that says where FP is must say where RA is
+    sp_offset: int = 0  # the caller's SP is CFA + this
+    sp_is_saved: bool = False  # a function saves SP, in a slot or a register, as it got it: that is the SP which SFrame implies
+    bases: int = 32  # stack tracers know the registers below this one
+    cfa_step: int = 1  # CFA offsets differ from -sp_offset by a multiple of this
+    ra_is_signed: bool = False
 
     def base(self, register: int) -> str:
         return {self.sp: "sp", self.fp: "fp"}.get(register, f"r{register}")
 
 
-AMD64_REGISTERS = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{number}" for number in range(8, 16)), "rip")
+def numbered(first: int, *names: str) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names, first)}
+
+
+def series(letter: str, count: int, first: int = 0) -> list[str]:
+    return [f"{letter}{number}" for number in range(first, first + count)]
+
+
+S390_VECTORS = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)  # the order of the DWARF numbers
+AMD64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *series("r", 8, 8), "rip", *series("xmm", 16))
 
 # by ELF e_machine
 ABIS = {
-    62: Abi({name: n for n, name in enumerate(AMD64_REGISTERS)}, sp=7, fp=6, ra=16, fixed_ra="c-8"),
-}
+    62: Abi(
+        {
+            **numbered(0, *AMD64_NAMES, *series("st", 8), *series("mm", 8), "rflags", "es", "cs", "ss", "ds", "fs", "gs"),
+            **numbered(58, "fs.base", "gs.base"),
+            **numbered(62, "tr", "ldtr", "mxcsr", "fcw", "fsw", *series("xmm", 16, 16)),
+            **numbered(118, *series("k", 8), *series("bnd", 4)),
+        },
+        sp=7, fp=6, ra=16, ra_rules="c-8", bases=16,
+    ),
+    183: Abi(
+        {
+            **numbered(0, *series("x", 31), "sp"),
+            "elr": 33,
+            **numbered(46, "vg", "ffr", *series("p", 16), *series("v", 32), *series("z", 32)),
+        },
+        sp=31, fp=29, ra=30, ra_rules=r"same|c[+-]\d+(?<!c[+-]0)", ra_before_fp=True, ra_is_signed=True,
+    ),
+    22: Abi(
+        {
+            **numbered(0, *series("r", 16), *(f"f{number}" for number in S390_VECTORS), *series("cr", 16), *series("a", 16)),
+            **numbered(64, "pswm", "pswa"),
+            **numbered(68, *(f"v{number + 16}" for number in S390_VECTORS)),
+        },
+        sp=15, fp=11, ra=14, ra_rules=r"same|c[+-]\d+(?<!c[+-]0)", sp_offset=-160, sp_is_saved=True, cfa_step=8,
+    ),
+}  # fmt: skip
 
 
 class Interner(Generic[T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from .files import paragraphs, running
@@ -13,27 +14,33 @@ if TYPE_CHECKING:
 
 COUNT = re.compile(rb"    Num FDEs: (\d+)")
 FIXED = re.compile(rb"    CFA fixed RA offset: (-?\d+)")
-FUNCTION = re.compile(rb'    func idx \[(\d+)\]: pc = 0x([0-9a-f]+), size = (\d+) bytes(?:, attr = "([SF]+)")?')
+FUNCTION = re.compile(
+    rb'    func idx \[(\d+)\]: pc = 0x([0-9a-f]+), size = (\d+) bytes(?:, attr = "([SF]+)")?(?:, pauth = (B) key)?'
+)
 COLUMNS = re.compile(rb"    STARTPC(\[m\])? +CFA +FP +RA *")
-CELL = re.compile(r"[a-z]\w*[+-]\d+|\([a-z]\w*[+-]\d+\)")
+SIGNED = "[s]"
+# A long cell touches the next one; the sign of -2147483648 follows another.
+CELL = re.compile(r" *([a-z]\w*[+-]+\d+|\([a-z]\w*[+-]+\d+\)|[ufU])")
 
 
 class SframeText(NamedTuple):
     table: Table
     functions: int
     rows: int
+    empty: list[int]  # where the functions begin that have no rows
 
 
 class RowMemo(dict[bytes, int]):
     """Text of a row after its address -> id of its rule."""
 
-    def __init__(self, rules: Interner[Rule | None], fixed: str, *, signal: bool) -> None:
+    def __init__(self, rules: Interner[Rule | None], fixed: str, *, signal: bool, key: str) -> None:
         self._rules = rules
         self._fixed = fixed
         self._signal = signal
+        self._key = key
 
     def __missing__(self, text: bytes) -> int:
-        self[text] = number = self._rules.id(parse_row(text.decode(), self._fixed, signal=self._signal))
+        self[text] = number = self._rules.id(parse_row(text.decode(), self._fixed, signal=self._signal, key=self._key))
         return number
 
 
@@ -46,7 +53,8 @@ def read(readelf: str, path: str, rules: Interner[Rule | None], block_sizes: Seq
     ranges = Ranges()
     header = b""
     functions = rows = 0
-    memos: dict[bool, RowMemo] = {}
+    empty: list[int] = []
+    memos: dict[tuple[bool, str], RowMemo] = {}
     with running(readelf, "--sframe", path) as text:
         for block in paragraphs(text):
             head, *lines = block.strip(b"\n").split(b"\n")
@@ -59,11 +67,12 @@ def read(readelf: str, path: str, rules: Interner[Rule | None], block_sizes: Seq
             if not functions:
                 fixed = FIXED.search(header)
                 fixed_ra = f"c{int(fixed[1]):+d}" if fixed else "same"
-                memos = {signal: RowMemo(rules, fixed_ra, signal=signal) for signal in (False, True)}
+                for signal, key in product((False, True), "AB"):
+                    memos[signal, key] = RowMemo(rules, fixed_ra, signal=signal, key=key)
             columns = COLUMNS.fullmatch(lines[0]) if lines else None
             if int(function[1]) != functions or not columns:
                 raise OracleError(f"readelf --sframe prints as function {functions}: {block[:200]!r}")
-            memo = memos[b"S" in (function[4] or b"")]
+            memo = memos[b"S" in (function[4] or b""), (function[5] or b"A").decode()]
             begin = int(function[2], 16)
             end = begin + int(function[3])
             first = len(ranges.locs)
@@ -79,6 +88,7 @@ def read(readelf: str, path: str, rules: Interner[Rule | None], block_sizes: Seq
                 ranges.locs.extend(locs)
                 ranges.ids.extend(ids)
             if not locs:
+                empty.append(begin)
                 ranges.locs.append(begin)
                 ranges.ids.append(rules.id(OUTERMOST))
             ranges.close(begin, end, first)
@@ -87,17 +97,18 @@ def read(readelf: str, path: str, rules: Interner[Rule | None], block_sizes: Seq
     count = COUNT.search(header)
     if not count or int(count[1]) != functions:
         raise OracleError(f"readelf prints {functions} functions, its header says {count and int(count[1])}")
-    return SframeText(ranges.table(), functions, rows)
+    return SframeText(ranges.table(), functions, rows, empty)
 
 
-def parse_row(text: str, fixed_ra: str, *, signal: bool) -> Rule:
+def parse_row(text: str, fixed_ra: str, *, signal: bool, key: str = "A") -> Rule:
     """The rule of a row: `text` is what follows the address, `fixed_ra` the RA rule where the row has none of its own."""
-    cells = text.split()
-    if cells == ["RA", "undefined"]:
+    if text.split() == ["RA", "undefined"]:
         return OUTERMOST
+    unsigned = text.rstrip().removesuffix(SIGNED)
+    cells = [cell.replace("+-", "-") for cell in CELL.findall(unsigned)]
+    if len(cells) != 3 or CELL.sub("", unsigned).strip():
+        raise OracleError(f"readelf --sframe prints an unknown row: {text!r}")
     # The RA rule of a flexible FDE's row that leaves it to the header is printed `U` where an FP rule follows it.
     words = {"u": "same", "f": fixed_ra, "U": fixed_ra}
-    rule = [words.get(cell, cell) for cell in cells]
-    if len(rule) != 3 or not all(cell == "same" or CELL.fullmatch(cell) for cell in rule):
-        raise OracleError(f"readelf --sframe prints an unknown row: {text!r}")
-    return Rule(rule[0], rule[1], rule[2], signal)
+    cfa, fp, ra = (words.get(cell, cell) for cell in cells)
+    return Rule(cfa, fp, ra, signal, key if unsigned != text.rstrip() else "")
