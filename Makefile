@@ -19,6 +19,15 @@ help: ## this list
 
 # --- Environments: the same package twice, compiled in .venv and interpreted in .venv-pure -----------------------------------------
 
+# install_packages: installs the apt packages of the shell's list `packages`, or fails and tells the remedy
+define install_packages
+	(($${#packages[@]} == 0)) && exit; \
+	if ((UID != 0)) || ! command -v apt-get >/dev/null; then \
+	    echo "Missing on this machine. To mend it: sudo apt-get install $${packages[*]}" >&2; exit 1; \
+	fi; \
+	apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends "$${packages[@]}" >/dev/null
+endef
+
 .PHONY: machine
 machine:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -26,11 +35,18 @@ machine:
 	@packages=(); \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || packages+=($(python_name)-venv); \
 	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || packages+=($(python_name)-dev); \
-	(($${#packages[@]} == 0)) && exit; \
-	if ((UID != 0)) || ! command -v apt-get >/dev/null; then \
-	    echo "Missing on this machine. To mend it: sudo apt-get install $${packages[*]}" >&2; exit 1; \
-	fi; \
-	apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends "$${packages[@]}" >/dev/null
+	$(install_packages)
+
+# What only tests need: those that miss something are skipped, so that it need not be there.
+tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb
+
+.PHONY: test-machine
+test-machine: | machine
+	@( \
+	packages=(); \
+	for pair in $(tested_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(install_packages) \
+	) || echo "Tests that need them are skipped." >&2
 
 # install(VENV): build/ is emptied first, because setuptools would pack what an earlier or the other build left there
 define install
@@ -85,11 +101,11 @@ demo: .venv/installed ## give copies of this machine's bash and libc an SFrame s
 test: lint test-pure test-compiled ## everything: peers, corpus, lint, the tests in both builds
 
 .PHONY: test-compiled
-test-compiled: .venv/test-tools .venv-pure/installed peers corpus ## the tests in the compiled build
+test-compiled: .venv/test-tools .venv-pure/installed peers corpus test-machine ## the tests in the compiled build
 	$(call pytest,.venv,compiled)
 
 .PHONY: test-pure
-test-pure: .venv-pure/test-tools peers corpus ## the tests in the interpreted build, without those that are marked `once`
+test-pure: .venv-pure/test-tools peers corpus test-machine ## the tests in the interpreted build, without those that are marked `once`
 	$(call pytest,.venv-pure,interpreted) -m "not once"
 
 # pytest(VENV, BUILD): nothing but VENV's site-packages offers the packages, also to the programs that tests start
@@ -109,6 +125,7 @@ bench: .venv/installed peers corpus ## time and memory on libLLVM and libxul
 .PHONY: peers
 peers: ## fetch the tools that sframegen is compared with
 	tools/get-peers $(SFRAMEGEN_PEERS)
+	tools/get-old-binutils
 
 .PHONY: corpus
 corpus: | machine ## fetch the binaries that everything is tried on

@@ -39,11 +39,15 @@ class Peers:
 
 
 class Compiler:
-    """Compiles C with the machine's gcc, each source once in a session. The files are shared: copy one before changing it."""
+    """Compiles C with the machine's gcc, each source once in a session. The files are shared: copy one before changing it.
 
-    def __init__(self, peers: Peers, directory: Path) -> None:
+    With a `prefix`, `s390x-linux-gnu-`, it is that cross compiler.
+    """
+
+    def __init__(self, peers: Peers, directory: Path, prefix: str = "") -> None:
         self.peers = peers
         self.directory = directory
+        self.prefix = prefix
 
     def __call__(self, source: str, *flags: str, name: str = "a.out", peer_binutils: bool = False) -> Path:
         """The file called `name` made by `gcc FLAGS`, `-x c++` among them for C++.
@@ -51,8 +55,8 @@ class Compiler:
         With `peer_binutils`, as and ld are the peers', so that `-Wa,--gsframe` works.
         """
         for compiler in ("gcc", "g++") if "c++" in flags else ("gcc",):
-            if shutil.which(compiler) is None:
-                pytest.skip(f"no {compiler} on this machine")
+            if shutil.which(self.prefix + compiler) is None:
+                pytest.skip(f"no {self.prefix}{compiler} on this machine")
         if peer_binutils:
             flags = ("-B", str(Path(self.peers.tool("as")).parent), *flags)
         key = sha256(repr((source, flags)).encode()).hexdigest()[:16]
@@ -63,7 +67,7 @@ class Compiler:
             source_file.write_text(source)
             libraries = [flag for flag in flags if flag.startswith("-l")]  # come after what needs them
             options = [flag for flag in flags if not flag.startswith("-l")]
-            subprocess.run(["gcc", *options, "-o", file, source_file, *libraries], check=True)
+            subprocess.run([self.prefix + "gcc", *options, "-o", file, source_file, *libraries], check=True)
         return file
 
 

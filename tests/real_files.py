@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from cross import MACHINES
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 from peers import Compiler, Peers, corpus_file
+from programs import THROWING, THROWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cross import Machine
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class RealFile:
     find: Callable[[Peers], Path]  # skips the test where there is none
     use: Callable[[Trial], None]
     newest: bool = False  # runs by the peers' ld.so and libraries: those of Debian's newest suite, where it is from
+    machine: Machine | None = None  # not this one: runs by qemu, with the libraries that the corpus has beside it
     least_coverage: float = 0.999  # share of the bytes with CFI
     compiled_only: bool = False
 
@@ -48,13 +53,14 @@ class Trial(NamedTuple):
     peers: Peers
     compile_c: Compiler
     newest: bool
+    machine: Machine | None
 
     def run(self, *command: str | Path, **environ: str | Path) -> str:
         """Standard output of a command that succeeds. If the binary is a library, ld.so must have initialised this very file."""
         log = self.scratch / "ld.so"
         shutil.rmtree(log, ignore_errors=True)
         log.mkdir()
-        settings = {
+        settings: dict[str, str | Path] = {
             "PATH": os.environ["PATH"], "HOME": self.scratch, "LC_ALL": "C", "LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": log / "of",
         }  # fmt: skip
         if self.newest:
@@ -63,6 +69,8 @@ class Trial(NamedTuple):
         else:
             settings["LD_LIBRARY_PATH"] = self.result.parent
         settings |= environ
+        if self.machine:
+            command, settings = tuple(self.machine.command(corpus_root(self.original), *command, **settings)), {}
         done = subprocess.run(
             command, env={k: str(v) for k, v in settings.items()}, cwd=self.scratch, check=False, capture_output=True, text=True
         )
@@ -70,6 +78,11 @@ class Trial(NamedTuple):
         if soname(self.result):
             assert any(f"calling init: {self.result}\n" in file.read_text() for file in log.iterdir())
         return done.stdout
+
+
+def corpus_root(file: Path) -> Path:
+    """Of a file that corpus/fetch unpacked with its libraries: the folder that stands for their machine's root."""
+    return next(parent for parent in file.parents if parent.name == "root")
 
 
 # -- programs
@@ -80,20 +93,22 @@ declare -A seen; for word in one two one; do ((seen[$word]++)); done
 trap 'echo trapped' USR1; kill -USR1 $$
 [[ 2026-11 =~ ^([0-9]+)-(.*)$ ]] && echo "$(fib 7) ${seen[one]} ${BASH_REMATCH[2]}"
 """
+BASHED = "trapped\n13 2 11\n"
 
 
 def use_bash(trial: Trial) -> None:
-    assert trial.run(trial.result, "-c", BASH) == "trapped\n13 2 11\n"
+    assert trial.run(trial.result, "-c", BASH) == BASHED
 
 
 PERL = r"""
 my %seen; $seen{lc $_}++ for "One two ONE" =~ /\w+/g;
 eval { die { code => 7 } }; print join(",", map { "$_=$seen{$_}" } sort keys %seen), " $@->{code} ", sprintf("%.3f", sqrt 2), "\n";
 """
+PERLED = "one=2,two=1 7 1.414\n"
 
 
 def use_perl(trial: Trial) -> None:
-    assert trial.run(trial.result, "-e", PERL) == "one=2,two=1 7 1.414\n"
+    assert trial.run(trial.result, "-e", PERL) == PERLED
     if not trial.newest:
         assert trial.run(trial.result, "-MList::Util=sum", "-e", "print sum 1..10") == "55"
 
@@ -156,32 +171,6 @@ int main(void) {
     return printf("%llu %.1f %.1f\n", sum, p.x, p.y) < 0;
 }
 """
-THROWING = r"""
-#include <algorithm>
-#include <iostream>
-#include <locale>
-#include <map>
-#include <sstream>
-#include <stdexcept>
-#include <thread>
-#include <vector>
-struct Guard { int &count; ~Guard() { ++count; } };
-static int deep(int n, int &count) {
-    Guard guard{count};
-    return n ? deep(n - 1, count) + 1 : static_cast<int>(std::vector<int>(3).at(7));  // thrown inside the library
-}
-int main() {
-    int count = 0;
-    std::map<std::string, int> seen;
-    try { deep(5, count); } catch (const std::out_of_range &) { seen["out_of_range"] = count; }
-    try { std::locale("no such locale"); } catch (const std::runtime_error &) { seen["runtime_error"] = 1; }
-    std::thread([&] { try { std::stoi("x"); } catch (const std::invalid_argument &) { seen["invalid_argument"] = 1; } }).join();
-    std::ostringstream out;
-    for (const auto &[name, number] : seen) out << name << ' ' << number << ' ';
-    std::cout << out.str() << std::hex << 255 << std::endl;
-}
-"""
-THROWN = "invalid_argument 1 out_of_range 6 runtime_error 1 ff\n"
 
 
 def compiler_proper(name: str) -> Callable[[Peers], Path]:
@@ -227,8 +216,8 @@ def system_library(name: str) -> Callable[[Peers], Path]:
 
 def use_libc(trial: Trial) -> None:
     assert f" {trial.result}\n" in trial.run("cat", "/proc/self/maps")
-    assert trial.run("bash", "-c", BASH) == "trapped\n13 2 11\n"
-    assert trial.run("perl", "-e", PERL) == "one=2,two=1 7 1.414\n"
+    assert trial.run("bash", "-c", BASH) == BASHED
+    assert trial.run("perl", "-e", PERL) == PERLED
     assert trial.run(sys.executable, "-c", PYTHON).startswith('["RecursionError", ')
     assert trial.run(trial.compile_c(THROWING, "-x", "c++", "-pthread", "-lstdc++")) == THROWN
 
@@ -243,6 +232,14 @@ def use_newest_libc(trial: Trial) -> None:
     assert trial.run(file) == THROWN
     readelf = trial.peers.directory / "root/usr/bin/eu-readelf"
     assert "DYN (Shared object file)" in trial.run(readelf, "-h", trial.result)
+
+
+def use_foreign_libc(trial: Trial) -> None:
+    assert trial.machine
+    for name, code, expected in (("bash", ("-c", BASH), BASHED), ("perl", ("-e", PERL), PERLED)):
+        program = corpus_file(f"{trial.machine.name}-{name}")
+        [libraries] = corpus_root(program).glob("usr/lib/*-linux-gnu")
+        assert trial.run(program, *code, LD_LIBRARY_PATH=f"{trial.result.parent}:{libraries}") == expected
 
 
 TLS = r"""
@@ -289,7 +286,7 @@ static int use(void) {
     for (int i = 0; i < 1000; i++) CALL(EVP_DigestUpdate, context, "abc", (size_t) 3);
     CALL(EVP_DigestFinal_ex, context, digest, (void *) 0);
     for (int i = 0; i < 32; i++) printf("%02x", digest[i]);
-    void *key = CALL(EVP_PKEY_Q_keygen, (void *) 0, (void *) 0, "RSA", (size_t) 2048);
+    void *key = CALL(EVP_PKEY_Q_keygen, (void *) 0, (void *) 0, "RSA", (size_t) 1024);
     printf(" %d\n", (int) (size_t) CALL(EVP_PKEY_get_bits, key));
     return 0;
 }
@@ -326,7 +323,7 @@ def dlopen_program(trial: Trial, use: str) -> Path:
 def use_newest_libcrypto(trial: Trial) -> None:
     digest = "328de8f1895f8bb09f6e6b4c2012ef2b2a6f067cd002794b750aa040a6f6d8bd"
     printed = trial.run(dlopen_program(trial, SHA256), trial.result)
-    assert printed == f"{digest} 2048\n"
+    assert printed == f"{digest} 1024\n"
 
 
 def use_libllvm(trial: Trial) -> None:
@@ -409,4 +406,22 @@ FILES = (
     RealFile("newest libstdc++", corpus("libstdcxx"), use_libstdcxx, newest=True),
     RealFile("libLLVM", corpus("libLLVM"), use_libllvm, newest=True, least_coverage=0.9999, compiled_only=True),
     RealFile("libxul", corpus("libxul"), use_libxul, least_coverage=0.9999, compiled_only=True),
+    *(
+        RealFile(
+            f"{machine.name} {name}",
+            corpus(f"{machine.name}-{name}"),
+            use,
+            machine=machine,
+            least_coverage=0.9999,
+            compiled_only=use not in (use_bash, use_foreign_libc),
+        )
+        for machine in MACHINES
+        for name, use in (
+            ("bash", use_bash),
+            ("perl", use_perl),
+            ("libc", use_foreign_libc),
+            ("libcrypto", use_newest_libcrypto),
+            ("libstdcxx", use_libstdcxx),
+        )
+    ),
 )

@@ -16,10 +16,20 @@ pytestmark = pytest.mark.once
 
 FETCH = Path(__file__).resolve().parents[1] / "corpus" / "fetch"
 
-# Stands in for tools/apt-suite, called as: apt-suite SUITE apt-get -qq download PACKAGE
+# Stands in for tools/apt-suite, called as: apt-suite SUITE apt-get -qq download PACKAGE..., or apt-cache depends ... PACKAGE
 APT_SUITE = """#!/bin/sh
-echo "$1 $5" >> {archive}/downloads
-cp {archive}/"$5".deb .
+suite=$1
+case $2 in
+apt-get)
+    shift 4
+    for package; do
+        echo "$suite $package" >> {archive}/downloads
+        cp {archive}/"$package".deb .
+    done ;;
+apt-cache)
+    for package; do :; done
+    cat {archive}/"$package".depends ;;
+esac
 """
 
 
@@ -89,6 +99,40 @@ def test_puts_the_member_into_the_cache_and_records_it(project: Project) -> None
         }
     }
     assert project.downloads() == ["sid libone"]
+
+
+def test_a_program_comes_with_its_libraries_as_an_installation_of_its_own(project: Project) -> None:
+    project.add_package("program", "4", {"usr/bin/program": "program\n", "usr/lib/data": "data\n"})
+    (project.archive / "program.depends").write_text(
+        "program\n  PreDepends: base-files\n  Depends: libone\n    libother\nbase-files\nlibone\nlibmodules-perl\n"
+    )
+    project.write_manifest(
+        '[arm64-program]\npackage = "program"\nsuite = "sid"\narchitecture = "arm64"\nmember = "usr/bin/*"\nlibraries = true\n'
+    )
+    done = project.fetch()
+    directory = project.cache / "corpus" / "arm64-program"
+    root = directory / "root"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"arm64-program 4 {root / 'usr/bin/program'}\n", "")
+    assert project.downloads() == ["sid:arm64 program", "sid:arm64 libone"]
+    assert (root / "usr/lib/data").read_text() == "data\n"
+    assert (root / "lib/some-triplet/libone.so.1").read_text() == "one\n"
+    assert sorted(directory.iterdir()) == [root]
+    [locked] = project.lock().values()
+    assert (locked["file"], locked["root"]) == ("arm64-program/root/usr/bin/program", "arm64-program/root")
+    assert locked["sha256"] == sha256(b"program\n").hexdigest()
+    project.fetch()
+    assert project.downloads() == ["sid:arm64 program", "sid:arm64 libone"]
+
+
+def test_what_was_fetched_without_libraries_is_fetched_again_with_them(project: Project) -> None:
+    project.fetch()
+    (project.archive / "libone.depends").write_text("libone\nlibtwo\n")
+    project.add_package("libtwo", "2", {"usr/lib/some-triplet/libtwo.so.2": "two\n"})
+    manifest = (project.root / "corpus" / "manifest.toml").read_text()
+    project.write_manifest(manifest + "libraries = true\n")
+    project.fetch()
+    assert project.lock()["one"]["file"] == "one/root/usr/lib/some-triplet/libone.so.1"
+    assert project.downloads() == ["sid libone", "sid libone", "sid libtwo"]
 
 
 def test_fetches_again_only_what_is_missing_or_damaged(project: Project) -> None:

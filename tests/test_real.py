@@ -58,7 +58,9 @@ def made(
         (directory / name).mkdir()
     result = directory / "new" / (soname(original) or original.name)
     summary = add_section(original, output=result)
-    yield Made(file, Trial(original, result, directory / "scratch", peers, compile_c, file.newest), summary)
+    if file.machine:
+        compile_c = file.machine.compiler(peers, directory)
+    yield Made(file, Trial(original, result, directory / "scratch", peers, compile_c, file.newest, file.machine), summary)
     shutil.rmtree(directory)
 
 
@@ -74,6 +76,7 @@ class Image:
 
     def __init__(self, file: Path, closing: ExitStack) -> None:
         self.elf = ELFFile(closing.enter_context(file.open("rb")))
+        self.order = "<" if self.elf.little_endian else ">"
         self.data = closing.enter_context(mmap.mmap(self.elf.stream.fileno(), 0, access=mmap.ACCESS_READ))
         self.segments = [segment.header for segment in self.elf.iter_segments()]
         self.loads = [segment for segment in self.segments if segment.p_type == "PT_LOAD"]
@@ -94,7 +97,7 @@ class Image:
         return [
             pair
             for segment in self.of_type("PT_DYNAMIC")
-            for pair in struct.iter_unpack("<QQ", self.data[segment.p_offset : segment.p_offset + segment.p_filesz])
+            for pair in struct.iter_unpack(self.order + "QQ", self.data[segment.p_offset : segment.p_offset + segment.p_filesz])
         ]
 
     def notes(self) -> set[bytes]:
@@ -146,6 +149,8 @@ def test_every_loaded_byte_is_where_it_was(images: tuple[Image, Image]) -> None:
     assert all(a.p_vaddr + a.p_memsz <= b.p_vaddr for a, b in pairwise(new.loads))
     for added in new.loads[len(old.loads) :]:
         assert (added.p_flags, added.p_offset >= len(old.data), added.p_filesz) == (4, True, added.p_memsz)
+        assert added.p_align == max(load.p_align for load in old.loads)
+        assert (added.p_vaddr - added.p_offset) % added.p_align == 0
         assert added.p_vaddr // added.p_align > (last.p_vaddr + last.p_memsz - 1) // added.p_align
     moved = displaced(old, new)
     allowed = [(0, EHDR_SIZE), new.table, *((s.p_offset, s.p_offset + s.p_filesz) for s in old.of_type("PT_DYNAMIC"))]
@@ -174,9 +179,9 @@ def test_displaced_metadata_is_the_same_elsewhere_and_named_there(images: tuple[
         contents = bytearray(old.data[before.sh_offset : before.sh_offset + before.sh_size])
         if before.sh_type == "SHT_DYNSYM":
             for at in range(0, len(contents), 24):
-                _, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", contents, at)
+                _, _, _, section, value, _ = struct.unpack_from(old.order + "IBBHQQ", contents, at)
                 if section in moved:
-                    struct.pack_into("<Q", contents, at + 8, value + moved[section])
+                    struct.pack_into(old.order + "Q", contents, at + 8, value + moved[section])
         assert new.at(after.sh_addr, after.sh_size) == contents
         assert new.data[after.sh_offset : after.sh_offset + after.sh_size] == contents
     places = {old.sections[number].sh_addr: new.sections[number].sh_addr for number in moved}
