@@ -143,7 +143,9 @@ def complete(image: Image, draft: Draft) -> InjectionPlan:
         table_offset=draft.table_offset,
         segments=tuple(draft.segments),
         new_segments=tuple(
-            segment for segment in draft.segments if segment.p_type in NEW_TYPES and segment.p_offset >= len(elf.data)
+            segment
+            for segment in draft.segments
+            if segment.p_type in NEW_TYPES and segment.p_filesz and segment.p_offset >= len(elf.data)
         ),
         dropped_segments=tuple(draft.dropped),
         moves=tuple(draft.moves),

@@ -156,7 +156,7 @@ def check_loads(written: ReadBack, file_size: int) -> Iterator[str]:
     for load in (s for s in written.segments if s.p_type == PT_LOAD):
         if load.p_vaddr < end:
             yield f"PT_LOAD at {load.p_vaddr:#x} begins before {end:#x}, where the one before it ends"
-        if load.p_offset + load.p_filesz > file_size:
+        if load.p_filesz and load.p_offset + load.p_filesz > file_size:
             yield f"PT_LOAD at {load.p_vaddr:#x} reaches past the end of the file"
         end = load.p_vaddr + load.p_memsz
 
