@@ -13,6 +13,7 @@ COMPILED = [
     "cfi.scan",
     "sframegen.format.pack",
     "sframegen.format.unpack",
+    "sframegen.join",
     "sframegen.resolve",
     "sframegen.split",
     "sframegen.tally",

@@ -40,8 +40,8 @@ ADDRESS_SIZE = 8
 class Encoder:
     """Knows the section's size before its address is chosen: the address only changes the function index."""
 
-    def __init__(self, table: FunctionTable, abi: Abi, layout: Layout = V3) -> None:
-        """`table`: sorted, without overlaps. Raises FormatError for what the version cannot say and where a field overflows."""
+    def __init__(self, table: FunctionTable, abi: Abi, layout: Layout = V3, *, share: bool = False) -> None:
+        """`table`: sorted, without overlaps. `share`: functions whose rows are the same bytes have them once. Raises FormatError for what the version cannot say and where a field overflows."""
         self.table = table
         self.abi = abi
         self.layout = layout
@@ -54,16 +54,25 @@ class Encoder:
         self.rule_bytes = b"".join(blobs)
         self.rule_at = array("I", accumulate(map(len, blobs), initial=0))
         self.fre_type = array("B", bytes(len(table)))
-        self.block_at = array("Q", bytes(8 * (len(table) + 1)))
-        unsaid_row = pack.measure(
-            table.kind, table.first_row, table.row_start, table.row_rule,
-            self.rule_at, self.kind_bytes, layout.fields, self.fre_type, self.block_at,
-        )  # fmt: skip
+        self.block_at = array("Q", bytes(8 * len(table)))
+        self.block_size = array("Q", bytes(8 * len(table)))
+        self.owner = array("I", bytes(4 * len(table)))
+        total = array("Q", [0, 0])
+        columns = (table.kind, table.first_row, table.row_start, table.row_rule)
+        unsaid_row = pack.measure(*columns, self.rule_at, self.kind_bytes, layout.fields, self.fre_type, self.block_size)
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
-        if self.block_at[-1] > 0xFFFFFFFF or len(table.row_start) > 0xFFFFFFFF:
-            raise FormatError(f"{len(table.row_start)} rows do not fit into an SFrame section: its offsets are 32 bits")
-        self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + self.block_at[-1]
+        self.fres = bytearray(sum(self.block_size))
+        seen = array("I", bytes(4 << (2 * len(table)).bit_length())) if share else array("I")
+        pack.blocks(
+            *columns, self.rule_at, self.rule_bytes, self.kind_bytes, layout.fields, self.fre_type,
+            seen, self.owner, self.block_at, total, self.fres, abi.byte_order == "big",
+        )  # fmt: skip
+        del self.fres[total[0] :]
+        self.stored_rows = total[1]
+        if len(self.fres) > 0xFFFFFFFF or self.stored_rows > 0xFFFFFFFF:
+            raise FormatError(f"{self.stored_rows} rows do not fit into an SFrame section: its offsets are 32 bits")
+        self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + len(self.fres)
 
     def encode(self, address: int) -> bytearray:
         """The section's bytes for link-time address `address`. Raises FormatError where functions are out of its reach."""
@@ -81,18 +90,18 @@ class Encoder:
             cfa_fixed_ra_offset=abi.fixed_ra_offset,
             auxhdr_len=0,
             num_fdes=len(table),
-            num_fres=len(table.row_start),
-            fre_len=self.block_at[-1],
+            num_fres=self.stored_rows,
+            fre_len=len(self.fres),
             fdeoff=0,
             freoff=self.layout.index_size * len(table),
         )
         out = bytearray(self.size_bytes)
         struct.pack_into(BYTE_ORDER_MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
-        pack.write(
-            table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule,
-            self.rule_at, self.rule_bytes, self.kind_bytes, self.layout.fields, self.fre_type, self.block_at,
+        pack.index(
+            table.start, table.size, table.kind, table.first_row, self.kind_bytes, self.layout.fields, self.fre_type, self.block_at,
             out, HEADER_SIZE, address + HEADER_SIZE, abi.byte_order == "big",
         )  # fmt: skip
+        out[HEADER_SIZE + header.freoff :] = self.fres
         return out
 
 

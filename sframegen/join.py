@@ -1,0 +1,193 @@
+"""Joins neighbouring functions into one FDE where that makes the section smaller. Compiled.
+
+An FDE is an address range, and nobody asks for its name: functions side by side can share one. Each saves its index entry and its
+attribute, and a row where it begins as the one before it ends; but rows behind wider starts cost more, and a function whose rows
+are shared with others costs nothing but its index entry. A dynamic program over the functions by address weighs the two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+
+COMPILED: bool = cython.compiled
+
+
+@cython.locals(
+    start="const unsigned long long[::1]",
+    size="const unsigned int[::1]",
+    kind="const unsigned short[::1]",
+    first_row="const unsigned int[::1]",
+    row_start="const unsigned int[::1]",
+    row_rule="const unsigned int[::1]",
+    rule_at="const unsigned int[::1]",
+    kind_bytes="const unsigned char[::1]",
+    may_follow="const unsigned char[::1]",
+    block_size="const unsigned long long[::1]",
+    owner="const unsigned int[::1]",
+    alone="unsigned char[::1]",
+    sharers="unsigned int[::1]",
+    words_of="unsigned long long[::1]",
+    best="unsigned long long[::1]",
+    group_first="unsigned int[::1]",
+)
+def group(
+    start: Column,
+    size: Column,
+    kind: Column,
+    first_row: Column,
+    row_start: Column,
+    row_rule: Column,
+    rule_at: Column,
+    kind_bytes: Bytes,
+    may_follow: Bytes,
+    block_size: Column,
+    owner: Column,
+    alone: bytearray,
+    sharers: Column,
+    words_of: Column,
+    max_rows: cython.longlong,
+    max_span: cython.ulonglong,
+    best: Column,
+    group_first: Column,
+) -> None:
+    """Fills group_first[f + 1]: the first function of the group that ends with f, in the smallest section of the functions up to f.
+
+    `may_follow`[f]: nothing but padding is between function f - 1 and f, and their kinds are equal and of PC type INC. `block_size`
+    and `owner` as pack.py gives them; `alone`[f]: whether f counts among those that share its bytes, which is what it is afterwards
+    if this is called again. Groups have at most `max_rows` rows and span at most `max_span` bytes of code. `sharers`, `words_of`
+    (one entry a function) and `best` (one more) are room to work. The rest as in pack.py.
+    """
+    functions: cython.Py_ssize_t = len(start)
+    last: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    rule: cython.Py_ssize_t
+    fde_type: cython.longlong
+    rows: cython.longlong
+    words: cython.longlong
+    width: cython.longlong
+    cost: cython.ulonglong
+    end: cython.ulonglong
+    last_row: cython.ulonglong
+    for last in range(functions):
+        sharers[last] = 0
+    for last in range(functions):
+        if alone[last]:
+            sharers[owner[last]] += 1
+        words = 0
+        fde_type = kind_bytes[kind[last] * 3 + 1]
+        for row in range(first_row[last], first_row[last + 1]):
+            rule = 2 * row_rule[row] + fde_type
+            words += rule_at[rule + 1] - rule_at[rule]
+        words_of[last] = words
+    best[0] = 0
+    for last in range(functions):
+        rows = sharers[owner[last]]
+        best[last + 1] = best[last] + 16 + block_size[last] // (rows if rows else 1)
+        group_first[last + 1] = last
+        fde_type = kind_bytes[kind[last] * 3 + 1]
+        end = start[last] + size[last]
+        last_row = start[last] + row_start[first_row[last + 1] - 1]
+        rows = 0
+        words = 0
+        first = last
+        while True:
+            rows += first_row[first + 1] - first_row[first]
+            if rows > max_rows:
+                break
+            words += words_of[first]
+            if end - start[first] > max_span:
+                break
+            if first < last:
+                width = 1 if last_row - start[first] < 0x100 else 2 if last_row - start[first] < 0x10000 else 4
+                cost = best[first] + 16 + 5 + words + rows * width
+                if cost < best[last + 1]:
+                    best[last + 1] = cost
+                    group_first[last + 1] = first
+            if first == 0 or not may_follow[first]:
+                break
+            if row_rule[first_row[first] - 1] == row_rule[first_row[first]]:  # the boundary row repeats the one before it
+                rule = 2 * row_rule[first_row[first]] + fde_type
+                words -= rule_at[rule + 1] - rule_at[rule]
+                rows -= 1
+            first -= 1
+
+
+@cython.locals(group_first="const unsigned int[::1]", heads="unsigned char[::1]", alone="unsigned char[::1]")
+def heads_of(group_first: Column, heads: bytearray, alone: bytearray) -> int:
+    """Marks the first functions of the groups, and those that are alone; returns the number of groups."""
+    groups: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = len(heads)
+    function: cython.Py_ssize_t
+    for function in range(end):
+        heads[function] = 0
+        alone[function] = 0
+    while end > 0:
+        function = group_first[end]
+        heads[function] = 1
+        alone[function] = 1 if function == end - 1 else 0
+        end = function
+        groups += 1
+    return groups
+
+
+@cython.locals(
+    start="const unsigned long long[::1]",
+    size="const unsigned int[::1]",
+    kind="const unsigned short[::1]",
+    first_row="const unsigned int[::1]",
+    row_start="const unsigned int[::1]",
+    row_rule="const unsigned int[::1]",
+    heads="const unsigned char[::1]",
+    new_start="unsigned long long[::1]",
+    new_size="unsigned int[::1]",
+    new_kind="unsigned short[::1]",
+    new_first_row="unsigned int[::1]",
+    new_row_start="unsigned int[::1]",
+    new_row_rule="unsigned int[::1]",
+)
+def rebuild(
+    start: Column,
+    size: Column,
+    kind: Column,
+    first_row: Column,
+    row_start: Column,
+    row_rule: Column,
+    heads: Bytes,
+    new_start: Column,
+    new_size: Column,
+    new_kind: Column,
+    new_first_row: Column,
+    new_row_start: Column,
+    new_row_rule: Column,
+) -> int:
+    """Fills the columns of the joined functions, of which `heads` marks the first ones; returns the number of rows."""
+    functions: cython.Py_ssize_t = 0
+    function: cython.Py_ssize_t
+    rows: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    base: cython.ulonglong = 0
+    for function in range(len(start)):
+        if heads[function]:
+            base = start[function]
+            new_start[functions] = base
+            new_kind[functions] = kind[function]
+            new_first_row[functions] = rows
+            functions += 1
+        new_size[functions - 1] = start[function] + size[function] - base
+        for row in range(first_row[function], first_row[function + 1]):
+            if rows > new_first_row[functions - 1] and new_row_rule[rows - 1] == row_rule[row]:
+                continue
+            new_row_start[rows] = start[function] - base + row_start[row]
+            new_row_rule[rows] = row_rule[row]
+            rows += 1
+    new_first_row[functions] = rows
+    return rows
