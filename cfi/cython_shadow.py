@@ -16,6 +16,10 @@ def locals(**_types: str) -> Callable[[T], T]:  # noqa: A001 - Cython's name
     return lambda function: function
 
 
+def exceptval(_value: int) -> Callable[[T], T]:
+    return lambda function: function
+
+
 def declare(_kind: str, **_options: str) -> Any:  # noqa: ANN401 - Cython's contract
     return None
 
@@ -24,4 +28,4 @@ def cclass(kind: T) -> T:
     return kind
 
 
-cfunc = cclass
+cfunc = final = cclass

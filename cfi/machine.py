@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 WIDTH = 16  # numbers in a state
-CACHE = 4096  # states remembered for quick recognition, by hash
+CACHE = 4096  # states remembered for quick recognition, by hash; so too are steps from one rule to another by a CFA offset
 # remember_state nests once or twice in real code. 64 states of 16 numbers are 8 KiB; a deeper nest is not a compiler's.
 MAX_REMEMBERED = 64
 # libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
@@ -81,6 +81,7 @@ class Cursor:
         self.memory = memory
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def unsigned(self, width: cython.int) -> cython.ulonglong:
         value: cython.ulonglong = 0
         i: cython.Py_ssize_t
@@ -93,6 +94,7 @@ class Cursor:
         return value
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def uleb(self) -> cython.longlong:
         """Values of 56 bits and more come back as 2 ** 62: no offset or register number is that large."""
         value: cython.longlong = 0
@@ -112,6 +114,7 @@ class Cursor:
         return value
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def sleb(self) -> cython.longlong:
         """Values that need more than 56 bits come back as 2 ** 62 with their sign."""
         value: cython.longlong = 0
@@ -137,6 +140,7 @@ class Cursor:
         return value - (one << shift) if byte & 0x40 else value
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def encoded(self, encoding: cython.int, function: cython.ulonglong) -> cython.ulonglong:
         """A pointer in a DW_EH_PE encoding; `function`: what DW_EH_PE_funcrel is relative to."""
         value: cython.ulonglong = 0
@@ -249,6 +253,7 @@ class Cursor:
             program[fde] = self.pos
 
 
+@cython.final
 @cython.cclass
 class Machine(Cursor):
     """Runs FDEs one after the other; `rules` grows by the distinct states met, 16 numbers each."""
@@ -265,6 +270,9 @@ class Machine(Cursor):
     remembered = cython.declare("long long[::1]")
     cached_state = cython.declare("long long[::1]")
     cached_rule = cython.declare("int[::1]")
+    step_from = cython.declare("int[::1]")
+    step_offset = cython.declare("long long[::1]")
+    step_to = cython.declare("int[::1]")
     fp = cython.declare("long long")
     sp = cython.declare("long long")
     ra = cython.declare("long long")
@@ -307,6 +315,9 @@ class Machine(Cursor):
         self.remembered = array("q", bytes(8 * WIDTH * MAX_REMEMBERED))
         self.cached_state = array("q", bytes(8 * WIDTH * CACHE))
         self.cached_rule = array("i", [-1]) * CACHE
+        self.step_from = array("i", [-1]) * CACHE
+        self.step_offset = array("q", bytes(8 * CACHE))
+        self.step_to = array("i", bytes(4 * CACHE))
         for cie in range(count):
             self.enter(cie)
             self.pos = self.cies[7 * cie]
@@ -319,6 +330,7 @@ class Machine(Cursor):
                 self.initial[self.initial_at + i] = self.state[i]
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def enter(self, cie: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Makes a CIE the current one and its initial state the state."""
         i: cython.Py_ssize_t
@@ -378,6 +390,7 @@ class Machine(Cursor):
         return fde
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def operand(self, kind: cython.int, low: cython.longlong) -> cython.longlong:
         value: cython.ulonglong
         length: cython.longlong
@@ -401,6 +414,7 @@ class Machine(Cursor):
         return length
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def scaled(self, value: cython.longlong, factor: cython.int) -> cython.longlong:
         """An offset operand in bytes; what is beyond 32 bits before or after the scaling comes back as 2 ** 62."""
         if value >> 31 != 0 and value >> 31 != -1:
@@ -410,6 +424,7 @@ class Machine(Cursor):
         return self.large if value >> 31 != 0 and value >> 31 != -1 else value
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def slot(self, register: cython.longlong) -> cython.Py_ssize_t:
         """Where a register's rule stands in the state; 0 for those that are dropped."""
         if register == self.ra:
@@ -421,6 +436,7 @@ class Machine(Cursor):
         return 0
 
     @cython.cfunc
+    @cython.exceptval(-1)
     @cython.locals(row_start="unsigned int[::1]", row_rule="unsigned int[::1]")
     def execute(
         self, start: cython.ulonglong, size: cython.ulonglong, row_start: Column, row_rule: Column, rows: cython.Py_ssize_t
@@ -440,10 +456,21 @@ class Machine(Cursor):
         depth: cython.Py_ssize_t = 0
         rule: cython.longlong
         known: cython.longlong = -1  # the state's rule number, while it has not changed
+        step: cython.Py_ssize_t = -1  # the place of a step to be remembered: since rule `before` only the CFA's offset has changed
+        before: cython.longlong = 0
         while self.pos < self.end:
             byte = self.data[self.pos]
             self.pos += 1
             low = byte & 0x3F
+            if byte >= 0x80 and self.slot(low) == 0:  # DW_CFA_offset and DW_CFA_restore of registers that nobody asks for: most
+                if byte < 0xC0:
+                    if self.pos < self.end and self.data[self.pos] < 0x80:
+                        self.pos += 1
+                    else:
+                        self.uleb()
+                        if self.fault:
+                            return rows
+                continue
             entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)
             action = self.opcodes[entry]
             if action == 3:  # SET_LOC
@@ -469,6 +496,11 @@ class Machine(Cursor):
                     continue
                 rule = known if known >= 0 else self.intern()
                 known = rule
+                if step >= 0:
+                    self.step_from[step] = before
+                    self.step_offset[step] = self.state[3]
+                    self.step_to[step] = rule
+                    step = -1
                 if rows == first or row_rule[rows - 1] != rule:
                     row_start[rows] = here
                     row_rule[rows] = rule
@@ -479,7 +511,18 @@ class Machine(Cursor):
                 continue
             if action == 1:  # NOP
                 continue
+            if action == 10 and self.state[1] == 5 and known >= 0:  # DEF_CFA_OFFSET alone
+                self.state[3] = self.scaled(b, self.opcodes[entry + 4])
+                step = (known * 31 + self.state[3]) & 4095
+                if self.step_from[step] == known and self.step_offset[step] == self.state[3]:
+                    known = self.step_to[step]
+                    step = -1
+                else:
+                    before = known
+                    known = -1
+                continue
             known = -1
+            step = -1
             if action == 4:  # SET_RULE
                 at = self.slot(a)
                 if at:
@@ -539,6 +582,7 @@ class Machine(Cursor):
         return rows
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def intern(self) -> cython.longlong:
         """The number of the rule that the state is."""
         key: cython.longlong = 0

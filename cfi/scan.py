@@ -25,6 +25,7 @@ FAULTS = (
 
 
 @cython.cfunc
+@cython.exceptval(-1)
 @cython.locals(data="const unsigned char[::1]")
 def number(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: cython.bint) -> cython.longlong:
     """The unsigned number at `pos`, caller-checked; 8-byte ones beyond 2 ** 62 come back as 2 ** 62, larger than any section."""

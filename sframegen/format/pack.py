@@ -16,6 +16,7 @@ COMPILED: bool = cython.compiled
 
 
 @cython.cfunc
+@cython.exceptval(-1)
 @cython.locals(out="unsigned char[::1]")
 def put(
     out: bytearray | memoryview,

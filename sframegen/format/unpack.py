@@ -27,6 +27,7 @@ FAULTS = (
 
 
 @cython.cfunc
+@cython.exceptval(-1)
 @cython.locals(data="const unsigned char[::1]")
 def get(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: cython.bint) -> cython.longlong:
     """The unsigned number of `width` bytes (8: signed) at `pos`, which the caller has checked."""
