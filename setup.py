@@ -12,6 +12,7 @@ COMPILED = [
     "cfi.machine",
     "cfi.scan",
     "sframegen.format.pack",
+    "sframegen.format.seek",
     "sframegen.format.unpack",
     "sframegen.join",
     "sframegen.resolve",
