@@ -20,6 +20,89 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
+@cython.locals(symbols="const unsigned char[::1]", values="unsigned long long[::1]")
+def symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
+    """Fills the values of all defined symbols of a symbol table (raw entries of 24 bytes) that name places; returns how many."""
+    count: cython.Py_ssize_t = 0
+    entry: cython.Py_ssize_t
+    kind: cython.int
+    i: cython.Py_ssize_t
+    value: cython.ulonglong
+    for entry in range(0, len(symbols) - 23, 24):
+        kind = symbols[entry + 4] & 0x0F
+        if kind == 3 or kind == 4 or (symbols[entry + 6] == 0 and symbols[entry + 7] == 0):  # section, file, undefined
+            continue
+        value = 0
+        for i in range(8):
+            value = value * 256 + symbols[entry + 8 + (i if big else 7 - i)]
+        values[count] = value
+        count += 1
+    return count
+
+
+@cython.locals(
+    start="const unsigned long long[::1]",
+    size="const unsigned int[::1]",
+    kind="const unsigned short[::1]",
+    kind_bytes="const unsigned char[::1]",
+    data="const unsigned char[::1]",
+    area_start="const unsigned long long[::1]",
+    area_end="const unsigned long long[::1]",
+    area_offset="const unsigned long long[::1]",
+    states="const unsigned short[::1]",
+    places="const unsigned long long[::1]",
+    may_follow="unsigned char[::1]",
+)
+def followers(
+    start: Column,
+    size: Column,
+    kind: Column,
+    kind_bytes: Bytes,
+    data: Bytes,
+    area_start: Column,
+    area_end: Column,
+    area_offset: Column,
+    states: Column,
+    places: Column,
+    max_gap: cython.ulonglong,
+    may_follow: bytearray,
+) -> None:
+    """Marks each function that may share an FDE with the one before it.
+
+    Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, padding as far as `states` (see padding.py)
+    takes them, without any of the `places`, which symbols name. Areas are executable: their bytes are at data[area_offset].
+    Functions, areas and places ascend.
+    """
+    function: cython.Py_ssize_t
+    area: cython.Py_ssize_t = 0
+    place: cython.Py_ssize_t = 0
+    pos: cython.Py_ssize_t
+    state: cython.Py_ssize_t
+    low: cython.ulonglong
+    high: cython.ulonglong
+    for function in range(1, len(start)):
+        low = start[function - 1] + size[function - 1]
+        high = start[function]
+        if kind[function] != kind[function - 1] or kind_bytes[3 * kind[function]] & 0x10 or high - low > max_gap:
+            continue
+        while place < len(places) and places[place] < low:
+            place += 1
+        if place < len(places) and places[place] < high:
+            continue
+        while area < len(area_end) and area_end[area] <= start[function - 1]:
+            area += 1
+        if area == len(area_end) or high >= area_end[area]:
+            continue
+        state = 0
+        pos = area_offset[area] + (low - area_start[area])
+        while low < high and state != 0xFFFF:
+            state = states[(state << 8) | data[pos]]
+            pos += 1
+            low += 1
+        if state == 0:
+            may_follow[function] = 1
+
+
 @cython.locals(
     start="const unsigned long long[::1]",
     size="const unsigned int[::1]",
@@ -58,7 +141,7 @@ def group(
     best: Column,
     group_first: Column,
 ) -> None:
-    """Fills group_first[f + 1]: the first function of the group that ends with f, in the smallest section of the functions up to f.
+    """Fills group_first[f + 1]: the first function of the group that ends with f, in the smallest section of functions up to f.
 
     `may_follow`[f]: nothing but padding is between function f - 1 and f, and their kinds are equal and of PC type INC. `block_size`
     and `owner` as pack.py gives them; `alone`[f]: whether f counts among those that share its bytes, which is what it is afterwards

@@ -41,7 +41,10 @@ class Encoder:
     """Knows the section's size before its address is chosen: the address only changes the function index."""
 
     def __init__(self, table: FunctionTable, abi: Abi, layout: Layout = V3, *, share: bool = False) -> None:
-        """`table`: sorted, without overlaps. `share`: functions whose rows are the same bytes have them once. Raises FormatError for what the version cannot say and where a field overflows."""
+        """`table`: sorted, without overlaps. `share`: functions whose rows are the same bytes have them once.
+
+        Raises FormatError for what the version cannot say and where a field overflows.
+        """
         self.table = table
         self.abi = abi
         self.layout = layout

@@ -21,7 +21,10 @@ NOT_COVERED, OUTERMOST, BAD = -1, -2, -3
 @cython.final
 @cython.cclass
 class Seeker:
-    """A sorted section, its header checked by the caller. Every read is fenced; a look-up costs log(functions) + one function's rows."""
+    """A sorted section, its header checked by the caller. Every read is fenced.
+
+    A look-up costs the logarithm of the functions, and the rows of one.
+    """
 
     data = cython.declare("const unsigned char[::1]")
     fields = cython.declare("const long long[::1]")
@@ -49,7 +52,7 @@ class Seeker:
         fres_end: int,
         address: int,
     ) -> None:
-        """`fields`: Layout.fields. `relative`: function starts are relative to their own fields. The rest: counts, offsets, address."""
+        """`fields`: Layout.fields. `relative`: function starts are relative to their own fields. The rest: places."""
         self.data = data
         self.fields = fields
         self.big = big
@@ -82,7 +85,7 @@ class Seeker:
         if self.fields[1] == 4 and distance >> 31:
             distance -= self.fields[11]
         origin: cython.ulonglong = self.address + (entry if self.relative else 0)
-        return (origin + distance) & self.mask
+        return (origin + distance) & self.mask  # type: ignore[no-any-return]
 
     @cython.cfunc
     @cython.exceptval(-9)
@@ -94,7 +97,6 @@ class Seeker:
         attribute: cython.longlong
         pos: cython.longlong
         found: cython.longlong = -2
-        row: cython.longlong
         count: cython.longlong
         width: cython.longlong
         period: cython.ulonglong
@@ -127,7 +129,7 @@ class Seeker:
         width = 1 << (self.info & 0x0F)
         if width > 4:
             return -3
-        for row in range(count):
+        for _ in range(count):
             if pos + width + 1 > self.fres_end:
                 return -3
             if self.number(pos, width) > offset:
