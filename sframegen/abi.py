@@ -29,6 +29,7 @@ class Abi(NamedTuple):
     ra_is_signed: bool = False  # return addresses can be signed
     cfa_adjustment: int = 0  # a CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
     cfa_scale: int = 1
+    shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
     registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
     ra_padding: bool = False  # default FDEs: an RA offset of 0 says that RA is in its register, though an FP offset follows
 
@@ -57,7 +58,7 @@ AARCH64 = Abi(
     base_registers=range(32),
     ra_is_signed=True,
 )
-AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big")
+AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big", shares_rows=False)
 S390X = Abi(
     name="s390x",
     sframe_id=4,
@@ -75,6 +76,7 @@ S390X = Abi(
     sp_is_saved=True,
     cfa_adjustment=160,
     cfa_scale=8,
+    shares_rows=False,
     registers_as_offsets=True,
     ra_padding=True,
 )

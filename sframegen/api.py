@@ -19,6 +19,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.lower import lower
 from sframegen.names import FunctionNames
+from sframegen.optimize import LEVELS, Level, encoder_of
 from sframegen.search import find
 from sframegen.section import read_sframe
 from sframegen.sources import Sources, find_sources
@@ -59,22 +60,32 @@ def add_section(
     debug_file: str | os.PathLike[str] | None = None,
     preserve_timestamps: bool = False,
     version: int = 3,
+    optimize: str = "fast",
     per_function: bool = False,
     hard_links: Sequence[Path] = (),
 ) -> Summary:
     """Gives a linked ELF file an SFrame section made from its call frame information; in place, or as `output`.
 
     `verify` reads the new file back with LIEF before it takes its place; `dry_run` only plans. `debug_file`: a separate debug file,
-    or a directory of them; `version`: of the format, 3 or 2; `per_function`: the summary tells what became of each function;
-    `hard_links`: other names of the file, which follow it. Raises FormatError where the file cannot be read or given a section, or
-    OSError; the target is then as it was.
+    or a directory of them; `version`: of the format, 3 or 2; `optimize`: a level, none, share, fast or size; `per_function`: the
+    summary tells what became of each function; `hard_links`: other names of the file, which follow it. Raises FormatError where the
+    file cannot be read or given a section, or OSError; the target is then as it was.
     """
     source = Path(path)
     target = Path(output) if output is not None else source
     separate = Path(debug_file) if debug_file is not None else None
     try:
         return _add_section(
-            source, target, verify, dry_run, separate, preserve_timestamps, _layout(version), per_function, hard_links
+            source,
+            target,
+            verify,
+            dry_run,
+            separate,
+            preserve_timestamps,
+            _layout(version),
+            _level(optimize),
+            per_function,
+            hard_links,
         )
     except FormatError as error:
         error.file = error.file or str(source)
@@ -89,6 +100,7 @@ def _add_section(
     debug_file: Path | None,
     preserve_timestamps: bool,
     layout: Layout,
+    level: Level,
     per_function: bool,
     hard_links: Sequence[Path],
 ) -> Summary:
@@ -122,10 +134,11 @@ def _add_section(
             summary.output = str(target)
         return summary
 
-    encoder = Encoder(table, abi, layout)
+    encoder = encoder_of(elf, table, abi, layout, level)
     plan = plan_injection(elf, encoder.size_bytes)
     summary.plan = plan
     summary.section_bytes = encoder.size_bytes
+    summary.rows = len(encoder.table.row_start)
     if dry_run:
         return summary
     section = memoryview(encoder.encode(plan.section_address))
@@ -201,7 +214,7 @@ def _convert(source: Path, target: Path, layout: Layout, verify: bool, dry_run: 
     table, left_out = lower(section.table, section.abi, layout)
     if not len(table):
         raise elf.error(f"nothing in its SFrame section can be said in version {layout.version}")
-    exchange = plan_exchange(elf, place, Encoder(table, section.abi, layout).encode(place.address))
+    exchange = plan_exchange(elf, place, Encoder(table, section.abi, layout, share=section.abi.shares_rows).encode(place.address))
     change.functions, change.rows = len(table), len(table.row_start)
     change.section_bytes_before, change.section_bytes = place.size, exchange.size
     change.left_out = {reason.value: count for reason, count in left_out.items()}
@@ -235,6 +248,12 @@ def _layout(version: int) -> Layout:
     if version not in WRITABLE:
         raise ValueError(f"SFrame version {version} is not written, only {', '.join(map(str, WRITABLE))}")
     return WRITABLE[version]
+
+
+def _level(name: str) -> Level:
+    if name not in LEVELS:
+        raise ValueError(f"no level of optimisation {name!r}, only {', '.join(LEVELS)}")
+    return LEVELS[name]
 
 
 def _hard_links(links: int, target: Path) -> list[str]:

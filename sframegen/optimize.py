@@ -5,37 +5,73 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.format.encode import Encoder
-from sframegen.join import group, heads_of, rebuild
+from sframegen.elf import PF_X, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB
+from sframegen.format.encode import Encoder, kind_bytes
+from sframegen.join import followers, group, heads_of, rebuild, symbol_values
 from sframegen.model import FunctionTable
+from sframegen.padding import padding_states
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
+    from sframegen.elf import ElfFile
     from sframegen.format.layouts import Layout
 
-ROUNDS = 3  # what functions share depends on which stay alone, and that on what they share
+ROUNDS = 2  # what functions share depends on which stay alone, and that on what they share
+MAX_GAP = 15  # bytes of padding between joined functions
 
 
 class Level(NamedTuple):
-    """Functions with the same rows share them; neighbours are joined to FDEs of at most so many rows and bytes of code."""
+    """`share`: functions with the same rows have them once. Neighbours share an FDE of at most so many rows and bytes of code."""
 
     share: bool
     max_rows: int = 0
     max_span: int = 0
 
 
+# fast: no look-up scans more rows than in a function of middling size, and no row start takes more than one byte. size: the rows of
+# an FDE are still few enough for a linear scan.
 LEVELS = {"none": Level(share=False), "share": Level(share=True), "fast": Level(True, 16, 256), "size": Level(True, 64, 65536)}
 
 
-def optimize(table: FunctionTable, abi: Abi, layout: Layout, level: Level, may_follow: bytes) -> FunctionTable:
-    """The same rules at every address that `table` covers; padding between joined functions is covered too.
+def encoder_of(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
+    """The encoder of `table` at that level: the same rules at every address that the table covers."""
+    share = level.share and abi.shares_rows
+    if level.max_rows and len(table):
+        table = join(table, abi, layout, level, may_follow(elf, table))
+    return Encoder(table, abi, layout, share=share)
 
-    `may_follow`[f]: whether nothing but padding is between function f - 1 and f.
-    """
+
+def may_follow(elf: ElfFile, table: FunctionTable) -> bytearray:
+    """For each function, whether it may share an FDE with the one before it: but padding between them, no symbol in that."""
+    loads = sorted(
+        (s.p_vaddr, s.p_filesz, s.p_offset) for s in elf.segments if s.p_type == PT_LOAD and s.p_flags & PF_X and s.p_filesz
+    )
+    for _, size, offset in loads:
+        elf.slice(offset, size, "PT_LOAD")
+    marks = bytearray(len(table))
+    followers(
+        table.start, table.size, table.kind, kind_bytes(table.kinds), elf.data,
+        array("Q", [address for address, _, _ in loads]), array("Q", [address + size for address, size, _ in loads]),
+        array("Q", [offset for _, _, offset in loads]), padding_states(elf.header.e_machine), _symbol_places(elf), MAX_GAP, marks,
+    )  # fmt: skip
+    return marks
+
+
+def _symbol_places(elf: ElfFile) -> array[int]:
+    """Addresses that defined symbols name, ascending."""
+    tables = [section for section in elf.sections if section.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
+    values = array("Q")
+    for table in tables:
+        raw = elf.contents(table)
+        found = array("Q", bytes(8 * (len(raw) // 24)))
+        values += found[: symbol_values(raw, elf.byte_order == "big", found)]
+    return array("Q", sorted(values))
+
+
+def join(table: FunctionTable, abi: Abi, layout: Layout, level: Level, may_follow: bytes | bytearray) -> FunctionTable:
+    """Neighbours as one function where that makes the section smaller; padding between them is covered too."""
     count = len(table)
-    if not level.max_rows or not count:
-        return table
-    encoder = Encoder(table, abi, layout, share=level.share)
+    encoder = Encoder(table, abi, layout, share=level.share and abi.shares_rows)
     group_first = array("I", bytes(4 * (count + 1)))
     heads, alone = bytearray(count), bytearray(b"\1" * count)
     columns = (table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule)

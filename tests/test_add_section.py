@@ -63,6 +63,7 @@ IN_PLACE: Call = {
     "debug_file": None,
     "preserve_timestamps": False,
     "version": 3,
+    "optimize": "fast",
     "per_function": False,
     "hard_links": [],
 }

@@ -29,6 +29,13 @@ PROGRESS_AFTER_SECONDS = 1.0
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
 @click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF: faster.")
+@click.option(
+    "--optimize",
+    type=click.Choice(["none", "share", "fast", "size"]),
+    default="fast",
+    show_default=True,
+    help="none: one FDE a function. share: equal rows once. fast, size: neighbours joined, as far as look-ups allow, or further.",
+)
 @click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out; files are still written.")
 @click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of the code is covered.")
 @click.option(
@@ -46,6 +53,7 @@ def command(
     files: tuple[str, ...],
     *,
     version: str,
+    optimize: str,
     output: str | None,
     output_dir: str | None,
     preserve_timestamps: bool,
@@ -82,6 +90,7 @@ def command(
                 debug_file=Path(debug_file) if debug_file else None,
                 preserve_timestamps=preserve_timestamps,
                 version=int(version),
+                optimize=optimize,
                 per_function=per_function,
                 hard_links=links[path],
             )

@@ -51,7 +51,7 @@ class Encoder:
         unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
             raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
-        self.kind_bytes = b"".join(map(_kind_bytes, table.kinds))
+        self.kind_bytes = kind_bytes(table.kinds)
         # Each rule in the words of each FDE type, one behind the other; nothing where the type cannot say it.
         blobs = [encode_rule(rule, fde_type, abi, layout) or b"" for rule in table.rules for fde_type in FdeType]
         self.rule_bytes = b"".join(blobs)
@@ -108,7 +108,14 @@ class Encoder:
         return out
 
 
-def _kind_bytes(kind: Kind) -> bytes:
-    """sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size."""
-    info = kind.mask * PCTYPE_MASK_BIT | kind.key_b * PAUTH_KEY_B_BIT | kind.signal * SIGNAL_BIT
-    return bytes([info, kind.fde_type, kind.rep_size])
+def kind_bytes(kinds: list[Kind]) -> bytes:
+    """For each kind sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size."""
+    return bytes(
+        byte
+        for kind in kinds
+        for byte in (
+            kind.mask * PCTYPE_MASK_BIT | kind.key_b * PAUTH_KEY_B_BIT | kind.signal * SIGNAL_BIT,
+            kind.fde_type,
+            kind.rep_size,
+        )
+    )

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import subprocess
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles.compare import compare
+from tables import function_tables
+
+from sframegen import add_section, read
+from sframegen.abi import ABIS, AMD64
+from sframegen.elf import open_elf
+from sframegen.format.decode import decode
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import V3, WRITABLE
+from sframegen.format.seek import Seeker
+from sframegen.format.words import decode_rule, words_size
+from sframegen.model import FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.optimize import LEVELS, Level, join
+from sframegen.search import find
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peers import Compiler, Peers
+
+    from sframegen.abi import Abi
+    from sframegen.format.layouts import Layout
+
+ADDRESS = 0x3000
+SMALL = Level(share=True, max_rows=4, max_span=600)
+
+
+def edges(table: FunctionTable) -> set[int]:
+    """Addresses where a rule begins or ends, and their neighbours."""
+    places = set()
+    for function in range(len(table)):
+        start, end = table.start[function], table.start[function] + table.size[function]
+        places |= {start, end - 1, *(start + offset for offset, _ in table.rows(function) if start + offset < end)}
+        places |= {place - 1 for place in places if place > start}
+    return places
+
+
+FORMS = st.sampled_from([(abi, layout) for abi in ABIS for layout in WRITABLE.values()])
+
+
+@given(st.data(), FORMS, st.sampled_from([SMALL, *LEVELS.values()]))
+def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], level: Level) -> None:
+    table = data.draw(function_tables(*form, max_functions=12))
+    marks = bytes(
+        f > 0 and table.kind[f] == table.kind[f - 1] and not table.kinds[table.kind[f]].mask
+        and table.start[f] - table.start[f - 1] - table.size[f - 1] <= 15
+        for f in range(len(table))
+    )  # fmt: skip
+    joined = join(table, *form, level, marks) if level.max_rows else table
+    encoder = Encoder(joined, *form, share=level.share)
+    decoded = decode(encoder.encode(ADDRESS), ADDRESS).table
+    for pc in edges(table):
+        assert find(decoded, pc) == find(table, pc), hex(pc)
+    plain = Encoder(table, *form, share=level.share)
+    assert encoder.size_bytes <= plain.size_bytes
+    for function in range(len(joined)):
+        rows = joined.first_row[function + 1] - joined.first_row[function]
+        if joined.start[function] not in table.start or joined.size[function] not in table.size:
+            assert rows <= level.max_rows
+            assert joined.size[function] <= level.max_span
+
+
+# Each function with rows of its own: equal ones would rather share than join.
+ASSEMBLY = """
+    .macro function name offset
+    \\name: .cfi_startproc
+        push %rbp
+        .cfi_def_cfa_offset \\offset
+        .cfi_offset rbp, -16
+        pop %rbp
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+    .endm
+    .text
+    function one 16
+    .nops 9
+    function two 32
+    int3; int3
+    function three 48
+    jmp *%rax
+    function four 64
+    nop
+    symbol: nop
+    function five 80
+    .skip 16, 0x90
+    function six 96
+    nop
+    .cfi_startproc
+    .cfi_signal_frame
+    seven: nop
+    .cfi_endproc
+"""
+
+
+def starts(path: Path) -> list[str]:
+    """Names of the functions that FDEs begin with."""
+    names = {one.address: one.name for one in open_elf(path).function_symbols()}
+    found = read(path).table.start
+    return [names.get(address, hex(address)) for address in found]
+
+
+def test_only_padding_without_symbols_is_joined_over(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    names = ["one", "two", "three", "four", "five", "six", "seven"]
+    types = "".join(f".type {name}, @function\n.globl {name}\n" for name in names)
+    text = (types + ASSEMBLY).replace("\\", "\\\\").replace("\n", "\\n")
+    source = f'__asm__("{text}");'
+    library = compile_c(source, "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id=none")
+    results = {}
+    for level in LEVELS:
+        out = tmp_path / level
+        add_section(library, output=out, optimize=level)
+        results[level] = starts(out)
+        assert compare(library, out, peers).ok
+    assert results["none"] == results["share"] == names
+    # jmp is code, `symbol` names a place, sixteen no-ops are too many, a signal frame is of another kind
+    assert results["fast"] == results["size"] == ["one", "four", "five", "six", "seven"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rules_of_a_real_program_by_foreign_readers(level: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    source = "#include <stdio.h>\n" + "".join(
+        f"int f{n}(int n) {{ char b[n + {n}]; b[0] = n; return puts(b) + {n}; }}\n" for n in range(60)
+    )
+    program, out = compile_c(source + "int main(void) { return f3(1); }", "-O2", "-static"), tmp_path / level
+    add_section(program, output=out, optimize=level)
+    report = compare(program, out, peers)
+    assert report.ok, str(report)
+    assert subprocess.run([peers.tool("readelf"), "--sframe", out], check=True, capture_output=True).stderr == b""
+
+
+def test_levels_are_ever_smaller(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compile_c("int main(void) { return 0; }", "-O2", "-static")
+    sizes = [add_section(program, output=tmp_path / level, optimize=level, verify=False).section_bytes for level in LEVELS]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == len(LEVELS)
+
+
+@given(st.data(), FORMS)
+def test_the_raw_look_up_finds_what_decoding_finds(data: st.DataObject, form: tuple[Abi, Layout]) -> None:
+    table = data.draw(function_tables(*form))
+    abi, layout = form
+    section = bytes(Encoder(table, abi, layout, share=True).encode(ADDRESS))
+    index_end = 28 + layout.index_size * len(table)
+    seeker = Seeker(section, layout.fields, abi.byte_order == "big", True, len(table), 28, index_end, len(section), ADDRESS)
+    for pc in edges(table) | {table.start[f] + table.size[f] for f in range(len(table))}:
+        at = seeker.find(pc)
+        found = (
+            decode_rule(FdeType(seeker.fde_type), section[at : at + 1 + words_size(section[at])], abi, layout) if at >= 0 else None
+        )
+        assert found == find(table, pc), hex(pc)
+
+
+def test_the_raw_look_up_is_fenced() -> None:
+    table = some_table()
+    section = bytearray(Encoder(table, AMD64, V3, share=True).encode(ADDRESS))
+    pcs = array("Q", sorted(edges(table)))
+    for bit in range(8 * 28, 8 * len(section)):
+        section[bit // 8] ^= 1 << bit % 8
+        seeker = Seeker(section, V3.fields, False, True, len(table), 28, 28 + 16 * len(table), len(section), ADDRESS)
+        seeker.find_all(pcs, array("q", bytes(8 * len(pcs))))
+        section[bit // 8] ^= 1 << bit % 8
+
+
+def some_table() -> FunctionTable:
+    table = FunctionTable(kinds=[Kind(), Kind(rep_size=16, mask=True)])
+    table.rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 4)]
+    for number in range(6):
+        table.start.append(0x1000 + 0x40 * number)
+        table.size.append(0x30)
+        table.kind.append(number % 2)
+        for offset, rule in ((0, 0), (4, 1 + number % 2)):
+            table.row_start.append(offset)
+            table.row_rule.append(rule)
+        table.first_row.append(len(table.row_start))
+    return table
