@@ -77,7 +77,7 @@ def built(compile_c: Compiler) -> Path:
 def added(compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its section by add-section, in a segment of its own, with an undo record."""
     file = tmp_path_factory.mktemp("added") / "program"
-    sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)
+    sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False, optimize="none")
     return file
 
 
@@ -185,7 +185,7 @@ def test_what_does_not_fit_is_refused_and_the_remedy_helps(peers: Peers, tmp_pat
     assert file.read_bytes() == data
     subprocess.run([peers.tool("objcopy"), "--remove-section", ".sframe", file], check=True)
     before = read_sframe_of(data, tmp_path)
-    sframegen.add_section(file)
+    sframegen.add_section(file, optimize="none")
     assert version_of(file) == 3
     assert difference(before, read_sframe(open_elf(file)).table) == (None, 0)
 
@@ -366,9 +366,9 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
 def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = compile_c(PROGRAM, "-O2")
     two, three = tmp_path / "two", tmp_path / "three"
-    result = CliRunner().invoke(cli, ["add-section", "--format", "2", "-o", str(two), str(source)])
+    result = CliRunner().invoke(cli, ["add-section", "--format", "2", "--optimize", "none", "-o", str(two), str(source)])
     assert result.exit_code == 0, result.output
-    sframegen.add_section(source, output=three)
+    sframegen.add_section(source, output=three, optimize="none")
     assert (version_of(two), version_of(three)) == (2, 3)
     api.convert(three, 2)
     first, second = (read_sframe(open_elf(file)).table for file in (two, three))
@@ -381,7 +381,7 @@ def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_pat
 
 def test_version_2_is_true_to_the_cfi_as_readelf_reads_it(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     original, two = compile_c(producers.PROGRAM + "int main(void) { return choose(0); }", "-O2", "-static"), tmp_path / "two"
-    sframegen.add_section(original, output=two, version=2)
+    sframegen.add_section(original, output=two, version=2, optimize="none")
     facts = elf_facts(original)
     cfi = cfi_text.read(peers.tool("readelf"), str(original), ABIS[facts.machine], facts.executable())
     rules: Interner[OracleRule | None] = Interner(None, OracleRule("several", "", "", signal=False))
