@@ -134,7 +134,7 @@ def _add_section(
             summary.output = str(target)
         return summary
 
-    encoder = encoder_of(elf, table, abi, layout, level)
+    encoder = encoder_of(elf, coverage, abi, layout, level)
     plan = plan_injection(elf, encoder.size_bytes)
     summary.plan = plan
     summary.section_bytes = encoder.size_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf import PF_X, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB
@@ -13,6 +14,7 @@ from sframegen.padding import padding_states
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
+    from sframegen.coverage import Coverage
     from sframegen.elf import ElfFile
     from sframegen.format.layouts import Layout
 
@@ -33,16 +35,21 @@ class Level(NamedTuple):
 LEVELS = {"none": Level(share=False), "share": Level(share=True), "fast": Level(True, 16, 256), "size": Level(True, 64, 65536)}
 
 
-def encoder_of(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
-    """The encoder of `table` at that level: the same rules at every address that the table covers."""
+def encoder_of(elf: ElfFile, coverage: Coverage, abi: Abi, layout: Layout, level: Level) -> Encoder:
+    """The encoder of `coverage.table` at that level: the same rules at every address that the table covers."""
+    table = coverage.table
     share = level.share and abi.shares_rows
     if level.max_rows and len(table):
-        table = join(table, abi, layout, level, may_follow(elf, table))
+        table = join(table, abi, layout, level, may_follow(elf, coverage))
     return Encoder(table, abi, layout, share=share)
 
 
-def may_follow(elf: ElfFile, table: FunctionTable) -> bytearray:
-    """For each function, whether it may share an FDE with the one before it: but padding between them, no symbol in that."""
+def may_follow(elf: ElfFile, coverage: Coverage) -> bytearray:
+    """For each function, whether it may share an FDE with the one before it.
+
+    Between them is nothing but padding, without a symbol in it, and of which no CFI speaks: no-ops can be code that is left out.
+    """
+    table = coverage.table
     loads = sorted(
         (s.p_vaddr, s.p_filesz, s.p_offset) for s in elf.segments if s.p_type == PT_LOAD and s.p_flags & PF_X and s.p_filesz
     )
@@ -52,20 +59,24 @@ def may_follow(elf: ElfFile, table: FunctionTable) -> bytearray:
     followers(
         table.start, table.size, table.kind, kind_bytes(table.kinds), elf.data,
         array("Q", [address for address, _, _ in loads]), array("Q", [address + size for address, size, _ in loads]),
-        array("Q", [offset for _, _, offset in loads]), padding_states(elf.header.e_machine), _symbol_places(elf), MAX_GAP, marks,
+        array("Q", [offset for _, _, offset in loads]), padding_states(elf.header.e_machine),
+        array("Q", sorted([*_symbol_places(elf), *coverage.unsaid.start])), MAX_GAP, marks,
     )  # fmt: skip
+    for start, end in coverage.ignored_ranges:
+        first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
+        marks[first:last] = bytes(len(marks[first:last]))
     return marks
 
 
 def _symbol_places(elf: ElfFile) -> array[int]:
-    """Addresses that defined symbols name, ascending."""
+    """Addresses that defined symbols name."""
     tables = [section for section in elf.sections if section.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
     values = array("Q")
     for table in tables:
         raw = elf.contents(table)
         found = array("Q", bytes(8 * (len(raw) // 24)))
         values += found[: symbol_values(raw, elf.byte_order == "big", found)]
-    return array("Q", sorted(values))
+    return values
 
 
 def join(table: FunctionTable, abi: Abi, layout: Layout, level: Level, may_follow: bytes | bytearray) -> FunctionTable:

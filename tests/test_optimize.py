@@ -126,6 +126,33 @@ def test_only_padding_without_symbols_is_joined_over(compile_c: Compiler, peers:
     assert results["fast"] == results["size"] == ["one", "four", "five", "six", "seven"]
 
 
+LEFT_OUT = """
+    .text
+    .globl whole
+    .type whole, @function
+    whole: .cfi_startproc
+        nop
+        .cfi_undefined rbp
+        nop
+        nop
+        .cfi_restore rbp
+        nop
+        .cfi_def_cfa_offset 16
+        nop
+        .cfi_endproc
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_code_that_is_left_out_is_no_padding(level: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """No-ops with a row that SFrame cannot say, between rows that it can."""
+    text = LEFT_OUT.replace("\n", "\\n")
+    library = compile_c(f'__asm__("{text}");', "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id=none")
+    add_section(library, output=tmp_path / level, optimize=level)
+    assert len(read(tmp_path / level).table) == 2
+    assert compare(library, tmp_path / level, peers).ok
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_rules_of_a_real_program_by_foreign_readers(level: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = "#include <stdio.h>\n" + "".join(
