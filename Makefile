@@ -112,6 +112,11 @@ test-pure: .venv-pure/test-tools peers corpus test-machine ## the tests in the i
 pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) \
     SFRAMEGEN_PURE_PYTHON=$(CURDIR)/.venv-pure/bin/python $(1)/bin/pytest $(PYTEST_FLAGS)
 
+.PHONY: differential
+differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI programs; SFRAMEGEN_PROGRAMS, SFRAMEGEN_SEED
+	env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=compiled SFRAMEGEN_NO_SKIP=1 SFRAMEGEN_PROGRAMS=$${SFRAMEGEN_PROGRAMS:-4000} \
+	    .venv/bin/pytest -s -q tests/test_against_gas.py
+
 .PHONY: lint
 lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff check $(LINTED)

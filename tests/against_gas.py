@@ -195,6 +195,7 @@ KINDS = {
     "Restored registers": ("wrong (FP|RA)", r".*; \.cfi_restore (FP|RA); nop"),
     "RA that is no longer undefined": ("wrong: outermost", r"(.*; )?\.cfi_undefined RA; .*"),
     "RA far from the CFA": ("cut RA", ".*"),
+    "RA saved at the CFA": ("wrong RA", r"(.*; )?\.cfi_(rel_)?offset RA; nop"),
     "RA by instructions that are not read": ("wrong RA", r"(nop; )?escape \w+; nop"),
     "RA rules that SFrame cannot say": ("said: RA rule", ".*"),
     "FP by expressions": ("wrong FP|said: FP rule", r"(nop; )?escape (val_)?expression; nop"),
