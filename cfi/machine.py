@@ -10,6 +10,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from cfi.faults import MAX_REMEMBERED, MAX_RULES
+
 try:
     import cython
 except ImportError:
@@ -24,23 +26,6 @@ COMPILED: bool = cython.compiled
 
 WIDTH = 16  # numbers in a state
 CACHE = 4096  # states remembered for quick recognition, by hash; so too are steps from one rule to another by a CFA offset
-# remember_state nests once or twice in real code. 64 states of 16 numbers are 8 KiB; a deeper nest is not a compiler's.
-MAX_REMEMBERED = 64
-# libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
-MAX_RULES = 1 << 17
-
-# What can be wrong, by number; the cursor's position says where.
-FAULTS = (
-    "",
-    "instruction or operand is cut off",
-    "unknown call frame instruction",
-    "unknown pointer encoding",
-    "an indirect pointer leads nowhere",
-    "DW_CFA_restore_state without a remembered state",
-    f"more than {MAX_REMEMBERED} remembered states",
-    "DW_CFA_set_loc moves backwards",
-    f"more than {MAX_RULES} different rows",
-)
 
 
 @cython.cclass
@@ -202,9 +187,7 @@ class Cursor:
         self.fault = 4
         return 0
 
-    # The same for callers in Python: CIEs are few.
-
-    def read_unsigned(self, width: int) -> int:
+    def read_unsigned(self, width: int) -> int:  # this and the next three: for callers in Python
         return self.unsigned(width)
 
     def read_uleb(self) -> int:

@@ -6,7 +6,7 @@ from array import array
 from operator import sub
 from typing import TYPE_CHECKING, TypeAlias
 
-from cfi import machine, scan
+from cfi import faults, scan
 from cfi.errors import FormatError
 from cfi.machine import Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
@@ -117,7 +117,7 @@ def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[i
 
 def _check(cursor: Cursor, section: CfiSection) -> None:
     if cursor.fault:
-        raise FormatError(machine.FAULTS[cursor.fault], section.name, cursor.pos)
+        raise FormatError(faults.MACHINE[cursor.fault], section.name, cursor.pos)
 
 
 def _entries(section: CfiSection) -> tuple[Columns3, Columns4]:
@@ -129,7 +129,7 @@ def _entries(section: CfiSection) -> tuple[Columns3, Columns4]:
         big = section.byte_order == "big"
         scan.entries(section.data, big, section.eh, section.fde_count, *cies, *fdes, found)
         if found[0]:
-            raise FormatError(scan.FAULTS[found[0]], section.name, found[1])
+            raise FormatError(faults.SCAN[found[0]], section.name, found[1])
         if cies[0] or fdes[0]:
             break
         for column in cies:

@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-# What can be wrong, by the number in fault[0]; fault[1] is the offset in the section.
-FAULTS = (
-    "",
-    "entry's length is cut off",
-    "entry reaches past the end of the section",
-    "entry is too short for its CIE pointer",
-    "FDE's CIE pointer leads out of the section",
-)
-
 
 @cython.cfunc
 @cython.exceptval(-1)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
-from cfi.machine import MAX_REMEMBERED, MAX_RULES, Cursor
+from cfi.faults import MAX_REMEMBERED, MAX_RULES
+from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import RegisterRule
