@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 HEADER_SIZE = 28  # bytes of a section that says nothing
 FIELDS = ("CFA", "FP", "RA", "signal", "key")
 BATCH = 100  # functions in a source
-PLAIN = ["nop"]  # first in every source: the others can share its CIE
 WARNING = re.compile(r"Warning: no SFrame FDE emitted; (.*)")
 SUM = re.compile(r"(\w+)([+-]\d+)")
 GAVE_UP = re.compile(r"(Fatal error: SFrame .*|Internal error in sframe_\w+)")
@@ -80,14 +79,16 @@ class Bench:
         stops: dict[int, str] = {}
         self._find_stops(functions, range(len(functions)), stops)
         kept = [body for number, body in enumerate(functions) if number not in stops]
-        rest = iter(self._read_all([PLAIN, *kept])[1:])
+        plain = self.target.plain
+        rest = iter(self._read_all([*plain, *kept])[len(plain) :])
         readings = []
         for number, body in enumerate(functions):
             if stop := stops.get(number):
+                alone = [*plain, body]
                 cfi = (
                     []
                     if stop == "refused"
-                    else self._cfi(self.target.link(self.peers, source_of([body]), self.directory), [body])[0]
+                    else self._cfi(self.target.link(self.peers, source_of(alone), self.directory), alone)[-1]
                 )
                 readings.append(Reading(cfi, [], stop))
             else:

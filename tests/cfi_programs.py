@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
@@ -33,6 +33,12 @@ class Target(NamedTuple):
     cfa_offset: int = 8  # at a function's start
     cfa_step: int = 1
     nop_size: int = 4
+
+    @property
+    def plain(self) -> list[list[str]]:
+        """Functions of every kind of CIE. Where they come first, the others share their CIEs, and not each other's."""
+        marks = [mark for mark in (".cfi_signal_frame", ".cfi_b_key_frame") if mark in (".cfi_signal_frame", *self.directives)]
+        return [[*some, "nop"] for count in range(len(marks) + 1) for some in combinations(marks, count)]
 
     def register_name(self, number: str) -> str:
         return {self.sp: "SP", self.fp: "FP", self.ra: "RA"}.get(int(number), "REG")

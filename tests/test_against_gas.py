@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from against_gas import BATCH, KINDS, PLAIN, Bench, Reading, kinds_of, needs_shrinking, shape
+from against_gas import BATCH, KINDS, Bench, Reading, kinds_of, needs_shrinking, shape
 from cfi_programs import TARGETS, Target, programs, source_of
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from oracles import cfi_text, compare
@@ -48,7 +48,7 @@ def made(target: Target, count: int) -> list[list[str]]:
 
 
 def judge_ours(target: Target, peers: Peers, directory: Path, functions: list[list[str]]) -> compare.Report:
-    plain = target.link(peers, source_of([PLAIN, *functions]), directory)
+    plain = target.link(peers, source_of([*target.plain, *functions]), directory)
     ours = directory / "ours.so"
     add_section(plain, output=ours, verify=False)
     return compare.compare(plain, ours, peers)
