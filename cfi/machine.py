@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from cfi.faults import MAX_REMEMBERED, MAX_RULES
+from cfi.faults import MAX_REMEMBERED, MAX_STATES
 
 try:
     import cython
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 WIDTH = 16  # numbers in a state
-CACHE = 4096  # states remembered for quick recognition, by hash; so too are steps from one rule to another by a CFA offset
+STEPS = 8192  # steps from one state to another that are remembered, by hash
 
 
 @cython.cclass
@@ -208,8 +208,8 @@ class Cursor:
         size="unsigned long long[::1]",
         program="unsigned long long[::1]",
     )
-    def ranges(self, body: Column, end: Column, cie: Column, shapes: Bytes, start: Column, size: Column, program: Column) -> None:
-        """Reads each FDE's address range, and where its instructions begin.
+    def ranges(self, body: Column, end: Column, cie: Column, shapes: Bytes, start: Column, size: Column, program: Column) -> int:
+        """Reads each FDE's address range, and where its instructions begin; returns the most bytes of instructions that one has.
 
         `shapes`: four bytes a CIE: FDE pointer encoding, whether FDEs have augmentation data, address size, segment selector size.
         """
@@ -217,6 +217,7 @@ class Cursor:
         shape: cython.Py_ssize_t
         encoding: cython.int
         length: cython.longlong
+        longest: cython.Py_ssize_t = 0
         for fde in range(len(body)):
             shape = 4 * cie[fde]
             encoding = shapes[shape]
@@ -232,29 +233,36 @@ class Cursor:
                     self.fault = 1
                 self.pos += length if self.fault == 0 else 0
             if self.fault:
-                return
+                break
             program[fde] = self.pos
+            longest = max(longest, self.end - self.pos)
+        return longest
 
 
 @cython.final
 @cython.cclass
 class Machine(Cursor):
-    """Runs FDEs one after the other; `rules` grows by the distinct states met, 16 numbers each."""
+    """Runs FDEs one after the other; `rules` grows by the distinct states that rows are made of, 16 numbers each.
+
+    States are numbered, and the loop over instructions knows nothing but their numbers: it looks up where an instruction leads from
+    a state, and only what it has not met yet, or no longer knows, is worked out on the 16 numbers.
+    """
 
     rules: list[tuple[int, ...]]
     numbers: dict[bytes, int]
+    known: dict[bytes, int]
     key: array[int]
-    no_rows: array[int]
     opcodes = cython.declare("const unsigned char[::1]")
     state = cython.declare("long long[::1]")
+    states = cython.declare("long long[::1]")
     cies = cython.declare("const long long[::1]")
-    initial = cython.declare("long long[::1]")
-    initial_at = cython.declare("Py_ssize_t")
-    remembered = cython.declare("long long[::1]")
-    cached_state = cython.declare("long long[::1]")
-    cached_rule = cython.declare("int[::1]")
-    step_from = cython.declare("int[::1]")
-    step_offset = cython.declare("long long[::1]")
+    initial = cython.declare("int[::1]")
+    remembered = cython.declare("int[::1]")
+    rule_of = cython.declare("int[::1]")
+    slots = cython.declare("unsigned char[::1]")
+    step_from = cython.declare("long long[::1]")
+    step_a = cython.declare("long long[::1]")
+    step_b = cython.declare("long long[::1]")
     step_to = cython.declare("int[::1]")
     fp = cython.declare("long long")
     sp = cython.declare("long long")
@@ -264,6 +272,7 @@ class Machine(Cursor):
     encoding = cython.declare("int")
     block_base = cython.declare("long long")
     block = cython.declare("long long")
+    final = cython.declare("long long")  # the state at the end of the last program
 
     def start(
         self,
@@ -291,40 +300,43 @@ class Machine(Cursor):
         self.cies = cies
         self.rules = rules
         self.numbers = numbers
+        self.known = {}
         self.key = array("q", bytes(8 * WIDTH))
-        self.no_rows = array("I")
         self.state = self.key
-        self.initial = array("q", bytes(8 * WIDTH * (count + 1)))
-        self.remembered = array("q", bytes(8 * WIDTH * MAX_REMEMBERED))
-        self.cached_state = array("q", bytes(8 * WIDTH * CACHE))
-        self.cached_rule = array("i", [-1]) * CACHE
-        self.step_from = array("i", [-1]) * CACHE
-        self.step_offset = array("q", bytes(8 * CACHE))
-        self.step_to = array("i", bytes(4 * CACHE))
+        self.states = array("q", bytes(8 * WIDTH * 1024))
+        self.initial = array("i", bytes(4 * (count + 1)))
+        self.remembered = array("i", bytes(4 * MAX_REMEMBERED))
+        self.rule_of = array("i", bytes(4 * (MAX_STATES + 1)))
+        self.slots = bytearray(64)
+        self.step_from = array("q", [-1]) * STEPS
+        self.step_a = array("q", [0]) * STEPS
+        self.step_b = array("q", [0]) * STEPS
+        self.step_to = array("i", [0]) * STEPS
+        nothing = array("Q", [0])
+        no_rows = array("I", [0, 0])
         for cie in range(count):
-            self.enter(cie)
-            self.pos = self.cies[7 * cie]
-            self.end = self.cies[7 * cie + 1]
-            self.state[0] = self.ra
-            self.execute(0, 0, self.no_rows, self.no_rows, 0)
+            for i in range(16):
+                self.state[i] = 0
+            self.state[0] = self.cies[7 * cie + 2]
+            self.initial[cie] = self.intern()
+            program, end = array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])
+            self.run(0, nothing, nothing, program, end, array("I", [cie]), no_rows, no_rows, no_rows, 0)
+            self.initial[cie] = self.final
             if self.fault:
                 return
-            for i in range(16):
-                self.initial[self.initial_at + i] = self.state[i]
 
     @cython.cfunc
     @cython.exceptval(-1)
     def enter(self, cie: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Makes a CIE the current one and its initial state the state."""
-        i: cython.Py_ssize_t
+        """Makes a CIE the current one."""
+        register: cython.Py_ssize_t
         self.ra = self.cies[7 * cie + 2]
         self.code_factor = self.cies[7 * cie + 3]
         self.data_factor = self.cies[7 * cie + 4]
         self.encoding = self.cies[7 * cie + 5]
         self.address_size = self.cies[7 * cie + 6]
-        self.initial_at = 16 * cie
-        for i in range(16):
-            self.state[i] = self.initial[self.initial_at + i]
+        for register in range(64):
+            self.slots[register] = self.slot(register)
         return cie
 
     @cython.locals(
@@ -336,6 +348,15 @@ class Machine(Cursor):
         first_row="unsigned int[::1]",
         row_start="unsigned int[::1]",
         row_rule="unsigned int[::1]",
+        data="const unsigned char[::1]",
+        opcodes="const unsigned char[::1]",
+        slots="const unsigned char[::1]",
+        rule_of="const int[::1]",
+        remembered="int[::1]",
+        step_from="long long[::1]",
+        step_a="long long[::1]",
+        step_b="long long[::1]",
+        step_to="int[::1]",
     )
     def run(
         self,
@@ -355,32 +376,171 @@ class Machine(Cursor):
         first_row[f + 1] is where the rows of FDE f end, counted from `rows`, the number of those before this call. An FDE makes at
         most one row a byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
         """
+        data = self.data
+        opcodes = self.opcodes
+        slots = self.slots
+        rule_of = self.rule_of
+        remembered = self.remembered
+        step_from = self.step_from
+        step_a = self.step_a
+        step_b = self.step_b
+        step_to = self.step_to
         room: cython.Py_ssize_t = len(row_start)
         used: cython.Py_ssize_t = 0
-        limit: cython.ulonglong
+        current: cython.longlong = -1  # the CIE
+        factor: cython.longlong = 0
+        state: cython.longlong = 0
+        limit: cython.ulonglong  # the FDE's size; 0: it makes no rows
+        here: cython.ulonglong  # the row in the making holds from start + here
+        target: cython.ulonglong
+        last: cython.longlong  # the rule of the row before it
+        rule: cython.longlong
+        depth: cython.Py_ssize_t
+        pos: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
+        byte: cython.int
+        entry: cython.Py_ssize_t
+        action: cython.int
+        a: cython.longlong
+        b: cython.longlong
+        step: cython.Py_ssize_t
         while fde < len(start):
-            self.pos = program[fde]
-            self.end = end[fde]
-            if used + self.end - self.pos + 1 > room:
-                break
-            self.enter(cie[fde])
+            pos = program[fde]
+            stop = end[fde]
             limit = 0 if size[fde] >> 32 else size[fde]
-            used = self.execute(start[fde], limit, row_start, row_rule, used)
-            if self.fault:
+            if limit and used + stop - pos + 1 > room:
                 break
+            self.end = stop
+            if cie[fde] != current:
+                current = cie[fde]
+                self.enter(current)
+                factor = self.code_factor
+            state = self.initial[current]
+            here = 0
+            last = -1
+            depth = 0
+            while pos < stop:
+                byte = data[pos]
+                pos += 1
+                if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
+                    target = here + (byte & 0x3F) * factor
+                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore of registers that nobody asks for
+                    if byte < 0xC0 and pos < stop and data[pos] < 0x80:
+                        pos += 1
+                    elif byte < 0xC0:
+                        self.pos = pos
+                        self.uleb()
+                        if self.fault:
+                            return fde
+                        pos = self.pos
+                    continue
+                else:
+                    entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)
+                    action = opcodes[entry]
+                    if action == 3:  # SET_LOC
+                        self.pos = pos
+                        target = (self.encoded(self.encoding, start[fde]) - start[fde]) & self.mask
+                        if self.fault:
+                            return fde
+                        pos = self.pos
+                    else:
+                        a = 0
+                        b = 0
+                        if opcodes[entry + 1] == 11:  # LOW6
+                            a = byte & 0x3F
+                        elif opcodes[entry + 1]:
+                            self.pos = pos
+                            a = self.operand(opcodes[entry + 1])
+                            pos = self.pos
+                        if opcodes[entry + 2] == 9 and pos < stop and data[pos] < 0x80:  # ULEB
+                            b = data[pos]
+                            pos += 1
+                        elif opcodes[entry + 2]:
+                            self.pos = pos
+                            b = self.operand(opcodes[entry + 2])
+                            pos = self.pos
+                        if self.fault:
+                            return fde
+                        if action == 2:  # ADVANCE
+                            # At most 2 ** 32 * 2 ** 24; further is past the end of any function that SFrame can describe.
+                            target = here + (self.mask32 if a >> 32 else a) * factor
+                        elif action == 6:  # REMEMBER_STATE
+                            if depth == 64:
+                                self.pos = pos
+                                self.fault = 6
+                                return fde
+                            remembered[depth] = state
+                            depth += 1
+                            continue
+                        elif action == 7:  # RESTORE_STATE
+                            if depth == 0:
+                                self.pos = pos
+                                self.fault = 5
+                                return fde
+                            depth -= 1
+                            state = remembered[depth]
+                            continue
+                        elif action == 1:  # NOP
+                            continue
+                        else:
+                            if action == 5:  # RESTORE
+                                b = self.initial[current]
+                            elif opcodes[entry + 4] != 1 or b >> 31:
+                                b = self.scaled(b, opcodes[entry + 4])
+                            step = (state * 769 + byte * 31 + a * 97 + b * 13) & 8191
+                            if step_from[step] == state * 256 + byte and step_a[step] == a and step_b[step] == b:
+                                state = step_to[step]
+                                continue
+                            self.pos = pos
+                            if opcodes[entry + 2] == 13:  # BLOCK: known by its place, not by its length
+                                state = self.change(state, entry, a, b)
+                            else:
+                                step_from[step] = state * 256 + byte
+                                step_a[step] = a
+                                step_b[step] = b
+                                state = self.change(state, entry, a, b)
+                                step_to[step] = state
+                            if self.fault:
+                                return fde
+                            continue
+                # The location has advanced to `target`.
+                if limit == 0 or target == here:
+                    continue
+                if target < here or target >> 63:
+                    self.pos = pos
+                    self.fault = 7
+                    return fde
+                rule = rule_of[state] - 1
+                if rule < 0:
+                    rule = self.emit(state)
+                if rule != last:
+                    row_start[used] = here
+                    row_rule[used] = rule
+                    used += 1
+                    last = rule
+                here = target
+                if here >= limit:
+                    break
+            if here < limit:
+                rule = rule_of[state] - 1
+                if rule < 0:
+                    rule = self.emit(state)
+                if rule != last:
+                    row_start[used] = here
+                    row_rule[used] = rule
+                    used += 1
+            if self.fault:
+                return fde
             first_row[fde + 1] = rows + used
             fde += 1
+        self.final = state
         return fde
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def operand(self, kind: cython.int, low: cython.longlong) -> cython.longlong:
+    def operand(self, kind: cython.int) -> cython.longlong:
         value: cython.ulonglong
         length: cython.longlong
-        if kind == 0:  # NONE
-            return 0
-        if kind == 11:  # LOW6
-            return low
         if kind == 9:  # ULEB
             return self.uleb()
         if kind == 10:  # SLEB
@@ -420,180 +580,69 @@ class Machine(Cursor):
 
     @cython.cfunc
     @cython.exceptval(-1)
-    @cython.locals(row_start="unsigned int[::1]", row_rule="unsigned int[::1]")
-    def execute(
-        self, start: cython.ulonglong, size: cython.ulonglong, row_start: Column, row_rule: Column, rows: cython.Py_ssize_t
-    ) -> cython.Py_ssize_t:
-        """Runs instructions pos .. end and writes the rows of [start, start + size); nothing is written where size is 0 (a CIE)."""
-        first: cython.Py_ssize_t = rows
-        here: cython.ulonglong = 0  # the row in the making holds from start + here
-        target: cython.ulonglong
-        byte: cython.int
-        low: cython.longlong
-        entry: cython.Py_ssize_t
-        action: cython.int
-        a: cython.longlong
-        b: cython.longlong
+    def change(self, number: cython.longlong, entry: cython.Py_ssize_t, a: cython.longlong, b: cython.longlong) -> cython.longlong:
+        """Where an instruction leads from a state. `b`: an offset in bytes, a block's length, or what a RESTORE goes back to."""
+        action: cython.int = self.opcodes[entry]
+        i: cython.Py_ssize_t
         at: cython.Py_ssize_t
-        i: cython.Py_ssize_t
-        depth: cython.Py_ssize_t = 0
-        rule: cython.longlong
-        known: cython.longlong = -1  # the state's rule number, while it has not changed
-        step: cython.Py_ssize_t = -1  # the place of a step to be remembered: since rule `before` only the CFA's offset has changed
-        before: cython.longlong = 0
-        while self.pos < self.end:
-            byte = self.data[self.pos]
-            self.pos += 1
-            low = byte & 0x3F
-            if byte >= 0x80 and self.slot(low) == 0:  # DW_CFA_offset and DW_CFA_restore of registers that nobody asks for: most
-                if byte < 0xC0:
-                    if self.pos < self.end and self.data[self.pos] < 0x80:
-                        self.pos += 1
-                    else:
-                        self.uleb()
-                        if self.fault:
-                            return rows
-                continue
-            entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)
-            action = self.opcodes[entry]
-            if action == 3:  # SET_LOC
-                target = (self.encoded(self.encoding, start) - start) & self.mask
-                a = 0
-                b = 0
-            else:
-                target = here
-                a = self.operand(self.opcodes[entry + 1], low)
-                b = self.operand(self.opcodes[entry + 2], low)
-            if self.fault:
-                return rows
-            if action == 2:  # ADVANCE
-                # At most 2 ** 32 * 2 ** 24; further is past the end of any function that SFrame can describe.
-                target = here + (self.mask32 if a >> 32 else a) * self.code_factor
-            if action == 2 or action == 3:
-                if size == 0:
-                    continue
-                if target < here or target >> 63:
-                    self.fault = 7
-                    return rows
-                if target == here:
-                    continue
-                rule = known if known >= 0 else self.intern()
-                known = rule
-                if step >= 0:
-                    self.step_from[step] = before
-                    self.step_offset[step] = self.state[3]
-                    self.step_to[step] = rule
-                    step = -1
-                if rows == first or row_rule[rows - 1] != rule:
-                    row_start[rows] = here
-                    row_rule[rows] = rule
-                    rows += 1
-                here = target
-                if here >= size:
-                    return rows
-                continue
-            if action == 1:  # NOP
-                continue
-            if action == 10 and self.state[1] == 5 and known >= 0:  # DEF_CFA_OFFSET alone
-                self.state[3] = self.scaled(b, self.opcodes[entry + 4])
-                step = (known * 31 + self.state[3]) & 4095
-                if self.step_from[step] == known and self.step_offset[step] == self.state[3]:
-                    known = self.step_to[step]
-                    step = -1
+        for i in range(16):
+            self.state[i] = self.states[16 * number + i]
+        if action == 4:  # SET_RULE
+            at = self.slot(a)
+            if at:
+                self.state[at] = self.opcodes[entry + 3]
+                if self.opcodes[entry + 2] == 13:  # BLOCK
+                    self.state[at + 1] = self.block
+                    self.state[at + 2] = b
                 else:
-                    before = known
-                    known = -1
-                continue
-            known = -1
-            step = -1
-            if action == 4:  # SET_RULE
-                at = self.slot(a)
-                if at:
-                    self.state[at] = self.opcodes[entry + 3]
-                    if self.opcodes[entry + 2] == 13:  # a block
-                        self.state[at + 1] = self.block
-                        self.state[at + 2] = b
-                    else:
-                        self.state[at + 1] = self.scaled(b, self.opcodes[entry + 4])
-                        self.state[at + 2] = 0
-            elif action == 5:  # RESTORE
-                at = self.slot(a)
-                if at:
-                    for i in range(at, at + 3):
-                        self.state[i] = self.initial[self.initial_at + i]
-            elif action == 6:  # REMEMBER_STATE
-                if depth == 64:
-                    self.fault = 6
-                    return rows
-                for i in range(16):
-                    self.remembered[depth * 16 + i] = self.state[i]
-                depth += 1
-            elif action == 7:  # RESTORE_STATE
-                if depth == 0:
-                    self.fault = 5
-                    return rows
-                depth -= 1
-                for i in range(16):
-                    self.state[i] = self.remembered[depth * 16 + i]
-            elif action == 8:  # DEF_CFA
-                self.state[1] = 5
-                self.state[2] = a
-                self.state[3] = self.scaled(b, self.opcodes[entry + 4])
-            elif action == 9:  # DEF_CFA_REGISTER
-                self.state[1] = 5
-                self.state[2] = a
-            elif action == 10:  # DEF_CFA_OFFSET
-                self.state[3] = self.scaled(b, self.opcodes[entry + 4])
-            elif action == 11:  # DEF_CFA_EXPRESSION
-                self.state[1] = 7
-                self.state[14] = self.block
-                self.state[15] = b
-            elif action == 12:  # NEGATE_RA_STATE
-                self.state[13] ^= 1
-            elif action == 13:  # NEGATE_RA_STATE_WITH_PC
-                self.state[13] ^= 2
-            else:
-                self.pos -= 1
-                self.fault = 2
-                return rows
-        if here < size:
-            rule = known if known >= 0 else self.intern()
-            if rows == first or row_rule[rows - 1] != rule:
-                row_start[rows] = here
-                row_rule[rows] = rule
-                rows += 1
-        return rows
+                    self.state[at + 1] = b
+                    self.state[at + 2] = 0
+        elif action == 5:  # RESTORE
+            at = self.slot(a)
+            if at:
+                for i in range(at, at + 3):
+                    self.state[i] = self.states[16 * b + i]
+        elif action == 8:  # DEF_CFA
+            self.state[1] = 5
+            self.state[2] = a
+            self.state[3] = b
+        elif action == 9:  # DEF_CFA_REGISTER
+            self.state[1] = 5
+            self.state[2] = a
+        elif action == 10:  # DEF_CFA_OFFSET
+            self.state[3] = b
+        elif action == 11:  # DEF_CFA_EXPRESSION
+            self.state[1] = 7
+            self.state[14] = self.block
+            self.state[15] = b
+        elif action == 12:  # NEGATE_RA_STATE
+            self.state[13] ^= 1
+        elif action == 13:  # NEGATE_RA_STATE_WITH_PC
+            self.state[13] ^= 2
+        else:
+            self.pos -= 1
+            self.fault = 2
+            return number
+        return self.intern()
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def intern(self) -> cython.longlong:
-        """The number of the rule that the state is."""
-        key: cython.longlong = 0
-        i: cython.Py_ssize_t
-        slot: cython.Py_ssize_t
-        for i in range(16):
-            key = ((key ^ (self.state[i] & 0x7FFFFFFF)) * 0x1000193) & 0x7FFFFFFF
-        slot = (key ^ (key >> 16)) & 4095
-        if self.cached_rule[slot] >= 0:
-            i = 0
-            while i < 16 and self.cached_state[slot * 16 + i] == self.state[i]:
-                i += 1
-            if i == 16:
-                return self.cached_rule[slot]  # type: ignore[no-any-return]
-        rule: cython.longlong = self.register()
-        self.cached_rule[slot] = rule
-        for i in range(16):
-            self.cached_state[slot * 16 + i] = self.state[i]
-        return rule
-
-    def register(self) -> int:
-        """The same, by the dictionary of all rules: where the cache does not know it."""
+    def intern(self) -> int:
+        """The number of the state that `state` has become."""
         key = self.key.tobytes()  # bytes: their hash is keyed, hostile states cannot be made to collide
-        number = self.numbers.get(key)
-        if number is None:
-            number = len(self.rules)
-            self.numbers[key] = number
-            self.rules.append(tuple(self.key))
-            if number >= MAX_RULES:
-                self.fault = 8
+        number: cython.longlong = self.known.setdefault(key, len(self.known))
+        i: cython.Py_ssize_t
+        if 16 * number == len(self.states):
+            self.states = array("q", bytes(self.states) + bytes(8 * len(self.states)))
+        for i in range(16):
+            self.states[16 * number + i] = self.state[i]
+        if number >= MAX_STATES - 1:
+            self.fault = 8
         return number
+
+    def emit(self, state: cython.Py_ssize_t) -> int:
+        """The rule that a state's rows have: rules are numbered in the order of their first rows."""
+        key = bytes(memoryview(self.states)[16 * state : 16 * state + 16])
+        rule = self.numbers.setdefault(key, len(self.rules))
+        if rule == len(self.rules):
+            self.rules.append(tuple(self.states[16 * state : 16 * state + 16]))
+        self.rule_of[state] = rule + 1
+        return rule

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from operator import sub
 from typing import TYPE_CHECKING, TypeAlias
 
 from cfi import faults, scan
+from cfi.columns import zeros
 from cfi.errors import FormatError
 from cfi.machine import Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes
     from cfi.section import CfiSection, Registers
 
+KINDS = tuple(RuleKind)
 EXPRESSIONS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
 DW_EH_PE_INDIRECT = 0x80
 SUPPORTED_VERSIONS = (1, 3, 4)
@@ -54,7 +55,7 @@ def _read_section(
 ) -> None:
     (cie_start, cie_body, cie_end), (fde_start, fde_body, fde_end, fde_cie) = _entries(section)
     cies = [_cie(section, *place) for place in zip(cie_start, cie_body, cie_end, strict=True)]
-    cie = array("I", bytes(4 * len(fde_start)))
+    cie = zeros("I", len(fde_start))
     stray = scan.owners(fde_cie, cie_start, cie)
     if stray >= 0:
         raise FormatError(f"FDE's CIE pointer leads to {fde_cie[stray]:#x}, where no CIE is", section.name, fde_start[stray])
@@ -63,11 +64,10 @@ def _read_section(
     shapes = bytes(
         byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
     )
-    start, size, program = (array("Q", bytes(8 * len(cie))) for _ in range(3))
-    if cie:
-        cursor.ranges(fde_body, fde_end, cie, shapes, start, size, program)
+    start, size, program = (zeros("Q", len(cie)) for _ in range(3))
+    longest = cursor.ranges(fde_body, fde_end, cie, shapes, start, size, program) if cie else 0
     _check(cursor, section)
-    _run(section, registers, (cies, base, states, numbers), (start, size, program, fde_end, cie), table)
+    _run(section, registers, (cies, base, states, numbers), (start, size, program, fde_end, cie), longest, table)
     table.cie += array("I", [number + len(table.cies) for number in cie]) if table.cies else cie
     table.cies += cies
     table.start += start
@@ -79,11 +79,12 @@ def _run(
     registers: Registers,
     shared: tuple[list[Cie], int, list[tuple[int, ...]], dict[bytes, int]],
     fdes: tuple[array[int], array[int], array[int], array[int], array[int]],
+    longest: int,
     table: FdeTable,
 ) -> None:
-    """Runs all FDEs (start, size, program, end, cie) and appends their rows to the table."""
+    """Runs all FDEs (start, size, program, end, cie) and appends their rows to the table. `longest`: bytes of a program."""
     cies, base, states, numbers = shared
-    _, _, program, end, cie = fdes
+    cie = fdes[-1]
     shapes = array("q")
     for one in cies:
         shapes.extend(
@@ -92,10 +93,9 @@ def _run(
     runner = Machine(*_place(section))
     runner.start(PROGRAM, registers.fp, registers.sp, base, shapes, states, numbers)
     _check(runner, section)
-    first_row = array("I", bytes(4 * (len(cie) + 1)))
-    sizes = list(map(sub, end, program))  # in bytes; an FDE makes at most one row a byte, and one
-    room = max(min(BATCH_ROWS, sum(sizes) + len(sizes)), 1 + max(sizes, default=0))
-    row_start, row_rule = array("I", bytes(4 * room)), array("I", bytes(4 * room))
+    first_row = zeros("I", len(cie) + 1)
+    room = max(min(BATCH_ROWS, len(section.data)), 1 + longest)  # an FDE makes at most one row a byte, and one
+    row_start, row_rule = zeros("I", room), zeros("I", room)
     done = 0
     while done < len(cie):
         before = len(table.row_start)
@@ -103,8 +103,8 @@ def _run(
         done = runner.run(done, *fdes, first_row, row_start, row_rule, before)
         _check(runner, section)
         rows = first_row[done] - before
-        table.row_start += row_start[:rows]
-        table.row_rule += row_rule[:rows]
+        table.row_start.frombytes(memoryview(row_start).cast("B")[: 4 * rows])
+        table.row_rule.frombytes(memoryview(row_rule).cast("B")[: 4 * rows])
         if len(table.row_start) > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows", section.name)
     table.first_row += first_row[1:]
@@ -122,7 +122,7 @@ def _check(cursor: Cursor, section: CfiSection) -> None:
 
 def _entries(section: CfiSection) -> tuple[Columns3, Columns4]:
     """Offsets: of each CIE (start, body, end), and of each FDE (start, body, end, its CIE's start)."""
-    found = array("q", bytes(32))
+    found = zeros("q", 4)
     cies = (array("Q"), array("Q"), array("Q"))
     fdes = (array("Q"), array("Q"), array("Q"), array("Q"))
     for _ in range(2):  # counts, then fills
@@ -133,9 +133,9 @@ def _entries(section: CfiSection) -> tuple[Columns3, Columns4]:
         if cies[0] or fdes[0]:
             break
         for column in cies:
-            column.frombytes(bytes(8 * found[2]))
+            column.extend(zeros("Q", found[2]))
         for column in fdes:
-            column.frombytes(bytes(8 * found[3]))
+            column.extend(zeros("Q", found[3]))
     return cies, fdes
 
 
@@ -206,6 +206,6 @@ def _rule(state: tuple[int, ...], blocks: list[tuple[int, CfiSection]]) -> CfiRu
 def _register_rule(numbers: Sequence[int], blocks: list[tuple[int, CfiSection]]) -> RegisterRule:
     kind, a, b = numbers
     if kind not in EXPRESSIONS:
-        return RegisterRule(RuleKind(kind), a, b)
+        return RegisterRule(KINDS[kind], a, b)
     base, section = next((base, section) for base, section in reversed(blocks) if base <= a)
-    return RegisterRule(RuleKind(kind), expression=bytes(section.data[a - base : a - base + b]))
+    return RegisterRule(KINDS[kind], expression=bytes(section.data[a - base : a - base + b]))

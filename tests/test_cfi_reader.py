@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
-from cfi.faults import MAX_REMEMBERED, MAX_RULES
+from cfi.faults import MAX_REMEMBERED, MAX_STATES
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
@@ -453,13 +453,13 @@ def test_signal_frames_without_augmentation_data() -> None:
 
 def test_more_different_rows_than_any_program_has() -> None:
     frames = Frames()
-    program = b"".join(b"\x0e" + uleb(8 * n) + b"\x41" for n in range(MAX_RULES + 2))
-    frames.plain_fde(frames.cie(), 0x4000, MAX_RULES + 2, program)
+    program = b"".join(b"\x0e" + uleb(8 * n) + b"\x41" for n in range(MAX_STATES + 2))
+    frames.plain_fde(frames.cie(), 0x4000, MAX_STATES + 2, program)
     with pytest.raises(FormatError, match="different rows"):
         read([frames.section()], AMD64)
 
 
-@pytest.mark.parametrize(("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"kind == (\d+):  # (\w+)", Operand)])
+@pytest.mark.parametrize(("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"(?:kind|\[entry \+ [12]\]) == (\d+)\b.*?# (\w+)", Operand)])
 def test_numbers_in_the_machine_mean_what_is_written_beside_them(pattern: str, names: type[Action | Operand]) -> None:
     found = re.findall(pattern, (Path(__file__).parent.parent / "cfi" / "machine.py").read_text())
     assert len(found) > 2
