@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
     from linker.plan import InjectionPlan
     from sframegen.abi import Abi
-    from sframegen.coverage import Coverage
+    from sframegen.conversion import Converted
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
-    from sframegen.model import FunctionTable
 
 __all__ = ["FormatError", "Summary", "VersionChange", "add_section", "convert", "find", "read"]
 
@@ -109,7 +108,7 @@ def _add_section(
         raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
     abi = abi_of(elf)
     sources = find_sources(elf, debug_file)
-    table, coverage = _convert_sources(elf, sources, abi, layout)
+    table, coverage, encoded = _convert_sources(elf, sources, abi, layout)
     summary = Summary(
         file=str(source),
         functions=coverage.functions,
@@ -134,7 +133,7 @@ def _add_section(
             summary.output = str(target)
         return summary
 
-    encoder = encoder_of(elf, coverage, abi, layout, level)
+    encoder = encoder_of(elf, coverage, encoded, level)
     plan = plan_injection(elf, encoder.size_bytes)
     summary.plan = plan
     summary.section_bytes = encoder.size_bytes
@@ -159,7 +158,7 @@ def _add_section(
     return summary
 
 
-def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -> tuple[FunctionTable, Coverage]:
+def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -> Converted:
     """All sections; where one that nobody asked for cannot be read, a warning, and those before it."""
     code = elf.executable_ranges()
     try:

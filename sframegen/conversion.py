@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import reader
+from cfi.columns import zeros
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
 from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.flexible import narrow
 from sframegen.format.layouts import V3
-from sframegen.format.words import encode_rule
+from sframegen.format.words import EncodedRules
 from sframegen.model import FdeType, FunctionTable, Kind, Rule
-from sframegen.resolve import IGNORED, ascends, resolve, subtract
-from sframegen.split import LEFT_OUT, REPEATED, ROW, split
+from sframegen.resolve import IGNORED, ascends, resolve, sort, subtract
+from sframegen.split import LEFT_OUT, REPEATED, ROW, bounds, split
 from sframegen.translate import Reason, Repeated, translate_rule
 
 if TYPE_CHECKING:
@@ -34,17 +35,24 @@ KINDS = [
 ]
 
 
-def convert(
-    sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Abi, layout: Layout = V3
-) -> tuple[FunctionTable, Coverage]:
+class Converted(NamedTuple):
+    """What `convert` gives; `encoded`: the table's rules."""
+
+    table: FunctionTable
+    coverage: Coverage
+    encoded: EncodedRules
+
+
+def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Abi, layout: Layout = V3) -> Converted:
     """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address."""
     fdes = reader.read(sections, Registers(abi.fp, abi.sp))
-    ignored = array("Q", bytes(8 * len(IGNORED)))
+    ignored = zeros("Q", len(IGNORED))
     lost = array("I")
     pieces = _pieces(fdes, code, ignored, lost)
     rules = _Rules(fdes.rules, abi, layout)
-    table, unsaid, whole = _split(fdes, pieces, rules, layout)
-    table = narrow(table, abi, layout)
+    encoded = EncodedRules(rules.numbers, abi, layout)
+    table, unsaid, whole = _split(fdes, pieces, rules, encoded)
+    table = narrow(table, encoded)
     coverage = Coverage(
         table=table,
         pieces=pieces,
@@ -53,19 +61,16 @@ def convert(
         ignored_fdes={what: count for what, count in zip(IGNORED, ignored, strict=True) if count},
         ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in lost],
     )
-    return table, coverage
+    return Converted(table, coverage, encoded)
 
 
 class _Rules:
     """The fate of each CFI rule, by columns, and the SFrame rules that come of them."""
 
     def __init__(self, cfi_rules: list[CfiRule], abi: Abi, layout: Layout) -> None:
-        self.abi = abi
-        self.layout = layout
         self.numbers: dict[Rule, int] = {}
         self.fate = bytearray()
         self.value = array("I")
-        self.fde_type = bytearray()
         self.pattern_at = array("I", [0])
         self.pattern_start = array("I")
         self.pattern_rule = array("I")
@@ -73,7 +78,6 @@ class _Rules:
             self._add(translate_rule(cfi_rule, abi, layout))
 
     def _add(self, result: Rule | Repeated | Reason) -> None:
-        fde_type = FdeType.DEFAULT
         if isinstance(result, Reason):
             fate, value = LEFT_OUT, REASONS.index(result)
         elif isinstance(result, Repeated):
@@ -84,11 +88,8 @@ class _Rules:
             self.pattern_at.append(len(self.pattern_start))
         else:
             fate, value = ROW, self._number(result)
-            if encode_rule(result, FdeType.DEFAULT, self.abi, self.layout) is None:
-                fde_type = FdeType.FLEX
         self.fate.append(fate)
         self.value.append(value)
-        self.fde_type.append(fde_type)
 
     def _number(self, rule: Rule) -> int:
         return self.numbers.setdefault(rule, len(self.numbers))
@@ -101,14 +102,17 @@ def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lo
     begin = 0
     for section_end in fdes.section_ends:
         count = section_end - begin
-        found = Pieces(array("I", bytes(4 * count)), array("Q", bytes(8 * count)), array("Q", bytes(8 * count)))
-        found_lost = array("I", bytes(4 * count))
+        found = Pieces(zeros("I", count), zeros("Q", count), zeros("Q", count))
+        found_lost = zeros("I", count)
         known = sum(ignored[1:])
-        numbers: Iterable[int] = range(begin, section_end)
-        if not (begin == 0 and ascends(fdes.start)):
-            numbers = sorted(numbers, key=fdes.start.__getitem__)
-        kept = resolve(array("I", numbers), fdes.start, fdes.size, range_start, range_end, *found, ignored, found_lost)
+        order = array("I")
+        if count != len(fdes) or not ascends(fdes.start):
+            order = array("I", range(begin, section_end))
+            sort(fdes.start, order, zeros("I", count), zeros("I", 2048))
+        kept = resolve(order, fdes.start, fdes.size, range_start, range_end, *found, ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
+        if count == 0:
+            continue
         for column in found:
             del column[kept:]
         if begin:
@@ -130,28 +134,29 @@ def _merged(one: Pieces, other: Pieces) -> Pieces:
     )
 
 
-def _split(fdes: FdeTable, pieces: Pieces, rules: _Rules, layout: Layout) -> tuple[FunctionTable, Unsaid, int]:
+def _split(fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules) -> tuple[FunctionTable, Unsaid, int]:
     """(functions, what is left out, pieces covered from first byte to last)."""
-    table = FunctionTable(kinds=KINDS, rules=list(rules.numbers))
-    unsaid = Unsaid(array("Q"), array("I"), bytearray())
-    counts = array("q", bytes(32))
     flavour = bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies)
-    barred = bytes(REASONS.index(Reason.SIGNAL) if cie.signal > layout.signal else NOT_BARRED for cie in fdes.cies)
-    for write in (False, True):
-        split(
-            *pieces, fdes.start, flavour, barred, fdes.cie, fdes.first_row, fdes.row_start, fdes.row_rule,
-            rules.fate, rules.value, rules.fde_type, rules.pattern_at, rules.pattern_start, rules.pattern_rule,
-            PC_PERIOD, REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED),
-            table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, *unsaid, counts, write,
-        )  # fmt: skip
-        if not write:
-            functions, rows, ranges, _ = counts
-            unsaid = Unsaid(array("Q", bytes(8 * ranges)), array("I", bytes(4 * ranges)), bytearray(ranges))
-            table.start, table.size, table.kind = (
-                array("Q", bytes(8 * functions)),
-                array("I", bytes(4 * functions)),
-                array("H", bytes(2 * functions)),
-            )
-            table.first_row = array("I", bytes(4 * (functions + 1)))
-            table.row_start, table.row_rule = array("I", bytes(4 * rows)), array("I", bytes(4 * rows))
-    return table, unsaid, counts[3]
+    barred = bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies)
+    fde_type = bytes(encoded.size(rule, FdeType.DEFAULT) == 0 for rule in range(len(rules.numbers)))
+    counts = zeros("q", 4)
+    bounds(pieces.fde, barred, fdes.cie, fdes.first_row, fdes.row_rule, rules.fate, rules.value, rules.pattern_at, counts)
+    functions, rows, ranges, _ = counts
+    table = FunctionTable(
+        start=zeros("Q", functions), size=zeros("I", functions), kind=zeros("H", functions), first_row=zeros("I", functions + 1),
+        row_start=zeros("I", rows), row_rule=zeros("I", rows), kinds=KINDS, rules=list(rules.numbers),
+    )  # fmt: skip
+    unsaid = Unsaid(zeros("Q", ranges), zeros("I", ranges), bytearray(ranges))
+    split(
+        *pieces, fdes.start, flavour, barred, fdes.cie, fdes.first_row, fdes.row_start, fdes.row_rule,
+        rules.fate, rules.value, fde_type, rules.pattern_at, rules.pattern_start, rules.pattern_rule,
+        PC_PERIOD, REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED),
+        table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, *unsaid, counts,
+    )  # fmt: skip
+    functions, rows, ranges, whole = counts
+    for column in (table.start, table.size, table.kind):
+        del column[functions:]
+    del table.first_row[functions + 1 :], table.row_start[rows:], table.row_rule[rows:]
+    for part in unsaid:
+        del part[ranges:]
+    return table, unsaid, whole

@@ -6,57 +6,34 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from sframegen.format.words import encode_rule
+from cfi.columns import zeros
 from sframegen.model import FdeType, FunctionTable
+from sframegen.split import of_kinds
 
 if TYPE_CHECKING:
-    from array import array
-
-    from sframegen.abi import Abi
-    from sframegen.format.layouts import Layout
+    from sframegen.format.words import EncodedRules
 
 UNSAYABLE = 1 << 30  # bytes; more than any function
 
 
-def narrow(table: FunctionTable, abi: Abi, layout: Layout) -> FunctionTable:
-    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be.
+def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
+    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be; its rows become ours.
 
     A function of PC type MASK is never cut: its rows hold in every period.
     """
-    flexible = [number for number, kind in enumerate(table.kinds) if kind.fde_type is FdeType.FLEX and not kind.mask]
-    functions = [function for number in flexible for function in _indexes(table.kind, number)]
+    flexible = bytes(kind.fde_type is FdeType.FLEX and not kind.mask for kind in table.kinds)
+    functions = zeros("I", len(table))
+    del functions[of_kinds(table.kind, flexible, functions) :]
     if not functions:
         return table
-    cost = _Cost(table, abi, layout)
-    out = FunctionTable(kinds=table.kinds, rules=table.rules, row_rule=table.row_rule)
+    out = FunctionTable(kinds=table.kinds, rules=table.rules, row_start=table.row_start, row_rule=table.row_rule)
     done = 0
-    for function in sorted(functions):
+    for function in functions:
         _copy(table, out, done, function)
-        _cut(table, out, function, cost)
+        _cut(table, out, function, encoded)
         done = function + 1
     _copy(table, out, done, len(table))
     return out
-
-
-class _Cost:
-    """Bytes of a rule in each FDE type, its info byte and words."""
-
-    def __init__(self, table: FunctionTable, abi: Abi, layout: Layout) -> None:
-        self.of = [
-            [len(encode_rule(rule, fde_type, abi, layout) or b"") or UNSAYABLE for fde_type in FdeType] for rule in table.rules
-        ]
-        self.function = layout.index_size + layout.attribute_size
-
-
-def _indexes(column: array[int], value: int) -> list[int]:
-    found: list[int] = []
-    at = -1
-    while True:
-        try:
-            at = column.index(value, at + 1)
-        except ValueError:
-            return found
-        found.append(at)
 
 
 def _copy(table: FunctionTable, out: FunctionTable, first: int, end: int) -> None:
@@ -65,13 +42,13 @@ def _copy(table: FunctionTable, out: FunctionTable, first: int, end: int) -> Non
     out.size += table.size[first:end]
     out.kind += table.kind[first:end]
     out.first_row += table.first_row[first + 1 : end + 1]
-    out.row_start += table.row_start[table.first_row[first] : table.first_row[end]]
 
 
-def _cut(table: FunctionTable, out: FunctionTable, function: int, cost: _Cost) -> None:
+def _cut(table: FunctionTable, out: FunctionTable, function: int, encoded: EncodedRules) -> None:
     """The function as its ranges of one type each."""
     first, end = table.first_row[function], table.first_row[function + 1]
-    types = _types([cost.of[table.row_rule[row]] for row in range(first, end)], cost.function)
+    costs = [[encoded.size(rule, fde_type) or UNSAYABLE for fde_type in FdeType] for rule in table.row_rule[first:end]]
+    types = _types(costs, encoded.layout.index_size + encoded.layout.attribute_size)
     kind = table.kinds[table.kind[function]]
     for fde_type, group in groupby(zip(types, range(first, end), strict=True), key=itemgetter(0)):
         rows = [row for _, row in group]
@@ -81,7 +58,8 @@ def _cut(table: FunctionTable, out: FunctionTable, function: int, cost: _Cost) -
         out.size.append(limit - base)
         out.kind.append(table.kinds.index(kind._replace(fde_type=FdeType(fde_type))))
         out.first_row.append(rows[-1] + 1)
-        out.row_start.extend(table.row_start[row] - base for row in rows)
+        for row in rows:
+            out.row_start[row] -= base
 
 
 def _types(costs: list[list[int]], function_cost: int) -> list[int]:

@@ -113,11 +113,11 @@ def followers(
     rule_at="const unsigned int[::1]",
     kind_bytes="const unsigned char[::1]",
     may_follow="const unsigned char[::1]",
+    fre_type="const unsigned char[::1]",
     block_size="const unsigned long long[::1]",
     owner="const unsigned int[::1]",
     alone="unsigned char[::1]",
     sharers="unsigned int[::1]",
-    words_of="unsigned long long[::1]",
     best="unsigned long long[::1]",
     group_first="unsigned int[::1]",
 )
@@ -131,11 +131,13 @@ def group(
     rule_at: Column,
     kind_bytes: Bytes,
     may_follow: Bytes,
+    index_size: cython.ulonglong,
+    attribute: cython.longlong,
+    fre_type: Bytes,
     block_size: Column,
     owner: Column,
     alone: bytearray,
     sharers: Column,
-    words_of: Column,
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
     best: Column,
@@ -143,15 +145,15 @@ def group(
 ) -> None:
     """Fills group_first[f + 1]: the first function of the group that ends with f, in the smallest section of functions up to f.
 
-    `may_follow`[f]: nothing but padding is between function f - 1 and f, and their kinds are equal and of PC type INC. `block_size`
-    and `owner` as pack.py gives them; `alone`[f]: whether f counts among those that share its bytes, which is what it is afterwards
-    if this is called again. Groups have at most `max_rows` rows and span at most `max_span` bytes of code. `sharers`, `words_of`
-    (one entry a function) and `best` (one more) are room to work. The rest as in pack.py.
+    `may_follow`[f]: nothing but padding is between function f - 1 and f, and their kinds are equal and of PC type INC.
+    `index_size`, `attribute`: bytes of one. `fre_type`, `block_size` and `owner` as pack.py gives them; `alone`[f]: whether f counts
+    among those that share its rows, which is what it is afterwards if this is called again. Groups have at most `max_rows` rows and
+    span at most `max_span` bytes of code. `sharers` (one entry a function) and `best` (one more) are room to work. The rest as in
+    pack.py.
     """
     functions: cython.Py_ssize_t = len(start)
     last: cython.Py_ssize_t
     first: cython.Py_ssize_t
-    row: cython.Py_ssize_t
     rule: cython.Py_ssize_t
     fde_type: cython.longlong
     rows: cython.longlong
@@ -165,16 +167,10 @@ def group(
     for last in range(functions):
         if alone[last]:
             sharers[owner[last]] += 1
-        words = 0
-        fde_type = kind_bytes[kind[last] * 3 + 1]
-        for row in range(first_row[last], first_row[last + 1]):
-            rule = 2 * row_rule[row] + fde_type
-            words += rule_at[rule + 1] - rule_at[rule]
-        words_of[last] = words
     best[0] = 0
     for last in range(functions):
         rows = sharers[owner[last]]
-        best[last + 1] = best[last] + 16 + block_size[last] // (rows if rows else 1)
+        best[last + 1] = best[last] + index_size + block_size[last] // (rows if rows else 1)
         group_first[last + 1] = last
         fde_type = kind_bytes[kind[last] * 3 + 1]
         end = start[last] + size[last]
@@ -186,12 +182,12 @@ def group(
             rows += first_row[first + 1] - first_row[first]
             if rows > max_rows:
                 break
-            words += words_of[first]
+            words += block_size[first] - attribute - ((first_row[first + 1] - first_row[first]) << fre_type[first])
             if end - start[first] > max_span:
                 break
             if first < last:
                 width = 1 if last_row - start[first] < 0x100 else 2 if last_row - start[first] < 0x10000 else 4
-                cost = best[first] + 16 + 5 + words + rows * width
+                cost = best[first] + index_size + attribute + words + rows * width
                 if cost < best[last + 1]:
                     best[last + 1] = cost
                     group_first[last + 1] = first

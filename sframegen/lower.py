@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.flexible import narrow
 from sframegen.format.records import MAX_FUNCTION_ROWS
-from sframegen.format.words import encode_rule
+from sframegen.format.words import EncodedRules, encode_rule
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.search import is_sorted
 from sframegen.translate import Reason, unsaid
@@ -34,7 +34,7 @@ def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable
     lowered = _Lowered(table, abi, layout)
     for function, start, end in ranges(table):
         lowered.add(function, start, end)
-    return narrow(lowered.out, abi, layout), dict(lowered.lost)
+    return narrow(lowered.out, EncodedRules(lowered.out.rules, abi, layout)), dict(lowered.lost)
 
 
 def ranges(table: FunctionTable) -> Iterator[tuple[int, int, int]]:

@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.elf import PF_X, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.join import followers, group, heads_of, rebuild, symbol_values
@@ -13,10 +14,9 @@ from sframegen.model import FunctionTable
 from sframegen.padding import padding_states
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
     from sframegen.coverage import Coverage
     from sframegen.elf import ElfFile
-    from sframegen.format.layouts import Layout
+    from sframegen.format.words import EncodedRules
 
 ROUNDS = 2  # what functions share depends on which stay alone, and that on what they share
 MAX_GAP = 15  # bytes of padding between joined functions
@@ -35,13 +35,19 @@ class Level(NamedTuple):
 LEVELS = {"none": Level(share=False), "share": Level(share=True), "fast": Level(True, 16, 256), "size": Level(True, 64, 65536)}
 
 
-def encoder_of(elf: ElfFile, coverage: Coverage, abi: Abi, layout: Layout, level: Level) -> Encoder:
+def encoder_of(elf: ElfFile, coverage: Coverage, encoded: EncodedRules, level: Level) -> Encoder:
     """The encoder of `coverage.table` at that level: the same rules at every address that the table covers."""
     table = coverage.table
-    share = level.share and abi.shares_rows
+    encoder = _encoder(table, encoded, level)
     if level.max_rows and len(table):
-        table = join(table, abi, layout, level, may_follow(elf, coverage))
-    return Encoder(table, abi, layout, share=share)
+        table = join(table, encoder, level, may_follow(elf, coverage))
+        encoder = _encoder(table, encoded, level)
+    return encoder
+
+
+def _encoder(table: FunctionTable, encoded: EncodedRules, level: Level) -> Encoder:
+    abi = encoded.abi
+    return Encoder(table, abi, encoded.layout, share=level.share and abi.shares_rows, encoded=encoded)
 
 
 def may_follow(elf: ElfFile, coverage: Coverage) -> bytearray:
@@ -74,30 +80,33 @@ def _symbol_places(elf: ElfFile) -> array[int]:
     values = array("Q")
     for table in tables:
         raw = elf.contents(table)
-        found = array("Q", bytes(8 * (len(raw) // 24)))
+        found = zeros("Q", len(raw) // 24)
         values += found[: symbol_values(raw, elf.byte_order == "big", found)]
     return values
 
 
-def join(table: FunctionTable, abi: Abi, layout: Layout, level: Level, may_follow: bytes | bytearray) -> FunctionTable:
-    """Neighbours as one function where that makes the section smaller; padding between them is covered too."""
+def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> FunctionTable:
+    """Neighbours as one function where that makes the section smaller; padding between them is covered too.
+
+    `encoder`: the table's, so that what each function costs is known.
+    """
     count = len(table)
-    encoder = Encoder(table, abi, layout, share=level.share and abi.shares_rows)
-    group_first = array("I", bytes(4 * (count + 1)))
+    group_first = zeros("I", count + 1)
     heads, alone = bytearray(count), bytearray(b"\1" * count)
     columns = (table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule)
     groups = count
     for _ in range(ROUNDS):
         group(
-            *columns, encoder.rule_at, encoder.kind_bytes, may_follow, encoder.block_size, encoder.owner, alone,
-            array("I", bytes(4 * count)), array("Q", bytes(8 * count)), level.max_rows, level.max_span,
-            array("Q", bytes(8 * (count + 1))), group_first,
+            *columns, encoder.encoded.at, encoder.kind_bytes, may_follow, encoder.layout.index_size,
+            encoder.layout.attribute_size, encoder.fre_type,
+            encoder.block_size, encoder.owner, alone, zeros("I", count), level.max_rows, level.max_span, zeros("Q", count + 1),
+            group_first,
         )  # fmt: skip
         groups = heads_of(group_first, heads, alone)
     joined = FunctionTable(
-        start=array("Q", bytes(8 * groups)), size=array("I", bytes(4 * groups)), kind=array("H", bytes(2 * groups)),
-        first_row=array("I", bytes(4 * (groups + 1))), row_start=array("I", bytes(4 * len(table.row_start))),
-        row_rule=array("I", bytes(4 * len(table.row_start))), kinds=table.kinds, rules=table.rules,
+        start=zeros("Q", groups), size=zeros("I", groups), kind=zeros("H", groups), first_row=zeros("I", groups + 1),
+        row_start=zeros("I", len(table.row_start)), row_rule=zeros("I", len(table.row_start)),
+        kinds=table.kinds, rules=table.rules,
     )  # fmt: skip
     rows = rebuild(*columns, heads, joined.start, joined.size, joined.kind, joined.first_row, joined.row_start, joined.row_rule)
     del joined.row_start[rows:], joined.row_rule[rows:]

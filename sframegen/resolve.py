@@ -43,6 +43,42 @@ def ascends(start: Column) -> bool:
 
 
 @cython.locals(
+    start="const unsigned long long[::1]",
+    order="unsigned int[::1]",
+    spare="unsigned int[::1]",
+    places="unsigned int[::1]",
+)
+def sort(start: Column, order: Column, spare: Column, places: Column) -> None:
+    """Sorts `order`, which are places in `start`, by what stands there; stable. `spare`: as long; `places`: 2048 entries."""
+    shift: cython.int
+    i: cython.Py_ssize_t
+    digit: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    total: cython.Py_ssize_t
+    for shift in range(0, 64, 11):  # by eleven bits a time, the lowest first
+        for digit in range(2048):
+            places[digit] = 0
+        for i in range(len(order)):
+            places[(start[order[i]] >> shift) & 2047] += 1
+        total = 0
+        for digit in range(2048):
+            count = places[digit]
+            places[digit] = total
+            total += count
+            if count == len(order):  # all are equal here
+                total = -1
+                break
+        if total < 0:
+            continue
+        for i in range(len(order)):
+            digit = (start[order[i]] >> shift) & 2047
+            spare[places[digit]] = order[i]
+            places[digit] += 1
+        for i in range(len(order)):
+            order[i] = spare[i]
+
+
+@cython.locals(
     order="const unsigned int[::1]",
     start="const unsigned long long[::1]",
     size="const unsigned long long[::1]",
@@ -66,7 +102,8 @@ def resolve(
     ignored: Column,
     lost: Column,
 ) -> int:
-    """Fills the pieces of code that remain, by address, and returns their number; `order`: FDE numbers by start, stable.
+    """Fills the pieces of code that remain, by address, and returns their number; `order`: FDE numbers by start, stable, or nothing
+    where that is the order that they have.
 
     The ranges of executable code ascend. Pieces have room for as many as FDEs. `lost`, too, gets the FDEs that are counted in
     `ignored`, without the empty ones.
@@ -77,8 +114,8 @@ def resolve(
     fde: cython.Py_ssize_t
     what: cython.Py_ssize_t
     place: cython.Py_ssize_t = 0
-    for i in range(len(order)):
-        fde = order[i]
+    for i in range(len(order) or len(start)):
+        fde = order[i] if len(order) else i
         while place < len(range_end) and range_end[place] <= start[fde]:
             place += 1
         what = -1

@@ -19,6 +19,71 @@ ROW, REPEATED, LEFT_OUT = 0, 1, 2
 KINDS_REPEATED = 8  # kinds: flavour (signal + 2 * key B) * 2 + FDE type; from here on flavours of PC type MASK
 
 
+@cython.locals(kind="const unsigned short[::1]", wanted="const unsigned char[::1]", functions="unsigned int[::1]")
+def of_kinds(kind: Column, wanted: Bytes, functions: Column) -> int:
+    """Fills the numbers of all functions whose kind is `wanted`, a flag for each; returns how many there are."""
+    function: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    for function in range(len(kind)):
+        if wanted[kind[function]]:
+            functions[count] = function
+            count += 1
+    return count
+
+
+@cython.locals(
+    piece_fde="const unsigned int[::1]",
+    barred="const unsigned char[::1]",
+    fde_cie="const unsigned int[::1]",
+    fde_first_row="const unsigned int[::1]",
+    fde_row_rule="const unsigned int[::1]",
+    fate="const unsigned char[::1]",
+    value="const unsigned int[::1]",
+    pattern_at="const unsigned int[::1]",
+    counts="long long[::1]",
+)
+def bounds(
+    piece_fde: Column,
+    barred: Bytes,
+    fde_cie: Column,
+    fde_first_row: Column,
+    fde_row_rule: Column,
+    fate: Bytes,
+    value: Column,
+    pattern_at: Column,
+    counts: Column,
+) -> None:
+    """The most functions, rows and unsaid ranges that `split` can make: these are `counts` then. Arguments as there."""
+    piece: cython.Py_ssize_t
+    fde: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    rule: cython.Py_ssize_t
+    functions: cython.longlong = 0
+    rows: cython.longlong = 0
+    unsaid: cython.longlong = 0
+    for piece in range(len(piece_fde)):
+        fde = piece_fde[piece]
+        first = fde_first_row[fde]
+        end = fde_first_row[fde + 1]
+        functions += 1 + (end - first) // 0xFFFF
+        rows += end - first
+        if barred[fde_cie[fde]] != 255:
+            unsaid += end - first
+            continue
+        for row in range(first, end):
+            rule = fde_row_rule[row]
+            if fate[rule]:
+                functions += 2
+                unsaid += 1
+                if fate[rule] == 1:  # REPEATED
+                    rows += pattern_at[value[rule] + 1] - pattern_at[value[rule]]
+    counts[0] = functions
+    counts[1] = rows
+    counts[2] = unsaid
+
+
 @cython.locals(
     piece_fde="const unsigned int[::1]",
     piece_start="const unsigned long long[::1]",
@@ -76,20 +141,19 @@ def split(
     unsaid_size: Column,
     unsaid_reason: bytearray,
     counts: Column,
-    write: cython.bint,
 ) -> None:
-    """Counts functions, rows and unsaid ranges; with `write`, fills their columns too (first_row: one entry more than functions).
+    """Fills the columns of functions (first_row: one entry more), rows and unsaid ranges, which have room (`bounds`).
 
-    `flavour`: signal + 2 * key B of each CIE; `barred`: the reason why nothing under it can be said, or 255. `fate`, `value`,
-    `fde_type`: of each CFI rule. Pattern p is rows pattern_at[p] .. [p + 1]. `unaligned`: the reason for a pattern where the code
-    is not aligned to `period`. `counts`: functions, rows, unsaid ranges, FDE pieces said without a gap.
+    `flavour`: signal + 2 * key B of each CIE; `barred`: the reason why nothing under it can be said, or 255. `fate`, `value`: of each
+    CFI rule. `fde_type`: what each SFrame rule needs. Pattern p is rows pattern_at[p] .. [p + 1]. `unaligned`: the reason for a
+    pattern where the code is not aligned to `period`. `counts`: functions, rows, unsaid ranges, FDE pieces said without a gap.
     A function is flexible where one of its rows needs that.
     """
     functions: cython.Py_ssize_t = 0
     rows: cython.Py_ssize_t = 0
     unsaid: cython.Py_ssize_t = 0
     whole: cython.Py_ssize_t = 0
-    in_function: cython.longlong = 0  # rows of the open function; 0: none is open
+    in_function: cython.longlong  # rows of the open function
     gap: cython.bint
     piece: cython.Py_ssize_t
     fde: cython.Py_ssize_t
@@ -98,90 +162,81 @@ def split(
     middle: cython.Py_ssize_t
     rule: cython.Py_ssize_t
     one: cython.Py_ssize_t
-    reason: cython.Py_ssize_t
-    open_type: cython.int = 0
-    open_rule: cython.longlong = 0
-    open_start: cython.ulonglong = 0
+    bar: cython.int
+    open_type: cython.int
+    open_rule: cython.longlong
     base: cython.ulonglong
+    begin: cython.ulonglong
     low: cython.ulonglong
-    high: cython.ulonglong
+    limit: cython.ulonglong
     for piece in range(len(piece_fde)):
         fde = piece_fde[piece]
         base = fde_start[fde]
+        bar = barred[fde_cie[fde]]
         row = fde_first_row[fde]
         end = fde_first_row[fde + 1]
-        in_function = 0
+        limit = piece_end[piece]
         gap = False
+        low = piece_start[piece]
         one = end  # the last row that begins at or before the piece
-        while one - row > 1:
+        while low > base and one - row > 1:
             middle = (row + one) // 2
-            if base + fde_row_start[middle] <= piece_start[piece]:
+            if base + fde_row_start[middle] <= low:
                 row = middle
             else:
                 one = middle
-        while row < end:
-            low = base + fde_row_start[row]
-            if low >= piece_end[piece]:
-                break
-            if low < piece_start[piece]:
-                low = piece_start[piece]
-            high = piece_end[piece]
-            if row + 1 < end and base + fde_row_start[row + 1] < high:
-                high = base + fde_row_start[row + 1]
+        while row < end and low < limit:
+            begin = low
             rule = fde_row_rule[row]
-            row += 1
-            reason = value[rule]
-            if barred[fde_cie[fde]] != 255:
-                reason = barred[fde_cie[fde]]
-            elif fate[rule] == 0:  # ROW
-                if in_function == 0 or in_function == 0xFFFF:
-                    if write:
-                        start[functions] = low
-                        first_row[functions] = rows
-                    functions += 1
-                    open_type = 0
-                    open_start = low
-                    in_function = 0
-                if fde_type[rule]:
-                    open_type = 1
-                if in_function == 0 or open_rule != value[rule]:
-                    if write:
-                        row_start[rows] = low - open_start
-                        row_rule[rows] = value[rule]
-                    rows += 1
-                    in_function += 1
-                    open_rule = value[rule]
-                if write:
-                    size[functions - 1] = high - open_start
-                    kind[functions - 1] = flavour[fde_cie[fde]] * 2 + open_type
-                continue
-            elif fate[rule] == 1 and low % period == 0:  # REPEATED
+            if bar == 255 and fate[rule] == 0:  # ROW: it and those after it make a function
+                first_row[functions] = rows
                 in_function = 0
-                if write:
-                    start[functions] = low
-                    size[functions] = high - low
-                    kind[functions] = 8 + flavour[fde_cie[fde]]
-                    first_row[functions] = rows
+                open_type = 0
+                open_rule = -1
+                while True:
+                    if open_rule != value[rule]:
+                        open_rule = value[rule]
+                        open_type |= fde_type[open_rule]
+                        row_start[rows] = low - begin
+                        row_rule[rows] = open_rule
+                        rows += 1
+                        in_function += 1
+                    row += 1
+                    low = limit
+                    if row == end or base + fde_row_start[row] >= limit:
+                        break
+                    low = base + fde_row_start[row]
+                    rule = fde_row_rule[row]
+                    if fate[rule] or in_function == 0xFFFF:
+                        break
+                start[functions] = begin
+                size[functions] = low - begin
+                kind[functions] = flavour[fde_cie[fde]] * 2 + open_type
+                functions += 1
+                continue
+            row += 1
+            low = limit
+            if row < end and base + fde_row_start[row] < limit:
+                low = base + fde_row_start[row]
+            if bar == 255 and fate[rule] == 1 and begin % period == 0:  # REPEATED
+                start[functions] = begin
+                size[functions] = low - begin
+                kind[functions] = 8 + flavour[fde_cie[fde]]
+                first_row[functions] = rows
                 functions += 1
                 for one in range(pattern_at[value[rule]], pattern_at[value[rule] + 1]):
-                    if write:
-                        row_start[rows] = pattern_start[one]
-                        row_rule[rows] = pattern_rule[one]
+                    row_start[rows] = pattern_start[one]
+                    row_rule[rows] = pattern_rule[one]
                     rows += 1
                 continue
-            elif fate[rule] == 1:
-                reason = unaligned
-            in_function = 0
             gap = True
-            if write:
-                unsaid_start[unsaid] = low
-                unsaid_size[unsaid] = high - low
-                unsaid_reason[unsaid] = reason
+            unsaid_start[unsaid] = begin
+            unsaid_size[unsaid] = low - begin
+            unsaid_reason[unsaid] = bar if bar != 255 else unaligned if fate[rule] == 1 else value[rule]
             unsaid += 1
         if not gap:
             whole += 1
-    if write:
-        first_row[functions] = rows
+    first_row[functions] = rows
     counts[0] = functions
     counts[1] = rows
     counts[2] = unsaid

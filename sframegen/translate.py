@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.expression import CFA, PC_PERIOD, Term, evaluate
 from cfi.opcodes import RuleKind
-from sframegen.format.words import encode_rule
+from sframegen.format.words import FDE_TYPES, encode_rule
 from sframegen.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def translate_rule(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated |
 
 def unsaid(rule: Rule, abi: Abi, layout: Layout) -> Reason | None:
     """Why no FDE type of the version can say a rule; None where one can."""
-    if any(encode_rule(rule, fde_type, abi, layout) for fde_type in FdeType):
+    if any(encode_rule(rule, fde_type, abi, layout) is not None for fde_type in FDE_TYPES):
         return None
     if rule.cfa is not None and (rule.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale:
         return Reason.CFA_SCALE
-    if encode_rule(rule, FdeType.FLEX, abi, layout._replace(flex=True)):
+    if encode_rule(rule, FdeType.FLEX, abi, layout._replace(flex=True)) is not None:
         return Reason.FLEX
     registers = {where.register for where in (rule.cfa, rule.ra, rule.fp) if where is not None} - {None}
     if not registers <= set(abi.base_registers):

@@ -459,7 +459,9 @@ def test_more_different_rows_than_any_program_has() -> None:
         read([frames.section()], AMD64)
 
 
-@pytest.mark.parametrize(("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"(?:kind|\[entry \+ [12]\]) == (\d+)\b.*?# (\w+)", Operand)])
+@pytest.mark.parametrize(
+    ("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"(?:kind|\[entry \+ [12]\]) == (\d+)\b.*?# (\w+)", Operand)]
+)
 def test_numbers_in_the_machine_mean_what_is_written_beside_them(pattern: str, names: type[Action | Operand]) -> None:
     found = re.findall(pattern, (Path(__file__).parent.parent / "cfi" / "machine.py").read_text())
     assert len(found) > 2

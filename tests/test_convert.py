@@ -39,7 +39,7 @@ def converted(
     cie = other.cie()
     for start, size, program in debug:
         other.plain_fde(cie, start, size, program)
-    return convert([eh.section(), other.section()] if debug else [eh.section()], CODE, AMD64)
+    return convert([eh.section(), other.section()] if debug else [eh.section()], CODE, AMD64)[:2]
 
 
 def ranges(table: FunctionTable) -> Ranges:
@@ -109,7 +109,7 @@ def test_a_version_without_flexible_fdes_leaves_out_what_needs_them() -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(), 0x2000, 0x20, PUSH + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP)
     frames.plain_fde(frames.cie(augmentation="zRS", data=b"\0"), 0x3000, 0x10, b"")
-    table, coverage = convert([frames.section()], CODE, AMD64, V2)
+    table, coverage, _ = convert([frames.section()], CODE, AMD64, V2)
     assert ranges(table) == [(0x2000, 0x2002, [0, 1]), (0x2003, 0x2020, [0])]
     assert coverage.left_out == {Reason.FLEX: 1, Reason.SIGNAL: 16}
 
@@ -144,7 +144,7 @@ def test_a_function_of_many_rows_is_split() -> None:
     assert len(table) == 1
     frames = Frames()
     frames.plain_fde(frames.cie(), 0x1000, 0x20000, program)
-    table, coverage = convert([frames.section()], [(0x1000, 0x40000)], AMD64)
+    table, coverage, _ = convert([frames.section()], [(0x1000, 0x40000)], AMD64)
     assert [table.first_row[f + 1] - table.first_row[f] for f in range(len(table))] == [0xFFFF, 0x10200 - 0xFFFF + 1]
     assert table.start[1] == 0x1000 + 0xFFFF
     assert coverage.covered_bytes == 0x20000

@@ -41,7 +41,7 @@ def total(fates: Fates) -> int:
 
 
 def coverage_of(elf: ElfFile) -> Coverage:
-    return convert(find_sources(elf).sections, elf.executable_ranges(), abi_of(elf))[1]
+    return convert(find_sources(elf).sections, elf.executable_ranges(), abi_of(elf)).coverage
 
 
 # -- small files, byte by byte
@@ -100,7 +100,7 @@ def fates_of(text: Text, fdes: list[Fde]) -> tuple[Fates, Coverage]:
     cies = {False: frames.cie(augmentation="zR", data=b"\0"), True: frames.cie(augmentation="zRS", data=b"\0")}
     for fde in fdes:
         frames.plain_fde(cies[fde.kind == "signal"], base + fde.start, fde.size, KINDS[fde.kind])
-    _, coverage = convert([frames.section()], elf.executable_ranges(), AMD64)
+    coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
     return coverage.fates(elf), coverage
 
 
@@ -168,7 +168,7 @@ def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
     cie = debug.cie()
     debug.plain_fde(cie, base, 48)
     debug.plain_fde(cie, base, 64)
-    _, coverage = convert([eh.section(), debug.section()], elf.executable_ranges(), AMD64)
+    coverage = convert([eh.section(), debug.section()], elf.executable_ranges(), AMD64).coverage
     fates = coverage.fates(elf)
     assert fates["covered"]["default"] == 48
     assert fates["left_out"] == {IGNORED: 16}
@@ -179,7 +179,7 @@ def test_a_signal_frame_outranks_what_its_rows_are() -> None:
     elf, base = Text(bytes(SIZE)).elf()
     frames = Frames()
     frames.plain_fde(frames.cie(augmentation="zRS", data=b"\0"), base, 24, b"\x48" + KINDS["flex"] + b"\x48" + KINDS["outermost"])
-    _, coverage = convert([frames.section()], elf.executable_ranges(), AMD64)
+    coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
     assert coverage.fates(elf)["covered"] == {"default": 0, "flex": 0, "outermost": 0, "signal": 24}
 
 
@@ -187,7 +187,7 @@ def test_outermost_rows_among_others() -> None:
     elf, base = Text(bytes(SIZE)).elf()
     frames = Frames()
     frames.plain_fde(frames.cie(augmentation="zR", data=b"\0"), base, 24, b"\x48" + KINDS["outermost"])
-    _, coverage = convert([frames.section()], elf.executable_ranges(), AMD64)
+    coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
     assert coverage.fates(elf)["covered"] == {"default": 8, "flex": 0, "outermost": 16, "signal": 0}
 
 

@@ -55,12 +55,12 @@ def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], 
         and table.start[f] - table.start[f - 1] - table.size[f - 1] <= 15
         for f in range(len(table))
     )  # fmt: skip
-    joined = join(table, *form, level, marks) if level.max_rows else table
+    plain = Encoder(table, *form, share=level.share)
+    joined = join(table, plain, level, marks) if level.max_rows else table
     encoder = Encoder(joined, *form, share=level.share)
     decoded = decode(encoder.encode(ADDRESS), ADDRESS).table
     for pc in edges(table):
         assert find(decoded, pc) == find(table, pc), hex(pc)
-    plain = Encoder(table, *form, share=level.share)
     assert encoder.size_bytes <= plain.size_bytes
     for function in range(len(joined)):
         rows = joined.first_row[function + 1] - joined.first_row[function]

@@ -36,7 +36,7 @@ DEBUG_FRAME = ("-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tabl
 
 def table_of(path: Path, debug_file: Path | None = None) -> FunctionTable:
     elf = open_elf(path)
-    return convert(find_sources(elf, debug_file).sections, elf.executable_ranges(), AMD64)[0]
+    return convert(find_sources(elf, debug_file).sections, elf.executable_ranges(), AMD64).table
 
 
 def content(table: FunctionTable) -> list[object]:

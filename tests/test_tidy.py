@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cfi", "sframegen", "linker")
 MAX_LINES = 450
 # Two subjects, the cursor and the machine that reads with it: Cython's quick calls do not cross modules.
-LONGER = {"cfi/machine.py": 600}
+LONGER = {"cfi/machine.py": 650}
 
 # By folder or file, the longest match counts: which of our packages it may import besides its own.
 MAY_IMPORT = {

@@ -6,10 +6,9 @@ Flags SORTED | FUNC_START_PCREL, no auxiliary header, index right behind the hea
 from __future__ import annotations
 
 import struct
-from array import array
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.format import pack
 from sframegen.format.layouts import V3
@@ -25,8 +24,7 @@ from sframegen.format.records import (
     SIGNAL_BIT,
     Header,
 )
-from sframegen.format.words import encode_rule
-from sframegen.model import FdeType
+from sframegen.format.words import EncodedRules
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
@@ -40,8 +38,10 @@ ADDRESS_SIZE = 8
 class Encoder:
     """Knows the section's size before its address is chosen: the address only changes the function index."""
 
-    def __init__(self, table: FunctionTable, abi: Abi, layout: Layout = V3, *, share: bool = False) -> None:
-        """`table`: sorted, without overlaps. `share`: functions whose rows are the same bytes have them once.
+    def __init__(
+        self, table: FunctionTable, abi: Abi, layout: Layout = V3, *, share: bool = False, encoded: EncodedRules | None = None
+    ) -> None:
+        """`table`: sorted, without overlaps. `share`: functions with the same rows have them once. `encoded`: the table's rules.
 
         Raises FormatError for what the version cannot say and where a field overflows.
         """
@@ -52,36 +52,29 @@ class Encoder:
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
             raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
         self.kind_bytes = kind_bytes(table.kinds)
-        # Each rule in the words of each FDE type, one behind the other; nothing where the type cannot say it.
-        blobs = [encode_rule(rule, fde_type, abi, layout) or b"" for rule in table.rules for fde_type in FdeType]
-        self.rule_bytes = b"".join(blobs)
-        self.rule_at = array("I", accumulate(map(len, blobs), initial=0))
-        self.fre_type = array("B", bytes(len(table)))
-        self.block_at = array("Q", bytes(8 * len(table)))
-        self.block_size = array("Q", bytes(8 * len(table)))
-        self.owner = array("I", bytes(4 * len(table)))
-        total = array("Q", [0, 0])
-        columns = (table.kind, table.first_row, table.row_start, table.row_rule)
-        unsaid_row = pack.measure(*columns, self.rule_at, self.kind_bytes, layout.fields, self.fre_type, self.block_size)
+        self.encoded = encoded or EncodedRules(table.rules, abi, layout)
+        self.columns = (table.kind, table.first_row, table.row_start, table.row_rule)
+        self.owner = zeros("I", len(table))
+        self.fre_type = bytearray(len(table))
+        self.block_size, self.block_at = zeros("Q", len(table)), zeros("Q", len(table))
+        total = zeros("Q", 2)
+        seen = zeros("I", 1 << (2 * len(table)).bit_length() if share else 0)
+        unsaid_row = pack.place(
+            *self.columns, self.encoded.at, self.kind_bytes, layout.fields,
+            seen, self.owner, self.fre_type, self.block_size, self.block_at, total,
+        )  # fmt: skip
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
-        self.fres = bytearray(sum(self.block_size))
-        seen = array("I", bytes(4 << (2 * len(table)).bit_length())) if share else array("I")
-        pack.blocks(
-            *columns, self.rule_at, self.rule_bytes, self.kind_bytes, layout.fields, self.fre_type,
-            seen, self.owner, self.block_at, total, self.fres, abi.byte_order == "big",
-        )  # fmt: skip
-        del self.fres[total[0] :]
-        self.stored_rows = total[1]
-        if len(self.fres) > 0xFFFFFFFF or self.stored_rows > 0xFFFFFFFF:
+        self.blocks_size, self.stored_rows = total
+        if self.blocks_size > 0xFFFFFFFF or self.stored_rows > 0xFFFFFFFF:
             raise FormatError(f"{self.stored_rows} rows do not fit into an SFrame section: its offsets are 32 bits")
-        self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + len(self.fres)
+        self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + self.blocks_size
 
     def encode(self, address: int) -> bytearray:
         """The section's bytes for link-time address `address`. Raises FormatError where functions are out of its reach."""
         table, abi = self.table, self.abi
         reach = 1 << 8 * self.layout.start_width - 1
-        farthest = max(max(table.start) - address, address + self.size_bytes - min(table.start)) if len(table) else 0
+        farthest = max(table.start[-1] - address, address + self.size_bytes - table.start[0]) if len(table) else 0
         if self.layout.start_width < ADDRESS_SIZE and farthest >= reach:  # 64-bit distances wrap like addresses
             raise FormatError(f"functions are too far from the section for SFrame version {self.layout.version}")
         header = Header(
@@ -94,17 +87,21 @@ class Encoder:
             auxhdr_len=0,
             num_fdes=len(table),
             num_fres=self.stored_rows,
-            fre_len=len(self.fres),
+            fre_len=self.blocks_size,
             fdeoff=0,
             freoff=self.layout.index_size * len(table),
         )
         out = bytearray(self.size_bytes)
         struct.pack_into(BYTE_ORDER_MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
+        big = abi.byte_order == "big"
         pack.index(
             table.start, table.size, table.kind, table.first_row, self.kind_bytes, self.layout.fields, self.fre_type, self.block_at,
-            out, HEADER_SIZE, address + HEADER_SIZE, abi.byte_order == "big",
+            out, HEADER_SIZE, address + HEADER_SIZE, big,
         )  # fmt: skip
-        out[HEADER_SIZE + header.freoff :] = self.fres
+        pack.blocks(
+            *self.columns, self.encoded.at, self.encoded.raw, self.kind_bytes, self.layout.fields, self.fre_type,
+            self.owner, self.block_at, out, HEADER_SIZE + header.freoff, big,
+        )  # fmt: skip
         return out
 
 

@@ -40,10 +40,14 @@ def put(
     rule_at="const unsigned int[::1]",
     kind_bytes="const unsigned char[::1]",
     fields="const long long[::1]",
+    seen="unsigned int[::1]",
+    owner="unsigned int[::1]",
     fre_type="unsigned char[::1]",
     block_size="unsigned long long[::1]",
+    block_at="unsigned long long[::1]",
+    total="unsigned long long[::1]",
 )
-def measure(
+def place(
     kind: Column,
     first_row: Column,
     row_start: Column,
@@ -51,37 +55,83 @@ def measure(
     rule_at: Column,
     kind_bytes: Bytes,
     fields: Column,
-    fre_type: Column,
+    seen: Column,
+    owner: Column,
+    fre_type: bytearray,
     block_size: Column,
+    block_at: Column,
+    total: Column,
 ) -> int:
-    """Fills each function's FRE type, and the size in bytes of its FREs, in V3 with its attribute.
+    """Fills each function's FRE type, and size and place of its block: its FREs, in V3 behind its attribute.
 
-    `rule_at`[2 * rule + FDE type] .. [+ 1]: where a rule's info byte and data words stand in their blob. `kind_bytes`: info, info2,
-    rep_size of each kind. `fields`: Layout.fields. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
+    `rule_at`: EncodedRules.at. `kind_bytes`: info, info2, rep_size of each kind. `fields`: Layout.fields. `total`: bytes and rows
+    of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`. `seen`: a table of a power of
+    two entries, zeros, by a hash of the rows; what it has no room for nearby has a block of its own. With an empty one nothing is
+    shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
     """
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    same: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    rows: cython.Py_ssize_t
     rule: cython.Py_ssize_t
-    size: cython.longlong
-    first: cython.longlong
-    end: cython.longlong
-    last: cython.longlong
-    fde_type: cython.longlong
+    fde_type: cython.Py_ssize_t
     width: cython.int
-    for function in range(len(fre_type)):
+    size: cython.longlong
+    key: cython.longlong
+    mask: cython.Py_ssize_t = len(seen) - 1
+    at: cython.ulonglong = 0
+    stored: cython.ulonglong = 0
+    for function in range(len(kind)):
         first = first_row[function]
-        end = first_row[function + 1]
-        last = row_start[end - 1] if end > first else 0
-        width = 0 if last <= 0xFF else 1 if last <= 0xFFFF else 2
-        fre_type[function] = width
-        size = fields[5] + (end - first) * (1 << width)  # the attribute, and each row's start
+        rows = first_row[function + 1] - first
+        other = function
+        if mask >= 0:
+            key = 8 * rows + kind[function]
+            for row in range(first, first + rows):
+                key = ((key ^ row_start[row]) * 0x10193 + row_rule[row]) & 0x7FFFFFFF
+            slot = ((key * 0x45D9F3B) >> 24) & mask
+            for _ in range(8):
+                if seen[slot] == 0:
+                    seen[slot] = function + 1
+                    break
+                other = seen[slot] - 1
+                if kind[other] == kind[function] and first_row[other + 1] - first_row[other] == rows:
+                    row = first_row[other]
+                    same = 0
+                    while same < rows and row_start[row + same] == row_start[first + same]:
+                        if row_rule[row + same] != row_rule[first + same]:
+                            break
+                        same += 1
+                    if same == rows:
+                        break
+                other = function
+                slot = (slot + 1) & mask
+        owner[function] = other
+        if other != function:
+            fre_type[function] = fre_type[other]
+            block_size[function] = block_size[other]
+            block_at[function] = block_at[other]
+            continue
+        width = 0
+        if rows:
+            width = 0 if row_start[first + rows - 1] <= 0xFF else 1 if row_start[first + rows - 1] <= 0xFFFF else 2
+        size = fields[5] + rows * (1 << width)  # the attribute, and each row's start
         fde_type = kind_bytes[kind[function] * 3 + 1]
-        for row in range(first, end):
+        for row in range(first, first + rows):
             rule = 2 * row_rule[row] + fde_type
             if rule_at[rule + 1] == rule_at[rule]:
                 return row
             size += rule_at[rule + 1] - rule_at[rule]
+        fre_type[function] = width
         block_size[function] = size
+        block_at[function] = at
+        at += size
+        stored += rows
+    total[0] = at
+    total[1] = stored
     return -1
 
 
@@ -95,10 +145,8 @@ def measure(
     kind_bytes="const unsigned char[::1]",
     fields="const long long[::1]",
     fre_type="const unsigned char[::1]",
-    seen="unsigned int[::1]",
-    owner="unsigned int[::1]",
-    block_at="unsigned long long[::1]",
-    total="unsigned long long[::1]",
+    owner="const unsigned int[::1]",
+    block_at="const unsigned long long[::1]",
     out="unsigned char[::1]",
 )
 def blocks(
@@ -110,77 +158,43 @@ def blocks(
     rule_bytes: Bytes,
     kind_bytes: Bytes,
     fields: Column,
-    fre_type: Column,
-    seen: Column,
+    fre_type: Bytes,
     owner: Column,
     block_at: Column,
-    total: Column,
     out: bytearray | memoryview,
+    blocks_at: cython.Py_ssize_t,
     big: cython.bint,
 ) -> None:
-    """Writes all FREs, with V3 behind their attributes; fills where each function's are in `out`. `total`: bytes, FREs written.
-
-    Functions whose bytes are the same share those of the first one, `owner`. `seen`: a table of a power of two entries, zeros, by a
-    hash of the bytes; what it has no room for nearby is written again. With an empty one nothing is shared.
-    """
+    """Writes all blocks, the first of them at out[blocks_at]."""
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    pos: cython.Py_ssize_t = 0
-    begin: cython.Py_ssize_t
-    other: cython.Py_ssize_t
-    slot: cython.Py_ssize_t
+    pos: cython.Py_ssize_t
     width: cython.Py_ssize_t
     group: cython.Py_ssize_t
     rule: cython.Py_ssize_t
-    first: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    key: cython.longlong
-    stored: cython.longlong = 0
     for function in range(len(fre_type)):
-        begin = pos
-        block_at[function] = begin
-        owner[function] = function
-        first = first_row[function]
-        end = first_row[function + 1]
+        if owner[function] != function:
+            continue
+        pos = blocks_at + block_at[function]
         group = kind[function] * 3
         if fields[4]:
-            put(out, pos + fields[6], end - first, fields[7], big)
+            put(out, pos + fields[6], first_row[function + 1] - first_row[function], fields[7], big)
             out[pos + fields[8]] = kind_bytes[group] | fre_type[function]
             out[pos + fields[9]] = kind_bytes[group + 1]
             out[pos + fields[10]] = kind_bytes[group + 2]
         pos += fields[5]
         width = 1 << fre_type[function]
-        for row in range(first, end):
-            pos = put(out, pos, row_start[row], width, big)
+        for row in range(first_row[function], first_row[function + 1]):
+            if width == 1:
+                out[pos] = row_start[row] & 0xFF
+                pos += 1
+            else:
+                pos = put(out, pos, row_start[row], width, big)
             rule = 2 * row_rule[row] + kind_bytes[group + 1]
             for i in range(rule_at[rule], rule_at[rule + 1]):
                 out[pos] = rule_bytes[i]
                 pos += 1
-        stored += end - first
-        if len(seen) == 0:
-            continue
-        key = pos - begin
-        for i in range(begin, pos):
-            key = ((key ^ out[i]) * 0x1000193) & 0x7FFFFFFF
-        slot = key & (len(seen) - 1)
-        for _ in range(8):
-            if seen[slot] == 0:
-                seen[slot] = function + 1
-                break
-            other = block_at[seen[slot] - 1]
-            i = 0
-            while i < pos - begin and out[other + i] == out[begin + i]:
-                i += 1
-            if i == pos - begin:
-                block_at[function] = other
-                owner[function] = seen[slot] - 1
-                pos = begin
-                stored -= end - first
-                break
-            slot = (slot + 1) & (len(seen) - 1)
-    total[0] = pos
-    total[1] = stored
 
 
 @cython.locals(
@@ -201,7 +215,7 @@ def index(
     first_row: Column,
     kind_bytes: Bytes,
     fields: Column,
-    fre_type: Column,
+    fre_type: Bytes,
     block_at: Column,
     out: bytearray | memoryview,
     index_at: cython.Py_ssize_t,

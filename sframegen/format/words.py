@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sframegen.format.records import (
@@ -21,12 +24,14 @@ from sframegen.format.records import (
 from sframegen.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sframegen.abi import Abi
     from sframegen.format.layouts import Layout
 
+FDE_TYPES = tuple(FdeType)
 SIGNED_CODES, UNSIGNED_CODES = "bhi", "BHI"  # data words, by fre_dataword_size
+DATAWORD_BITS = [8 * width for width in DATAWORD_WIDTHS]
 PADDING = 0
 
 
@@ -35,17 +40,36 @@ def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> byte
     words = _WORDS[fde_type](rule, abi, layout)
     if words is None:
         return None
-    codes = _codes(fde_type, words)
-    info = len(words) << DATAWORD_COUNT_SHIFT | MANGLED_RA_BIT * rule.ra_signed
+    signed = [True] * len(words) if fde_type is FdeType.DEFAULT else _signed(words)
+    bits = max([(word if word >= 0 else ~word).bit_length() + sign for word, sign in zip(words, signed, strict=True)], default=0)
+    size = bisect_left(DATAWORD_BITS, bits)
+    if size == len(DATAWORD_BITS):
+        return None
+    info = len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT | MANGLED_RA_BIT * rule.ra_signed
     if fde_type is FdeType.DEFAULT and rule.cfa is not None and rule.cfa.register == abi.sp:
         info |= CFA_BASE_SP_BIT
-    for size in range(len(DATAWORD_WIDTHS)):
-        try:
-            packed = struct.pack(BYTE_ORDER_MARKS[abi.byte_order] + "".join(code[size] for code in codes), *words)
-        except struct.error:
-            continue
-        return bytes([info | size << DATAWORD_SIZE_SHIFT]) + packed
-    return None
+    order, width = abi.byte_order, DATAWORD_WIDTHS[size]
+    packed = [word.to_bytes(width, order, signed=sign) for word, sign in zip(words, signed, strict=True)]
+    return b"".join([bytes([info]), *packed])
+
+
+class EncodedRules:
+    """All rules of a table in the words of each FDE type: those of rule r and type t are raw[at[2 * r + t] : at[2 * r + t + 1]].
+
+    Nothing is there where the type cannot say the rule.
+    """
+
+    def __init__(self, rules: Iterable[Rule], abi: Abi, layout: Layout) -> None:
+        self.abi = abi
+        self.layout = layout
+        blobs = [encode_rule(rule, fde_type, abi, layout) or b"" for rule in rules for fde_type in FDE_TYPES]
+        self.raw = b"".join(blobs)
+        self.at = array("I", accumulate(map(len, blobs), initial=0))
+
+    def size(self, rule: int, fde_type: int) -> int:
+        """In bytes; 0 where the type cannot say the rule."""
+        number = 2 * rule + fde_type
+        return self.at[number + 1] - self.at[number]
 
 
 def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule | None:
@@ -81,14 +105,12 @@ def _cfa_word(offset: int, abi: Abi) -> int | None:
     return None if rest else word
 
 
-def _codes(fde_type: FdeType, words: Sequence[int]) -> list[str]:
-    """Signedness of each word: in flexible FDEs each offset follows an unsigned control word."""
-    if fde_type is FdeType.DEFAULT:
-        return [SIGNED_CODES] * len(words)
-    codes: list[str] = []
-    while len(codes) < len(words):
-        codes += [UNSIGNED_CODES] if words[len(codes)] == PADDING else [UNSIGNED_CODES, SIGNED_CODES]
-    return codes
+def _signed(words: Sequence[int]) -> list[bool]:
+    """Whether each word is signed, in a flexible FDE: each offset is, and follows a control word that is not."""
+    signed: list[bool] = []
+    while len(signed) < len(words):
+        signed += [False] if words[len(signed)] == PADDING else [False, True]
+    return signed
 
 
 # -- default FDEs: CFA = SP or FP + n, then the offsets from the CFA of those registers that the ABI does not fix: RA, FP
