@@ -21,7 +21,7 @@ from sframegen.lower import lower
 from sframegen.names import FunctionNames
 from sframegen.optimize import LEVELS, Level, encoder_of
 from sframegen.search import find
-from sframegen.section import read_sframe
+from sframegen.section import open_sframe, read_sframe
 from sframegen.sources import Sources, find_sources
 from sframegen.summary import Summary
 from sframegen.versions import VersionChange
@@ -46,8 +46,8 @@ UNLINKED = {
 
 
 def read(path: str | os.PathLike[str]) -> SframeSection:
-    """The decoded SFrame section of an ELF file. Raises FormatError where it has none or a bad one."""
-    return read_sframe(open_elf(Path(path)))
+    """The SFrame section of an ELF file, for `find`; decoded when its `table` is asked for. FormatError where it has none."""
+    return open_sframe(open_elf(Path(path)))
 
 
 def add_section(

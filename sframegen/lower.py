@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby, islice
-from operator import eq
+from operator import eq, gt
 from typing import TYPE_CHECKING
 
 from sframegen.flexible import narrow
 from sframegen.format.records import MAX_FUNCTION_ROWS
 from sframegen.format.words import EncodedRules, encode_rule
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind
-from sframegen.search import is_sorted
 from sframegen.translate import Reason, unsaid
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable
 def ranges(table: FunctionTable) -> Iterator[tuple[int, int, int]]:
     """(function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
     order: Sequence[int] = range(len(table))
-    if not is_sorted(table):
+    if any(map(gt, table.start, islice(table.start, 1, None))):
         order = sorted(order, key=table.start.__getitem__)
     following = [*(table.start[function] for function in order[1:]), ADDRESSES]
     for function, limit in zip(order, following, strict=False):

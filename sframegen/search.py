@@ -1,53 +1,50 @@
-"""From an address to its row, as an unwinder does: one binary search over the functions, one over the function's rows."""
+"""From an address to what a section's bytes say of it, as an unwinder finds it: nothing else is decoded."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import islice
-from operator import le
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.model import OUTERMOST
+from cfi.errors import FormatError
+from sframegen.format.seek import BAD, NO_ROWS, NOT_COVERED
+from sframegen.format.table import kind_of, rule_of
+from sframegen.format.unpack import FAULTS
+from sframegen.model import OUTERMOST, FdeType, Kind, Rule
 
 if TYPE_CHECKING:
-    from sframegen.model import FunctionTable, Rule
+    from sframegen.format.decode import SframeSection
 
 
-def is_sorted(table: FunctionTable) -> bool:
-    """Whether function starts ascend, without which no search finds anything."""
-    return all(map(le, table.start, islice(table.start, 1, None)))
+class Found(NamedTuple):
+    """The function and the row that cover an address."""
+
+    start: int
+    size: int
+    kind: Kind
+    row_offset: int | None  # where the row begins, bytes from the function's start or the repeated block's; None without rows
+    rule: Rule
 
 
-def locate(table: FunctionTable, pc: int) -> tuple[int, int | None] | None:
-    """(function, row) that cover `pc`; row None where the function has no rows; None in the gaps. `table` is sorted."""
-    function = bisect_right(table.start, pc) - 1
-    if function < 0:
-        return None
-    offset = pc - table.start[function]
-    if offset >= table.size[function]:
-        return None
-    first, end = table.first_row[function], table.first_row[function + 1]
-    if first == end:
-        return function, None
-    kind = table.kinds[table.kind[function]]
-    if kind.mask and kind.rep_size:
-        offset %= kind.rep_size
-    row = bisect_right(table.row_start, offset, first, end) - 1
-    return (function, row) if row >= first else None
+def look_up(section: SframeSection, pc: int) -> Found | None:
+    """What covers link-time address `pc`. A default function without rows is an outermost frame; a flexible one says nothing.
 
-
-def rule_at(table: FunctionTable, place: tuple[int, int | None]) -> Rule | None:
-    """The rule at a place that `locate` found.
-
-    A default function without rows is an outermost frame; a flexible one without rows says nothing.
+    Raises FormatError where the functions are not in ascending order, or what covers `pc` is damaged.
     """
-    function, row = place
-    if row is None:
-        return None if table.kinds[table.kind[function]].fde_type else OUTERMOST
-    return table.rules[table.row_rule[row]]
+    if pc >> 64:
+        return None
+    seeker = section.seeker
+    row_at = seeker.find(pc)
+    if row_at == NOT_COVERED:
+        return None
+    if row_at == BAD:
+        raise FormatError(FAULTS[seeker.fault], section.place, seeker.at)
+    kind = kind_of(seeker.info, seeker.info2, seeker.rep_size, section.place, seeker.at)
+    function = (seeker.start, seeker.size, kind)
+    if row_at != NO_ROWS:
+        return Found(*function, seeker.row_offset, rule_of(section, kind.fde_type, row_at))
+    return Found(*function, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
 
 
-def find(table: FunctionTable, pc: int) -> Rule | None:
-    """The rule at link-time address `pc`; None where no function covers it. `table` is sorted."""
-    place = locate(table, pc)
-    return None if place is None else rule_at(table, place)
+def find(section: SframeSection, pc: int) -> Rule | None:
+    """The rule at link-time address `pc`; None where no function covers it. Raises FormatError as `look_up` does."""
+    found = look_up(section, pc)
+    return None if found is None else found.rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.elf import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
-from sframegen.format.decode import decode
+from sframegen.format.decode import decode, open_section
 
 if TYPE_CHECKING:
     from sframegen.elf import ElfFile
@@ -29,9 +29,18 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
     return None
 
 
+def open_sframe(elf: ElfFile) -> SframeSection:
+    """The file's section, of which only the header is read. Raises FormatError where it has none."""
+    return open_section(*_found(elf))
+
+
 def read_sframe(elf: ElfFile) -> SframeSection:
     """The file's section, decoded. Raises FormatError where it has none."""
+    return decode(*_found(elf))
+
+
+def _found(elf: ElfFile) -> tuple[memoryview, int]:
     found = sframe_of(elf)
     if found is None:
         raise elf.error("no SFrame section")
-    return decode(*found)
+    return found

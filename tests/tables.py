@@ -1,7 +1,8 @@
-"""Hypothesis strategies for SFrame functions as sframegen makes them: ascending, without overlaps."""
+"""Hypothesis strategies for SFrame functions as sframegen makes them, ascending and without overlaps; the look-up in a table."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -47,10 +48,11 @@ def rules(draw: st.DrawFn, abi: Abi, layout: Layout, fde_type: FdeType) -> Rule:
 def function_tables(draw: st.DrawFn, abi: Abi, layout: Layout, max_functions: int = 8) -> FunctionTable:
     table = FunctionTable()
     fde_types = list(FdeType) if layout.flex else [FdeType.DEFAULT]
+    rep_sizes = (0, 16, 255) if layout.rep_size_at >= 0 else (0, layout.default_rep_size)
     kinds = [
         Kind(fde_type, rep_size, rep_size > 0, signal, key_b)
         for fde_type, rep_size, signal, key_b in product(
-            fde_types, (0, 16, 255), (False, True) if layout.signal else (False,), (False, True)
+            fde_types, rep_sizes, (False, True) if layout.signal else (False,), (False, True)
         )
     ]
     numbers: dict[Rule, int] = {}
@@ -76,3 +78,26 @@ def function_tables(draw: st.DrawFn, abi: Abi, layout: Layout, max_functions: in
     table.kinds = kinds
     table.rules = list(numbers)
     return table
+
+
+def find(table: FunctionTable, pc: int) -> Rule | None:
+    """The rule at `pc` in a sorted table: what `sframegen.find` is to say of the section's bytes."""
+    function = bisect_right(table.start, pc) - 1
+    if function < 0 or pc - table.start[function] >= table.size[function]:
+        return None
+    kind = table.kinds[table.kind[function]]
+    first, end = table.first_row[function], table.first_row[function + 1]
+    if first == end:
+        return None if kind.fde_type else OUTERMOST
+    offset = (pc - table.start[function]) % (kind.rep_size if kind.mask and kind.rep_size else 1 << 32)
+    return table.rules[table.row_rule[bisect_right(table.row_start, offset, first, end) - 1]]
+
+
+def edges(table: FunctionTable) -> set[int]:
+    """Addresses where a rule begins or ends, and their neighbours."""
+    places = set()
+    for function in range(len(table)):
+        start, end = table.start[function], table.start[function] + table.size[function]
+        places |= {start, end - 1, *(start + offset for offset, _ in table.rows(function) if start + offset < end)}
+        places |= {place - 1 for place in places if place > start}
+    return places

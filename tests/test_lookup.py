@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 from sframe_files import write_sframe_elf
 
 from sframegen.abi import AARCH64, AMD64, S390X
@@ -16,8 +14,8 @@ from sframegen.elf import open_elf
 from sframegen.equations import equation, rule_fields
 from sframegen.format.encode import Encoder
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.search import find, is_sorted, locate
-from sframegen.section import read_sframe
+from sframegen.search import find
+from sframegen.section import open_sframe, read_sframe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,84 +67,6 @@ def test_rule_fields_are_the_rule_in_parts() -> None:
         "fp": None,
         "ra_signed": False,
     }
-
-
-KINDS = [
-    *(Kind(), Kind(mask=True, rep_size=16), Kind(mask=True, rep_size=5), Kind(signal=True), Kind(mask=True)),
-    Kind(FdeType.FLEX),
-]
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> FunctionTable:
-    """Functions in ascending order, with and without gaps between them; some without rows."""
-    table = FunctionTable(kinds=KINDS, rules=[Rule(Where(SP, 8 * n), saved(-8)) for n in range(1, 9)])
-    pc = draw(st.sampled_from([0, 1, 0x1000, (1 << 64) - 4000]))
-    for _ in range(draw(st.integers(0, 8))):
-        pc += draw(st.integers(0, 20))
-        size = draw(st.integers(0, 60))
-        kind = draw(st.integers(0, len(KINDS) - 1))
-        limit = min(size, KINDS[kind].rep_size) if KINDS[kind].mask else size
-        offsets = {0, *draw(st.lists(st.integers(1, limit - 1), max_size=5))} if limit > 1 else set(range(limit))
-        table.start.append(pc)
-        table.size.append(size)
-        table.kind.append(kind)
-        for offset in sorted(offsets):
-            table.row_start.append(offset)
-            table.row_rule.append(draw(st.integers(0, 7)))
-        table.first_row.append(len(table.row_start))
-        pc += size
-    return table
-
-
-def scan(table: FunctionTable, pc: int) -> Rule | None:
-    """The rule at `pc`, by looking at everything."""
-    answer = None
-    for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
-        if start <= pc < start + size:
-            kind = KINDS[table.kind[function]]
-            period = kind.rep_size or size
-            if not table.rows(function) and kind.fde_type is FdeType.DEFAULT:
-                answer = OUTERMOST
-            for offset, rule in table.rows(function):
-                if offset <= (pc - start) % period:
-                    answer = rule
-    return answer
-
-
-@given(tables())
-def test_find_is_a_linear_scan(table: FunctionTable) -> None:
-    addresses = {address + near for address in table.start for near in range(-2, 64)} | {0, (1 << 64) - 1}
-    for pc in addresses:
-        assert find(table, pc) == scan(table, pc)
-
-
-def test_find_in_an_empty_table() -> None:
-    assert find(FunctionTable(), 0x1000) is None
-
-
-def test_masked_offsets_repeat() -> None:
-    rules = [Rule(Where(SP, 8), saved(-8)), Rule(Where(SP, 16), saved(-8))]
-    table = FunctionTable(
-        array("Q", [0x1000]),
-        array("I", [64]),
-        array("H", [1]),
-        array("I", [0, 2]),
-        array("I", [0, 11]),
-        array("I", [0, 1]),
-        KINDS,
-        rules,
-    )
-    assert [find(table, 0x1000 + offset) for offset in (0, 10, 11, 15, 16, 26, 27, 63)] == [
-        rules[n] for n in (0, 0, 1, 1, 0, 0, 1, 1)
-    ]
-    assert locate(table, 0x1000 + 27) == (0, 1)
-    assert find(table, 0x1040) is None
-
-
-@pytest.mark.parametrize(("starts", "answer"), [([], True), ([5], True), ([1, 2, 2, 9], True), ([1, 3, 2], False)])
-def test_is_sorted(starts: list[int], answer: bool) -> None:
-    assert is_sorted(FunctionTable(start=array("Q", starts))) is answer
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +133,7 @@ def test_function_without_rows(fde_type: FdeType, tmp_path: Path) -> None:
     else:
         assert covered["rule"] == "outermost frame: ra undefined"
         assert covered["function"] == {"start": 0x1000, "size": 16, "row_offset": None}
-    assert find(table, 0x1000) == (None if fde_type is FdeType.FLEX else OUTERMOST)
+    assert find(open_sframe(open_elf(file)), 0x1000) == (None if fde_type is FdeType.FLEX else OUTERMOST)
 
 
 A64 = [
@@ -280,7 +200,41 @@ def test_file_without_a_section(compile_c: Compiler, arguments: tuple[str, ...])
 
 
 def test_every_row_of_a_program_is_found_at_its_own_address(program: Path) -> None:
+    section = open_sframe(open_elf(program))
     table = read_sframe(open_elf(program)).table
     for function in range(len(table)):
         for offset, rule in table.rows(function):
-            assert find(table, table.start[function] + offset) == rule
+            assert find(section, table.start[function] + offset) == rule
+
+
+def two_functions(directory: Path, first: int, second: int) -> Path:
+    """A file with functions of 16 bytes at the two addresses, of one row each."""
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(SP, 8), saved(-8)), Rule(Where(SP, 16), saved(-8))])
+    for number, start in enumerate((first, second)):
+        table.start.append(start)
+        table.size.append(16)
+        table.kind.append(0)
+        table.row_start.append(0)
+        table.row_rule.append(number)
+        table.first_row.append(number + 1)
+    return write_sframe_elf(directory / "file", bytes(Encoder(table, AMD64).encode(0x2000)), AMD64, 0x2000)
+
+
+def test_functions_that_do_not_ascend_are_refused_once(tmp_path: Path) -> None:
+    file = two_functions(tmp_path, 0x1040, 0x1000)
+    result = lookup(file, "1000", "1040")
+    assert (result.exit_code, result.stdout) == (1, "")
+    message = "functions are not in ascending order of address: no unwinder can search this section"
+    assert result.stderr == f"sframegen: {file}: .sframe: {message}\n"
+
+
+def test_damage_elsewhere_does_not_matter(tmp_path: Path) -> None:
+    """The rest of the section is not decoded."""
+    file = two_functions(tmp_path, 0x1000, 0x1040)
+    data = bytearray(file.read_bytes())
+    data[64 + 56 + 28 + 16 + 12] = 0xFF  # behind ELF and program header and the section's: the second function's offset of FREs
+    file.write_bytes(data)
+    assert lookup(file, "1000").output == "0x1000: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n"
+    result = lookup(file, "1040", "100f")
+    assert (result.exit_code, result.stdout) == (1, "0x100f: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n")
+    assert result.stderr == f"sframegen: {file}: .sframe+0x2c: function's FREs lie outside the FRE sub-section\n"

@@ -1,26 +1,22 @@
 from __future__ import annotations
 
 import subprocess
-from array import array
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles.compare import compare
-from tables import function_tables
+from tables import edges, find, function_tables
 
+import sframegen
 from sframegen import add_section, read
-from sframegen.abi import ABIS, AMD64
+from sframegen.abi import ABIS
 from sframegen.elf import open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import V3, WRITABLE
-from sframegen.format.seek import Seeker
-from sframegen.format.words import decode_rule, words_size
-from sframegen.model import FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.layouts import WRITABLE
 from sframegen.optimize import LEVELS, Level, join
-from sframegen.search import find
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,16 +28,6 @@ if TYPE_CHECKING:
 
 ADDRESS = 0x3000
 SMALL = Level(share=True, max_rows=4, max_span=600)
-
-
-def edges(table: FunctionTable) -> set[int]:
-    """Addresses where a rule begins or ends, and their neighbours."""
-    places = set()
-    for function in range(len(table)):
-        start, end = table.start[function], table.start[function] + table.size[function]
-        places |= {start, end - 1, *(start + offset for offset, _ in table.rows(function) if start + offset < end)}
-        places |= {place - 1 for place in places if place > start}
-    return places
 
 
 FORMS = st.sampled_from([(abi, layout) for abi in ABIS for layout in WRITABLE.values()])
@@ -58,9 +44,9 @@ def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], 
     plain = Encoder(table, *form, share=level.share)
     joined = join(table, plain, level, marks) if level.max_rows else table
     encoder = Encoder(joined, *form, share=level.share)
-    decoded = decode(encoder.encode(ADDRESS), ADDRESS).table
+    section = decode(encoder.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
-        assert find(decoded, pc) == find(table, pc), hex(pc)
+        assert sframegen.find(section, pc) == find(section.table, pc) == find(table, pc), hex(pc)
     assert encoder.size_bytes <= plain.size_bytes
     for function in range(len(joined)):
         rows = joined.first_row[function + 1] - joined.first_row[function]
@@ -170,43 +156,3 @@ def test_levels_are_ever_smaller(compile_c: Compiler, tmp_path: Path) -> None:
     sizes = [add_section(program, output=tmp_path / level, optimize=level, verify=False).section_bytes for level in LEVELS]
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == len(LEVELS)
-
-
-@given(st.data(), FORMS)
-def test_the_raw_look_up_finds_what_decoding_finds(data: st.DataObject, form: tuple[Abi, Layout]) -> None:
-    table = data.draw(function_tables(*form))
-    abi, layout = form
-    section = bytes(Encoder(table, abi, layout, share=True).encode(ADDRESS))
-    index_end = 28 + layout.index_size * len(table)
-    seeker = Seeker(section, layout.fields, abi.byte_order == "big", True, len(table), 28, index_end, len(section), ADDRESS)
-    for pc in edges(table) | {table.start[f] + table.size[f] for f in range(len(table))}:
-        at = seeker.find(pc)
-        found = (
-            decode_rule(FdeType(seeker.fde_type), section[at : at + 1 + words_size(section[at])], abi, layout) if at >= 0 else None
-        )
-        assert found == find(table, pc), hex(pc)
-
-
-def test_the_raw_look_up_is_fenced() -> None:
-    table = some_table()
-    section = bytearray(Encoder(table, AMD64, V3, share=True).encode(ADDRESS))
-    pcs = array("Q", sorted(edges(table)))
-    for bit in range(8 * 28, 8 * len(section)):
-        section[bit // 8] ^= 1 << bit % 8
-        seeker = Seeker(section, V3.fields, False, True, len(table), 28, 28 + 16 * len(table), len(section), ADDRESS)
-        seeker.find_all(pcs, array("q", bytes(8 * len(pcs))))
-        section[bit // 8] ^= 1 << bit % 8
-
-
-def some_table() -> FunctionTable:
-    table = FunctionTable(kinds=[Kind(), Kind(rep_size=16, mask=True)])
-    table.rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 4)]
-    for number in range(6):
-        table.start.append(0x1000 + 0x40 * number)
-        table.size.append(0x30)
-        table.kind.append(number % 2)
-        for offset, rule in ((0, 0), (4, 1 + number % 2)):
-            table.row_start.append(offset)
-            table.row_rule.append(rule)
-        table.first_row.append(len(table.row_start))
-    return table

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from producers import GNU, X86_64, Producer
 from sframe_files import write_sframe_elf
-from tables import function_tables
+from tables import find, function_tables
 
 import sframegen
 from sframegen.abi import ABIS, AMD64, S390X
@@ -24,7 +24,6 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
 from sframegen.lower import lower
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.search import find
 from sframegen.section import read_sframe
 from sframegen.translate import Reason
 

@@ -9,8 +9,8 @@ from sframegen.cli.output import Run
 from sframegen.elf import open_elf
 from sframegen.equations import rule_fields
 from sframegen.names import FunctionNames
-from sframegen.search import is_sorted, locate, rule_at
-from sframegen.section import read_sframe
+from sframegen.search import look_up
+from sframegen.section import open_sframe
 
 if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
@@ -35,9 +35,8 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
     answers: list[dict[str, Any]] = []
     with run.file(file):
         elf = open_elf(file)
-        section = read_sframe(elf)
-        if not is_sorted(section.table):
-            raise elf.error("functions are not in ascending order of address: no unwinder can search this section")
+        section = open_sframe(elf)
+        _ = section.seeker  # none in a section that cannot be searched: said once, not for each address
         names = FunctionNames(elf)
         for text in addresses:
             with run.file(file):
@@ -54,13 +53,8 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
 
 def _answer(section: SframeSection, address: int) -> dict[str, Any]:
     """The function, row and rule at an address; `rule` None where there is none, `row_offset` None for a function without rows."""
-    table = section.table
-    place = locate(table, address)
-    rule = None if place is None else rule_at(table, place)
-    if place is None or rule is None:
+    found = look_up(section, address)
+    if found is None:
         return {"rule": None}
-    function, row = place
-    row_offset = None if row is None else table.row_start[row]
-    fields = {"start": table.start[function], "size": table.size[function], "row_offset": row_offset}
-    kind = table.kinds[table.kind[function]]
-    return rule_fields(rule, section.abi) | {"function": fields, "signal": kind.signal}
+    function = {"start": found.start, "size": found.size, "row_offset": found.row_offset}
+    return rule_fields(found.rule, section.abi) | {"function": function, "signal": found.kind.signal}

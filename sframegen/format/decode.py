@@ -1,54 +1,79 @@
-"""Section bytes -> SFrame functions. Refuses what would be unsafe to read; leaves the rest of what can be wrong to `check`."""
+"""Section bytes -> the header, and when it is asked for what the rest says."""
 
 from __future__ import annotations
 
 import struct
-from array import array
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.abi import BY_SFRAME_ID
-from sframegen.format import unpack
 from sframegen.format.layouts import LAYOUTS
-from sframegen.format.records import (
-    BYTE_ORDER_MARKS,
-    F_FDE_FUNC_START_PCREL,
-    FDE_TYPE_MASK,
-    FRE_TYPE_MASK,
-    HEADER_CODE,
-    HEADER_SIZE,
-    MAGIC,
-    PAUTH_KEY_B_BIT,
-    PCTYPE_MASK_BIT,
-    SIGNAL_BIT,
-    Header,
-)
-from sframegen.format.words import decode_rule, words_size
-from sframegen.model import FdeType, FunctionTable, Kind, Rule
+from sframegen.format.records import BYTE_ORDER_MARKS, F_FDE_FUNC_START_PCREL, HEADER_CODE, HEADER_SIZE, MAGIC, Header
+from sframegen.format.seek import Seeker
+from sframegen.format.table import decode_table
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
     from sframegen.format.layouts import Layout
-
-# Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
-# at most 3 (libxul); 64 rows a byte keeps a hostile megabyte below 768 MB of columns.
-MAX_ROWS_PER_BYTE = 64
-ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
+    from sframegen.model import FunctionTable
 
 
 @dataclass
 class SframeSection:
-    """A decoded section: its header as it stands in the file, and the functions with absolute addresses."""
+    """A section that is loaded at `address`, with a header that can be trusted. The rest is read when it is first asked for."""
 
-    header: Header
-    abi: Abi
+    data: memoryview
     address: int
-    table: FunctionTable
+    header: Header  # as it stands in the file
+    abi: Abi
+    layout: Layout
+    place: str
+
+    @cached_property
+    def table(self) -> FunctionTable:
+        """Everything that it says, with absolute addresses. Raises FormatError with the offset in the section."""
+        return decode_table(self)
+
+    @cached_property
+    def seeker(self) -> Seeker:
+        """What finds rows without decoding. Raises FormatError where the functions are not in ascending order."""
+        seeker = Seeker(
+            self.data,
+            self.layout.fields,
+            self.abi.byte_order == "big",
+            self.relative,
+            self.header.num_fdes,
+            self.index_at,
+            self.fres_at,
+            self.fres_end,
+            self.address,
+        )
+        if not seeker.ascends():
+            raise FormatError("functions are not in ascending order of address: no unwinder can search this section", self.place)
+        return seeker
+
+    @property
+    def index_at(self) -> int:
+        return HEADER_SIZE + self.header.auxhdr_len + self.header.fdeoff
+
+    @property
+    def fres_at(self) -> int:
+        return HEADER_SIZE + self.header.auxhdr_len + self.header.freoff
+
+    @property
+    def fres_end(self) -> int:
+        return self.fres_at + self.header.fre_len
+
+    @property
+    def relative(self) -> bool:
+        """Whether a function's start counts from its own field, else from the section's first byte."""
+        return bool(self.header.flags & F_FDE_FUNC_START_PCREL)
 
 
-def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sframe") -> SframeSection:
-    """Decodes a section that is loaded at `address`. Raises FormatError with the offset in the section."""
+def open_section(data: memoryview | bytes | bytearray, address: int, place: str = ".sframe") -> SframeSection:
+    """Reads the header only. Raises FormatError where it is bad, or the section too short for what it claims."""
     view = memoryview(data)
     header, byte_order = _header(view, place)
     if header.abi_arch not in BY_SFRAME_ID:
@@ -56,43 +81,22 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
     abi = BY_SFRAME_ID[header.abi_arch]._replace(
         fixed_fp_offset=header.cfa_fixed_fp_offset, fixed_ra_offset=header.cfa_fixed_ra_offset
     )
-    layout = LAYOUTS[header.version]
     if abi.byte_order != byte_order:
         raise FormatError(f"ABI {abi.name} is {abi.byte_order}-endian, the section {byte_order}-endian", place, 4)
-    index_at = HEADER_SIZE + header.auxhdr_len + header.fdeoff
-    fres_at = HEADER_SIZE + header.auxhdr_len + header.freoff
-    fres_end = fres_at + header.fre_len
-    count = header.num_fdes
-    if index_at + count * layout.index_size > len(view):
-        raise FormatError(f"{count} functions do not fit into {len(view)} bytes", place, 8)
+    section = SframeSection(view, address, header, abi, LAYOUTS[header.version], place)
+    if section.index_at + header.num_fdes * section.layout.index_size > len(view):
+        raise FormatError(f"{header.num_fdes} functions do not fit into {len(view)} bytes", place, 8)
+    fres_end = section.fres_at + header.fre_len
     if fres_end > len(view):
         raise FormatError(f"the FRE sub-section ends at {fres_end:#x}, the section at {len(view):#x}", place, 16)
+    return section
 
-    big = byte_order == "big"
-    fault = array("q", [0, 0])
-    offset = array("q", bytes(8 * count))
-    table = FunctionTable(size=array("I", bytes(4 * count)), first_row=array("I", bytes(4 * (count + 1))))
-    attribute = array("B", bytes(3 * count))
-    block_at = array("Q", bytes(8 * count))
-    unpack.functions(
-        view, index_at, fres_at, fres_end, big, offset, table.size, attribute, table.first_row, block_at, layout.fields, fault
-    )  # fmt: skip
-    _raise(fault, place)
-    if table.first_row[-1] > len(view) * MAX_ROWS_PER_BYTE:
-        raise FormatError(f"{table.first_row[-1]} rows in {len(view)} bytes", place)
-    table.row_start = array("I", bytes(4 * table.first_row[-1]))
-    row_at = array("I", bytes(4 * table.first_row[-1]))
-    unpack.rows(view, fres_end, big, table.size, attribute, table.first_row, block_at, table.row_start, row_at, fault)
-    _raise(fault, place)
 
-    if header.flags & F_FDE_FUNC_START_PCREL:  # from the entry's own field, else from the section's start
-        origins: range | list[int] = range(address + index_at, address + index_at + count * layout.index_size, layout.index_size)
-    else:
-        origins = [address] * count
-    table.start = array("Q", [(origin + distance) & ADDRESS_MASK for origin, distance in zip(origins, offset, strict=True)])
-    _name_kinds(table, attribute, place, block_at)
-    _name_rules(table, view, row_at, (abi, layout), place)
-    return SframeSection(header, abi, address, table)
+def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sframe") -> SframeSection:
+    """Opens a section and decodes all of it. Raises FormatError with the offset in the section."""
+    section = open_section(data, address, place)
+    _ = section.table
+    return section
 
 
 def _header(view: memoryview, place: str) -> tuple[Header, str]:
@@ -105,44 +109,3 @@ def _header(view: memoryview, place: str) -> tuple[Header, str]:
                 raise FormatError(f"SFrame version {header.version} is not read, only {', '.join(map(str, LAYOUTS))}", place, 2)
             return header, byte_order
     raise FormatError(f"magic number is {bytes(view[:2]).hex()}, expected {MAGIC:#x}", place, 0)
-
-
-def _raise(fault: array[int], place: str) -> None:
-    if fault[0]:
-        raise FormatError(unpack.FAULTS[fault[0]], place, fault[1])
-
-
-def _name_kinds(table: FunctionTable, attribute: array[int], place: str, block_at: array[int]) -> None:
-    numbers: dict[bytes, int] = {}
-    raw = attribute.tobytes()
-    for function in range(len(table.size)):
-        info, info2, rep_size = raw[3 * function : 3 * function + 3]
-        key = bytes([info & ~FRE_TYPE_MASK, info2, rep_size])
-        number = numbers.get(key)
-        if number is None:
-            try:
-                fde_type = FdeType(info2 & FDE_TYPE_MASK)
-            except ValueError:
-                raise FormatError(f"unknown FDE type {info2 & FDE_TYPE_MASK}", place, block_at[function] - 2) from None
-            number = numbers[key] = len(table.kinds)
-            mask, signal, key_b = (bool(info & bit) for bit in (PCTYPE_MASK_BIT, SIGNAL_BIT, PAUTH_KEY_B_BIT))
-            table.kinds.append(Kind(fde_type, rep_size, mask, signal, key_b))
-        table.kind.append(number)
-
-
-def _name_rules(table: FunctionTable, view: memoryview, row_at: array[int], form: tuple[Abi, Layout], place: str) -> None:
-    numbers: dict[tuple[FdeType, bytes], int] = {}
-    rules: dict[Rule, int] = {}
-    for function in range(len(table.size)):
-        fde_type = table.kinds[table.kind[function]].fde_type
-        for row in range(table.first_row[function], table.first_row[function + 1]):
-            at = row_at[row]
-            raw = bytes(view[at : at + 1 + words_size(view[at])])
-            number = numbers.get((fde_type, raw))
-            if number is None:
-                rule = decode_rule(fde_type, raw, *form)
-                if rule is None:
-                    raise FormatError(f"data words fit no rule of FDE type {fde_type.name}", place, at)
-                number = numbers[fde_type, raw] = rules.setdefault(rule, len(rules))
-            table.row_rule.append(number)
-    table.rules = list(rules)
