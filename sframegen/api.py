@@ -123,7 +123,7 @@ def _add_section(
         warnings=sources.warnings,
     )
     if per_function:
-        summary.per_function = list(coverage.per_function(FunctionNames(elf)))
+        summary.per_function = list(coverage.per_function(FunctionNames(elf.function_symbols())))
     if not len(table):
         summary.note = "nothing to add: " + (
             "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"

@@ -7,7 +7,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sframegen.elf import ElfFile
+    from collections.abc import Sequence
+
+    from sframegen.elf import ElfFile, Symbol
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
 SYMBOL_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOTALL)
@@ -16,10 +18,10 @@ SYMBOL_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOT
 class FunctionNames:
     """Names of a file's functions, with characters that would disturb a terminal escaped."""
 
-    def __init__(self, elf: ElfFile) -> None:
-        self.elf = elf
-        self.symbols = elf.function_symbols()
-        self.addresses = [symbol.address for symbol in self.symbols]
+    def __init__(self, symbols: Sequence[Symbol]) -> None:
+        """`symbols`: the file's function_symbols(), or those before the addresses that will be asked for."""
+        self.symbols = symbols
+        self.addresses = [symbol.address for symbol in symbols]
 
     def at(self, address: int) -> str | None:
         """`name` or `name+0x4` of the function that holds `address`; None where the symbol table knows none."""
@@ -32,27 +34,24 @@ class FunctionNames:
             return None
         return printable(symbol.name) + (f"+{offset:#x}" if offset else "")
 
-    def address(self, text: str) -> int:
-        """The address that `text` means: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
 
-        In this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
-        Raises FormatError for what is none of them, or the name of several functions.
-        """
-        match = SYMBOL_OFFSET.fullmatch(text)
-        for name, offset in ((text, "0"), match.groups() if match else ("", "0")):
-            found = self._named(name) if name else set()
-            if len(found) > 1:
-                places = ", ".join(f"{address:#x}" for address in sorted(found))
-                raise self.elf.error(f"{len(found)} functions are named {printable(name)}: {places}")
-            if found:
-                return found.pop() + int(offset, 16 if offset[:2] in ("0x", "0X") else 10)
-        if HEXADECIMAL.fullmatch(text):
-            return int(text, 16)
-        raise self.elf.error(f"neither a function's name nor a hexadecimal address: {printable(text)}")
+def address_of(elf: ElfFile, text: str) -> int:
+    """The address that `text` means: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
 
-    def _named(self, name: str) -> set[int]:
-        wanted = name.encode(errors="replace")
-        return {symbol.address for symbol in self.elf.functions() if symbol.is_named(wanted)}
+    In this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
+    Raises FormatError for what is none of them, or the name of several functions.
+    """
+    match = SYMBOL_OFFSET.fullmatch(text)
+    for name, offset in ((text, "0"), match.groups() if match else ("", "0")):
+        found = {symbol.address for symbol in elf.functions_named(name.encode(errors="replace"))} if name else set()
+        if len(found) > 1:
+            places = ", ".join(f"{address:#x}" for address in sorted(found))
+            raise elf.error(f"{len(found)} functions are named {printable(name)}: {places}")
+        if found:
+            return found.pop() + int(offset, 16 if offset[:2] in ("0x", "0X") else 10)
+    if HEXADECIMAL.fullmatch(text):
+        return int(text, 16)
+    raise elf.error(f"neither a function's name nor a hexadecimal address: {printable(text)}")
 
 
 def printable(text: str) -> str:

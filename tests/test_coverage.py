@@ -152,7 +152,7 @@ def test_every_byte_has_the_fate_that_the_definition_gives_it(text: Text, fdes: 
 def test_functions_add_up_to_the_file(text: Text, fdes: list[Fde]) -> None:
     fates, coverage = fates_of(text, fdes)
     added = {"covered": dict(NO_FATES["covered"]), "left_out": {}}
-    for function in coverage.per_function(FunctionNames(text.elf()[0])):
+    for function in coverage.per_function(FunctionNames(text.elf()[0].function_symbols())):
         assert total(function.fates) == function.size
         for group, counts in function.fates.items():
             for fate, count in counts.items():
@@ -280,7 +280,7 @@ def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, o
     subprocess.run([peers.tool(prefix + "ld"), *options, "-shared", "-z", "separate-code", "-o", linked, made], check=True)
     elf = open_elf(linked)
     coverage = coverage_of(elf)
-    functions = list(coverage.per_function(FunctionNames(elf)))
+    functions = list(coverage.per_function(FunctionNames(elf.function_symbols())))
     one, two, three = (function.start for function in functions)
     body = functions[0].size
     assert [(function.name, function.size) for function in functions] == [("one", body), (None, body), (None, 2 * body)]

@@ -14,6 +14,7 @@ from sframegen.elf import open_elf
 from sframegen.equations import equation, rule_fields
 from sframegen.format.encode import Encoder
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.names import FunctionNames
 from sframegen.search import find
 from sframegen.section import open_sframe, read_sframe
 
@@ -238,3 +239,15 @@ def test_damage_elsewhere_does_not_matter(tmp_path: Path) -> None:
     result = lookup(file, "1040", "100f")
     assert (result.exit_code, result.stdout) == (1, "0x100f: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n")
     assert result.stderr == f"sframegen: {file}: .sframe+0x2c: function's FREs lie outside the FRE sub-section\n"
+
+
+def test_names_of_a_few_addresses_are_those_of_all(program: Path) -> None:
+    elf = open_elf(program)
+    symbols = elf.function_symbols()
+    names = FunctionNames(symbols)
+    places = sorted({symbol.address + near for symbol in symbols for near in (-1, 0, 1, symbol.size, 1 << 40)})
+    assert {names.at(place) for place in places} > {"main", "main+0x1", "add", None}
+    for wanted in (places, places[::-7], *([place] for place in places)):
+        few = FunctionNames(elf.function_symbols_before(wanted))
+        assert [few.at(place) for place in wanted] == [names.at(place) for place in wanted]
+    assert elf.function_symbols_before([]) == elf.function_symbols_before([0]) == []

@@ -47,7 +47,7 @@ def _text(run: Run, files: tuple[str, ...], names: bool) -> Iterator[str]:
         with run.file(path):
             elf = open_elf(path)
             section = read_sframe(elf)
-            yield from dump_text(section, FunctionNames(elf).at if names else None)
+            yield from dump_text(section, FunctionNames(elf.function_symbols()).at if names else None)
 
 
 def _objects(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
@@ -55,4 +55,4 @@ def _objects(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
         with run.file(path):
             elf = open_elf(path)
             section = read_sframe(elf)
-            yield dump_json(section, path, FunctionNames(elf).at)
+            yield dump_json(section, path, FunctionNames(elf.function_symbols()).at)

@@ -8,7 +8,7 @@ import click
 from sframegen.cli.output import Run
 from sframegen.elf import open_elf
 from sframegen.equations import rule_fields
-from sframegen.names import FunctionNames
+from sframegen.names import FunctionNames, address_of
 from sframegen.search import look_up
 from sframegen.section import open_sframe
 
@@ -37,11 +37,13 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
         elf = open_elf(file)
         section = open_sframe(elf)
         _ = section.seeker  # none in a section that cannot be searched: said once, not for each address
-        names = FunctionNames(elf)
         for text in addresses:
             with run.file(file):
-                address = names.address(text)
-                answers.append({"address": address, "name": names.at(address), **_answer(section, address)})
+                address = address_of(elf, text)
+                answers.append({"address": address, "name": None, **_answer(section, address)})
+        names = FunctionNames(elf.function_symbols_before([answer["address"] for answer in answers]))
+        for answer in answers:
+            answer["name"] = names.at(answer["address"])
         if as_json:
             click.echo(json.dumps({"file": file, "addresses": answers}, indent=1))
     if not as_json:
