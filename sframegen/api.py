@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from linker.apply import apply, copy_file
@@ -28,7 +29,7 @@ from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from linker.plan import InjectionPlan
     from sframegen.abi import Abi
@@ -72,90 +73,55 @@ def add_section(
     """
     source = Path(path)
     target = Path(output) if output is not None else source
-    separate = Path(debug_file) if debug_file is not None else None
-    try:
-        return _add_section(
-            source,
-            target,
-            verify,
-            dry_run,
-            separate,
-            preserve_timestamps,
-            _layout(version),
-            _level(optimize),
-            per_function,
-            hard_links,
+    layout, level = _layout(version), _level(optimize)
+    with _naming(source):
+        elf = open_elf(source)
+        if elf.header.e_type not in (ET_EXEC, ET_DYN):
+            raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
+        abi = abi_of(elf)
+        sources = find_sources(elf, None if debug_file is None else Path(debug_file))
+        table, coverage, encoded = _convert_sources(elf, sources, abi, layout)
+        summary = Summary(
+            file=str(source),
+            functions=coverage.functions,
+            functions_covered=coverage.functions_covered,
+            code_bytes=coverage.code_bytes,
+            covered_bytes=coverage.covered_bytes,
+            rows=len(table.row_start),
+            eh_frame_bytes=sum(len(section.data) for section in sources.sections),
+            eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
+            fates=coverage.fates(elf),
+            ignored_fdes=coverage.ignored_fdes,
+            warnings=sources.warnings,
         )
-    except FormatError as error:
-        error.file = error.file or str(source)
-        raise
+        if per_function:
+            summary.per_function = list(coverage.per_function(FunctionNames(elf.function_symbols())))
+        if not len(table):
+            summary.note = "nothing to add: " + (
+                "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
+            )
+            if target != source and not dry_run:
+                write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
+                summary.output = str(target)
+            return summary
 
-
-def _add_section(
-    source: Path,
-    target: Path,
-    verify: bool,
-    dry_run: bool,
-    debug_file: Path | None,
-    preserve_timestamps: bool,
-    layout: Layout,
-    level: Level,
-    per_function: bool,
-    hard_links: Sequence[Path],
-) -> Summary:
-    elf = open_elf(source)
-    if elf.header.e_type not in (ET_EXEC, ET_DYN):
-        raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
-    abi = abi_of(elf)
-    sources = find_sources(elf, debug_file)
-    table, coverage, encoded = _convert_sources(elf, sources, abi, layout)
-    summary = Summary(
-        file=str(source),
-        functions=coverage.functions,
-        functions_covered=coverage.functions_covered,
-        code_bytes=coverage.code_bytes,
-        covered_bytes=coverage.covered_bytes,
-        rows=len(table.row_start),
-        eh_frame_bytes=sum(len(section.data) for section in sources.sections),
-        eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
-        fates=coverage.fates(elf),
-        ignored_fdes=coverage.ignored_fdes,
-        warnings=sources.warnings,
-    )
-    if per_function:
-        summary.per_function = list(coverage.per_function(FunctionNames(elf.function_symbols())))
-    if not len(table):
-        summary.note = "nothing to add: " + (
-            "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
-        )
-        if target != source and not dry_run:
-            write_atomically(target, lambda out: copy_file(elf, out), source=source, preserve_timestamps=preserve_timestamps)
-            summary.output = str(target)
+        encoder = encoder_of(elf, coverage, encoded, level)
+        plan = plan_injection(elf, encoder.size_bytes)
+        summary.plan = plan
+        summary.section_bytes = encoder.size_bytes
+        summary.rows = len(encoder.table.row_start)
+        if dry_run:
+            return summary
+        section = memoryview(encoder.encode(plan.section_address))
+        if verify:
+            import linker.verify  # noqa: F401, PLC0415 - before there is a temporary file: an interrupted import of LIEF ends the process
+        write, check = partial(apply, plan, elf, section), partial(_verify, plan, elf)
+        links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
+        summary.output = str(target)
+        for name in hard_links:
+            relink(target, name)
+        summary.warnings += _hard_links(links - len(hard_links), target)
         return summary
-
-    encoder = encoder_of(elf, coverage, encoded, level)
-    plan = plan_injection(elf, encoder.size_bytes)
-    summary.plan = plan
-    summary.section_bytes = encoder.size_bytes
-    summary.rows = len(encoder.table.row_start)
-    if dry_run:
-        return summary
-    section = memoryview(encoder.encode(plan.section_address))
-    if verify:
-        import linker.verify  # noqa: F401, PLC0415 - before there is a temporary file: an interrupted import of LIEF ends the process
-
-    def write(out: BinaryIO) -> None:
-        apply(plan, elf, section, out)
-
-    def check(written: Path) -> None:
-        _verify(plan, elf, written)
-
-    links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
-    summary.output = str(target)
-    for name in hard_links:
-        relink(target, name)
-    summary.warnings += _hard_links(links - len(hard_links), target)
-    return summary
 
 
 def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -> Converted:
@@ -192,49 +158,55 @@ def convert(
     """
     source = Path(path)
     target = Path(output) if output is not None else source
+    layout = _layout(version)
+    with _naming(source):
+        elf = open_elf(source)
+        section = read_sframe(elf)
+        change = VersionChange(str(source), section.header.version, layout.version)
+        if layout.version == section.header.version:
+            if target != source and not dry_run:
+                write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
+                change.output = str(target)
+            return change
+
+        place = find_place(elf)
+        table, left_out = lower(section.table, section.abi, layout)
+        if not len(table):
+            raise elf.error(f"nothing in its SFrame section can be said in version {layout.version}")
+        exchange = plan_exchange(
+            elf, place, Encoder(table, section.abi, layout, share=section.abi.shares_rows).encode(place.address)
+        )
+        change.functions, change.rows = len(table), len(table.row_start)
+        change.section_bytes_before, change.section_bytes = place.size, exchange.size
+        change.left_out = {reason.value: count for reason, count in left_out.items()}
+        change.plan = exchange
+        if dry_run:
+            return change
+
+        def check(written: Path) -> None:
+            findings = verify_exchange(exchange, elf, written)
+            address, lost = difference(section.table, read_sframe(open_elf(written)).table)
+            if address is not None:
+                findings.append(f"another rule at {address:#x}")
+            elif lost != sum(left_out.values()):
+                findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
+            _refuse(elf, findings)
+
+        write = partial(apply_exchange, exchange, elf)
+        links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
+        change.output = str(target)
+        change.warnings += _hard_links(links, target)
+        return change
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """A FormatError of the block names the file, if it names none."""
     try:
-        return _convert(source, target, _layout(version), verify, dry_run, preserve_timestamps)
+        yield
     except FormatError as error:
-        error.file = error.file or str(source)
+        error.file = error.file or str(file)
         raise
-
-
-def _convert(source: Path, target: Path, layout: Layout, verify: bool, dry_run: bool, preserve_timestamps: bool) -> VersionChange:
-    elf = open_elf(source)
-    section = read_sframe(elf)
-    change = VersionChange(str(source), section.header.version, layout.version)
-    if layout.version == section.header.version:
-        if target != source and not dry_run:
-            write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
-            change.output = str(target)
-        return change
-
-    place = find_place(elf)
-    table, left_out = lower(section.table, section.abi, layout)
-    if not len(table):
-        raise elf.error(f"nothing in its SFrame section can be said in version {layout.version}")
-    exchange = plan_exchange(elf, place, Encoder(table, section.abi, layout, share=section.abi.shares_rows).encode(place.address))
-    change.functions, change.rows = len(table), len(table.row_start)
-    change.section_bytes_before, change.section_bytes = place.size, exchange.size
-    change.left_out = {reason.value: count for reason, count in left_out.items()}
-    change.plan = exchange
-    if dry_run:
-        return change
-
-    def check(written: Path) -> None:
-        findings = verify_exchange(exchange, elf, written)
-        address, lost = difference(section.table, read_sframe(open_elf(written)).table)
-        if address is not None:
-            findings.append(f"another rule at {address:#x}")
-        elif lost != sum(left_out.values()):
-            findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
-        _refuse(elf, findings)
-
-    write = partial(apply_exchange, exchange, elf)
-    links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
-    change.output = str(target)
-    change.warnings += _hard_links(links, target)
-    return change
 
 
 def _refuse(elf: ElfFile, findings: list[str]) -> None:
