@@ -114,13 +114,11 @@ def add_section(
             return summary
         section = memoryview(encoder.encode(plan.section_address))
         if verify:
-            import linker.verify  # noqa: F401, PLC0415 - before there is a temporary file: an interrupted import of LIEF ends the process
+            _import_lief()
         write, check = partial(apply, plan, elf, section), partial(_verify, plan, elf)
         links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
         summary.output = str(target)
-        for name in hard_links:
-            relink(target, name)
-        summary.warnings += _hard_links(links - len(hard_links), target)
+        summary.warnings += _relink(target, hard_links, links)
         return summary
 
 
@@ -134,6 +132,11 @@ def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -
             raise
         sources.warnings.append(f"{error}; not used")
         return conversion.convert(sources.sections[:1], code, abi, layout)
+
+
+def _import_lief() -> None:
+    """Before there is a temporary file: an interrupted import of LIEF ends the process."""
+    import linker.verify  # noqa: F401, PLC0415 - takes longer than most files to convert
 
 
 def _verify(plan: InjectionPlan, elf: ElfFile, written: Path) -> None:
@@ -150,11 +153,13 @@ def convert(
     verify: bool = True,
     dry_run: bool = False,
     preserve_timestamps: bool = False,
+    hard_links: Sequence[Path] = (),
 ) -> VersionChange:
     """Writes an ELF file's SFrame section in another version (3 or 2), in its place; in the file, or as `output`.
 
-    What the version cannot say is left out and counted. `verify` reads the new file back, also with LIEF, and compares the rules.
-    Raises FormatError where there is no section, or where the new one does not fit, or OSError; the target is then as it was.
+    What the version cannot say is left out and counted. `verify` reads the new file back, also with LIEF, and compares the rules;
+    `hard_links`: other names of the file, which follow it. Raises FormatError where there is no section, or where the new one does
+    not fit, or OSError; the target is then as it was.
     """
     source = Path(path)
     target = Path(output) if output is not None else source
@@ -182,6 +187,8 @@ def convert(
         change.plan = exchange
         if dry_run:
             return change
+        if verify:
+            _import_lief()
 
         def check(written: Path) -> None:
             findings = verify_exchange(exchange, elf, written)
@@ -195,7 +202,7 @@ def convert(
         write = partial(apply_exchange, exchange, elf)
         links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
         change.output = str(target)
-        change.warnings += _hard_links(links, target)
+        change.warnings += _relink(target, hard_links, links)
         return change
 
 
@@ -227,6 +234,9 @@ def _level(name: str) -> Level:
     return LEVELS[name]
 
 
-def _hard_links(links: int, target: Path) -> list[str]:
-    """A warning, if there is something to warn of."""
-    return [f"{links} other name{'s' * (links > 1)} (hard links) of {target} keep the old file"] if links else []
+def _relink(target: Path, names: Sequence[Path], links: int) -> list[str]:
+    """Makes these names follow the new file; a warning, if more than they had been other names of the old one."""
+    for name in names:
+        relink(target, name)
+    left = links - len(names)
+    return [f"{left} other name{'s' * (left > 1)} (hard links) of {target} keep the old file"] if left else []

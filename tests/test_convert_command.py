@@ -245,6 +245,18 @@ def test_times_and_hard_links(file: Path) -> None:
     assert version_of(file.parent / "other") == 3
 
 
+def test_hard_links_of_one_run_follow_the_file(file: Path) -> None:
+    names = [file, *(file.parent / name for name in ("other", "absent from the run"))]
+    for name in names[1:]:
+        name.hardlink_to(file)
+    result = run("--format", 2, *names[:2], file)
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 1
+    assert "1 other name (hard links)" in result.stderr
+    assert names[0].samefile(names[1])
+    assert [version_of(name) for name in names] == [2, 2, 3]
+
+
 def test_usage_errors(file: Path) -> None:
     assert [run(file).exit_code, run("--format", 1, file).exit_code, run("--format", 2).exit_code] == [2, 2, 2]
     assert run("--format", 2, "-o", "x", file, file).exit_code == 2

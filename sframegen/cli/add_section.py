@@ -77,7 +77,7 @@ def command(
         raise click.UsageError("--per-function needs --json")
     run = Run()
     summaries: list[Summary] = []
-    links = by_file(files) if output is None and output_dir is None else {file: [] for file in files}
+    links = {file: [] for file in files} if outputs else by_file(files)
     for path in _progress(tuple(links), lines=not (quiet or as_json)):
         with run.file(path):
             if output_dir is not None and not dry_run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, note, outputs_of
+from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, by_file, json_list, note, outputs_of
 
 if TYPE_CHECKING:
     from sframegen.versions import VersionChange
@@ -50,7 +50,8 @@ def command(
     outputs = outputs_of(files, output, output_dir)
     run = Run()
     changes: list[VersionChange] = []
-    for path in files:
+    links = {file: [] for file in files} if outputs else by_file(files)
+    for path in links:
         with run.file(path):
             if output_dir is not None and not dry_run:
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
@@ -61,6 +62,7 @@ def command(
                 verify=not no_verify,
                 dry_run=dry_run,
                 preserve_timestamps=preserve_timestamps,
+                hard_links=links[path],
             )
             changes.append(change)
             if not quiet:
