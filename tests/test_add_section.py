@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cfi.errors import FormatError
-from sframegen.cli import add_section, cli
+from sframegen.cli import cli
 from sframegen.coverage import FunctionFates
 from sframegen.elf import open_elf
 from sframegen.section import sframe_of
@@ -28,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["add-section", *map(str, arguments)])
+    """In this process, where a test can put something in the place of what it does."""
+    return CliRunner().invoke(cli, ["add-section", "-j1", *map(str, arguments)])
 
 
 def summary(file: str = "app", **fields: Any) -> Summary:
@@ -244,28 +243,6 @@ def test_json_has_everything(calls: Any) -> None:
     assert document["plan"] == {"size": 9, "moves": [{"offset": 1, "names": [".interp"]}]}
     assert document["fates"] == FATES
     assert set(document) == set(Summary.__dataclass_fields__)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stderr", "lines", "seconds", "shown"),
-    [(Terminal, False, 0.8, True), (Terminal, False, 0.1, False), (Terminal, True, 0.8, False), (io.StringIO, False, 0.8, False)],
-)
-def test_progress_is_for_long_runs_on_terminals(
-    monkeypatch: pytest.MonkeyPatch, stderr: type[io.StringIO], lines: bool, seconds: float, shown: bool
-) -> None:
-    screen = stderr()
-    now = iter(n * seconds for n in range(100))
-    monkeypatch.setattr(add_section, "monotonic", lambda: next(now))
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    assert list(add_section._progress(("a", "b", "c", "d"), lines=lines)) == ["a", "b", "c", "d"]
-    assert bool(screen.getvalue()) is shown
-    assert ("100%" in screen.getvalue()) is shown
 
 
 # -- the whole command on real files

@@ -60,7 +60,7 @@ IN_VERSION_2 = re.compile(r"(sp|fp)[+-]\d+ (same|c[+-]\d+) c-8|  undefined")
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["convert", *map(str, arguments)])
+    return CliRunner().invoke(cli, ["convert", "-j1", *map(str, arguments)])
 
 
 def version_of(file: Path) -> int:

@@ -367,7 +367,7 @@ def test_json_per_function(compile_c: Compiler) -> None:
 
 def test_verbose_prints_all_fates_and_a_total(compile_c: Compiler) -> None:
     files = [compile_c(PROGRAM, "-O2"), compile_c(PROGRAM, "-O2", "-shared", "-fPIC")]
-    lines = CliRunner().invoke(cli, ["add-section", "-v", "--dry-run", *map(str, files)]).stdout.splitlines()
+    lines = CliRunner().invoke(cli, ["add-section", "-j1", "-v", "--dry-run", *map(str, files)]).stdout.splitlines()
     sizes = [sum(end - start for start, end in open_elf(file).executable_ranges()) for file in files]
     totals = [int(line.split()[0].replace(",", "")) for line in lines if line.endswith(" executable bytes")]
     assert totals == [*sizes, sum(sizes)]

@@ -63,10 +63,17 @@ def cli() -> None:
     """SFrame sections of existing ELF binaries."""
 
 
+def _end(number: int, _frame: object) -> NoReturn:
+    """By way of what removes temporary files, undisturbed by a second signal."""
+    for other in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, lambda *_: None)
+    sys.exit(128 + number)
+
+
 def main() -> NoReturn:
     """The program `sframegen`; ends the process."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # by way of what removes temporary files
+        signal.signal(number, _end)
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - to the end of the process
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in

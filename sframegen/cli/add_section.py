@@ -2,23 +2,18 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
 from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, by_file, json_list, note, outputs_of
+from sframegen.cli.several import JOBS, each
 from sframegen.summary import fates_table, total_fates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sframegen.summary import Summary
-
-PROGRESS_AFTER_SECONDS = 1.0
 
 
 @click.command(name="add-section")
@@ -26,6 +21,7 @@ PROGRESS_AFTER_SECONDS = 1.0
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @OUTPUT
 @OUTPUT_DIR
+@JOBS
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
 @click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF: faster.")
@@ -56,6 +52,7 @@ def command(
     optimize: str,
     output: str | None,
     output_dir: str | None,
+    jobs: int,
     preserve_timestamps: bool,
     dry_run: bool,
     no_verify: bool,
@@ -75,32 +72,35 @@ def command(
     outputs = outputs_of(files, output, output_dir)
     if per_function and not as_json:
         raise click.UsageError("--per-function needs --json")
-    run = Run()
-    summaries: list[Summary] = []
     links = {file: [] for file in files} if outputs else by_file(files)
-    for path in _progress(tuple(links), lines=not (quiet or as_json)):
-        with run.file(path):
-            if output_dir is not None and not dry_run:
-                Path(output_dir).mkdir(parents=True, exist_ok=True)
-            summary = api.add_section(
-                path,
-                output=outputs.get(path),
-                verify=not no_verify,
-                dry_run=dry_run,
-                debug_file=Path(debug_file) if debug_file else None,
-                preserve_timestamps=preserve_timestamps,
-                version=int(version),
-                optimize=optimize,
-                per_function=per_function,
-                hard_links=links[path],
-            )
-            summaries.append(summary)
-            if not quiet:
-                for warning in summary.warnings:
-                    note(f"{path}: warning: {warning}")
-                if not as_json:
-                    _print(summary, verbose=verbose, plan=dry_run)
-            _judge(run, summary, strict=strict, min_coverage=min_coverage)
+
+    def add(path: str) -> Summary:
+        if output_dir is not None and not dry_run:
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
+        return api.add_section(
+            path,
+            output=outputs.get(path),
+            verify=not no_verify,
+            dry_run=dry_run,
+            debug_file=Path(debug_file) if debug_file else None,
+            preserve_timestamps=preserve_timestamps,
+            version=int(version),
+            optimize=optimize,
+            per_function=per_function,
+            hard_links=links[path],
+        )
+
+    run = Run()
+    verify, lines = not (no_verify or dry_run), not (quiet or as_json)
+    summaries: list[Summary] = []
+    for path, summary in each(run, tuple(links), add, jobs, verify=verify, lines=lines):
+        summaries.append(summary)
+        if not quiet:
+            for warning in summary.warnings:
+                note(f"{path}: warning: {warning}")
+            if not as_json:
+                _print(summary, verbose=verbose, plan=dry_run)
+        _judge(run, summary, strict=strict, min_coverage=min_coverage)
     if verbose and not (quiet or as_json) and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
     if as_json:
@@ -124,22 +124,3 @@ def _judge(run: Run, summary: Summary, *, strict: bool, min_coverage: float | No
         run.finding(f"{summary.file}: --strict: {missing:,} bytes of code were left out")
     if min_coverage is not None and summary.coverage < min_coverage:
         run.finding(f"{summary.file}: --min-coverage: {summary.coverage:.4f} % is below {min_coverage:g} %")
-
-
-def _progress(files: tuple[str, ...], *, lines: bool) -> Iterator[str]:
-    """The files one by one; on a terminal to which no `lines` are printed, with a bar from one second on."""
-    if len(files) == 1 or not sys.stderr.isatty() or (lines and sys.stdout.isatty()):
-        yield from files
-        return
-    started = monotonic()
-    bar = None
-    with ExitStack() as stack:
-        for number, file in enumerate(files):
-            if bar is not None:
-                bar.update(1)
-            elif monotonic() - started > PROGRESS_AFTER_SECONDS:
-                bar = stack.enter_context(click.progressbar(length=len(files), file=sys.stderr))
-                bar.update(number)
-            yield file
-        if bar is not None:
-            bar.update(1)

@@ -9,6 +9,7 @@ import click
 
 from sframegen import api
 from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, by_file, json_list, note, outputs_of
+from sframegen.cli.several import JOBS, each
 
 if TYPE_CHECKING:
     from sframegen.versions import VersionChange
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 @click.option("--format", "version", type=VERSIONS, required=True, help="The SFrame version to write.")
 @OUTPUT
 @OUTPUT_DIR
+@JOBS
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
 @click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back and compare the rules: faster.")
@@ -33,6 +35,7 @@ def command(
     version: str,
     output: str | None,
     output_dir: str | None,
+    jobs: int,
     preserve_timestamps: bool,
     dry_run: bool,
     no_verify: bool,
@@ -48,33 +51,39 @@ def command(
     --output-dir gets a copy.
     """
     outputs = outputs_of(files, output, output_dir)
-    run = Run()
-    changes: list[VersionChange] = []
     links = {file: [] for file in files} if outputs else by_file(files)
-    for path in links:
-        with run.file(path):
-            if output_dir is not None and not dry_run:
-                Path(output_dir).mkdir(parents=True, exist_ok=True)
-            change = api.convert(
-                path,
-                int(version),
-                output=outputs.get(path),
-                verify=not no_verify,
-                dry_run=dry_run,
-                preserve_timestamps=preserve_timestamps,
-                hard_links=links[path],
-            )
-            changes.append(change)
-            if not quiet:
-                for warning in change.warnings:
-                    note(f"{path}: warning: {warning}")
-                if not as_json:
-                    lines = [
-                        change.one_line(),
-                        *(change.details() if verbose else []),
-                        *([str(change.plan)] if dry_run and change.plan else []),
-                    ]
-                    click.echo("\n".join(lines))
+
+    def convert(path: str) -> VersionChange:
+        if output_dir is not None and not dry_run:
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
+        return api.convert(
+            path,
+            int(version),
+            output=outputs.get(path),
+            verify=not no_verify,
+            dry_run=dry_run,
+            preserve_timestamps=preserve_timestamps,
+            hard_links=links[path],
+        )
+
+    run = Run()
+    verify, lines = not (no_verify or dry_run), not (quiet or as_json)
+    changes: list[VersionChange] = []
+    for path, change in each(run, tuple(links), convert, jobs, verify=verify, lines=lines):
+        changes.append(change)
+        if not quiet:
+            for warning in change.warnings:
+                note(f"{path}: warning: {warning}")
+            if not as_json:
+                _print(change, verbose=verbose, plan=dry_run)
     if as_json:
         sys.stdout.writelines(json_list((iter([json.dumps(c.to_json())]) for c in changes), several=len(files) > 1))
     ctx.exit(run.status)
+
+
+def _print(change: VersionChange, *, verbose: bool, plan: bool) -> None:
+    click.echo(change.one_line())
+    for line in change.details() if verbose else ():
+        click.echo(line)
+    if plan and change.plan is not None:
+        click.echo(str(change.plan))

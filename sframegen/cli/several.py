@@ -1,0 +1,97 @@
+"""Several files in one run: how many at a time, the bar that shows how far they are, results in the files' order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from cfi.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from sframegen.cli.output import Run
+
+    T = TypeVar("T")
+    Outcome = tuple[int, T | Exception]  # a file's number, and what came of it; an exception is why it is refused
+
+PROGRESS_AFTER_SECONDS = 1.0
+
+JOBS = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=lambda: len(os.sched_getaffinity(0)),
+    show_default="usable cores",
+    metavar="N",
+    help="Work on so many FILEs at a time.",
+)
+
+
+def each(
+    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool
+) -> Iterator[tuple[str, T]]:
+    """Each file that `work` does not refuse, in their order, and what it returns for it; what it refuses is a finding of `run`.
+
+    `verify`: the work needs LIEF; `lines`: the caller prints something for each file.
+    """
+    if min(jobs, len(files)) > 1:
+        from sframegen.cli import workers  # noqa: PLC0415 - multiprocessing is for those who need it
+
+        if verify:
+            import linker.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
+
+        outcomes = workers.outcomes(work, files, jobs)
+    else:
+        outcomes = one_by_one(work, files)
+    if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
+        outcomes = with_bar(outcomes, len(files))
+    for file, outcome in zip(files, in_order(outcomes), strict=True):
+        if isinstance(outcome, Exception):
+            with run.file(file):
+                raise outcome
+        else:
+            yield file, outcome
+
+
+def attempt(work: Callable[[str], T], file: str) -> T | Exception:
+    """What `work` returns, or raises to refuse the file."""
+    try:
+        return work(file)
+    except (FormatError, OSError) as error:
+        return error
+
+
+def one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
+    for number, file in enumerate(files):
+        yield number, attempt(work, file)
+
+
+def with_bar(outcomes: Iterable[T], length: int) -> Iterator[T]:
+    """From one second on, a bar on stderr shows how many there are yet."""
+    started = monotonic()
+    bar = None
+    with ExitStack() as stack:
+        for number, outcome in enumerate(outcomes, 1):
+            if bar is not None:
+                bar.update(1)
+            elif monotonic() - started > PROGRESS_AFTER_SECONDS:
+                bar = stack.enter_context(click.progressbar(length=length, file=sys.stderr))
+                bar.update(number)
+            yield outcome
+
+
+def in_order(outcomes: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
+    """By number, each as soon as those before it are there."""
+    waiting: dict[int, T | Exception] = {}
+    following = 0
+    for number, outcome in outcomes:
+        waiting[number] = outcome
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
