@@ -147,9 +147,9 @@ def group(
 
     `may_follow`[f]: nothing but padding is between function f - 1 and f, and their kinds are equal and of PC type INC.
     `index_size`, `attribute`: bytes of one. `fre_type`, `block_size` and `owner` as pack.py gives them; `alone`[f]: whether f
-    counts among those that share its rows, which is what it is afterwards if this is called again. Groups have at most `max_rows` rows and
-    span at most `max_span` bytes of code. `sharers` (one entry a function) and `best` (one more) are room to work. The rest as in
-    pack.py.
+    counts among those that share its rows, which is what it is afterwards if this is called again. Groups have at most `max_rows`
+    rows and span at most `max_span` bytes of code. `sharers` (one entry a function) and `best` (one more) are room to work. The
+    rest as in pack.py.
     """
     functions: cython.Py_ssize_t = len(start)
     last: cython.Py_ssize_t

@@ -144,10 +144,10 @@ def split(
 ) -> None:
     """Fills the columns of functions (first_row: one entry more), rows and unsaid ranges, which have room (`bounds`).
 
-    `flavour`: signal + 2 * key B of each CIE; `barred`: the reason why nothing under it can be said, or 255. `fate`, `value`:
-    of each CFI rule. `fde_type`: what each SFrame rule needs. Pattern p is rows pattern_at[p] .. [p + 1]. `unaligned`: the reason for a
-    pattern where the code is not aligned to `period`. `counts`: functions, rows, unsaid ranges, FDE pieces said without a gap.
-    A function is flexible where one of its rows needs that.
+    `flavour`: signal + 2 * key B of each CIE; `barred`: the reason why nothing under it can be said, or 255. `fate`, `value`: of
+    each CFI rule. `fde_type`: what each SFrame rule needs. Pattern p is rows pattern_at[p] .. [p + 1]. `unaligned`: the reason
+    for a pattern where the code is not aligned to `period`. `counts`: functions, rows, unsaid ranges, FDE pieces said without a
+    gap. A function is flexible where one of its rows needs that.
     """
     functions: cython.Py_ssize_t = 0
     rows: cython.Py_ssize_t = 0

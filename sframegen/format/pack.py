@@ -65,9 +65,9 @@ def place(
     """Fills each function's FRE type, and size and place of its block: its FREs, in V3 behind its attribute.
 
     `rule_at`: EncodedRules.at. `kind_bytes`: info, info2, rep_size of each kind. `fields`: Layout.fields. `total`: bytes and rows
-    of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`. `seen`: a table of a power
-    of two entries, zeros, by a hash of the rows; what it has no room for nearby has a block of its own. With an empty one nothing is
-    shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
+    of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`. `seen`: a table of a
+    power of two entries, zeros, by a hash of the rows; what it has no room for nearby has a block of its own. With an empty one
+    nothing is shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
     """
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
