@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -27,30 +27,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.abi import Abi
+    from sframegen.elf import ByteOrder
     from sframegen.format.layouts import Layout
+
+    Words = tuple[str, list[int]]  # signedness of each, the words
 
 FDE_TYPES = tuple(FdeType)
 SIGNED_CODES, UNSIGNED_CODES = "bhi", "BHI"  # data words, by fre_dataword_size
-DATAWORD_BITS = [8 * width for width in DATAWORD_WIDTHS]
+DATAWORD_LIMITS = [1 << 8 * width - 1 for width in DATAWORD_WIDTHS]
+SIGNED, UNSIGNED = "su"  # offsets; the control words of flexible rules, none of which takes more than a byte
 PADDING = 0
 
 
 def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> bytes | None:
     """FRE info byte and data words, the words of the smallest size that holds them; None where that FDE type cannot say it."""
-    words = _WORDS[fde_type](rule, abi, layout)
-    if words is None:
+    said = _WORDS[fde_type](rule, abi, layout)
+    if said is None:
         return None
-    signed = [True] * len(words) if fde_type is FdeType.DEFAULT else _signed(words)
-    bits = max([(word if word >= 0 else ~word).bit_length() + sign for word, sign in zip(words, signed, strict=True)], default=0)
-    size = bisect_left(DATAWORD_BITS, bits)
-    if size == len(DATAWORD_BITS):
+    shape, words = said
+    offsets = [word for code, word in zip(shape, words, strict=True) if code == SIGNED]
+    lowest, highest = min(offsets, default=0), max(offsets, default=0)
+    size = next((size for size, limit in enumerate(DATAWORD_LIMITS) if -limit <= lowest and highest < limit), None)
+    if size is None:
         return None
     info = len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT | MANGLED_RA_BIT * rule.ra_signed
     if fde_type is FdeType.DEFAULT and rule.cfa is not None and rule.cfa.register == abi.sp:
         info |= CFA_BASE_SP_BIT
-    order, width = abi.byte_order, DATAWORD_WIDTHS[size]
-    packed = [word.to_bytes(width, order, signed=sign) for word, sign in zip(words, signed, strict=True)]
-    return b"".join([bytes([info]), *packed])
+    return _struct(abi.byte_order, shape, size).pack(info, *words)
+
+
+@cache
+def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
+    """An FRE info byte and words; there are a dozen shapes."""
+    codes = {SIGNED: SIGNED_CODES[size], UNSIGNED: UNSIGNED_CODES[size]}
+    return struct.Struct(f"{BYTE_ORDER_MARKS[byte_order]}B" + "".join(codes[code] for code in shape))
 
 
 class EncodedRules:
@@ -105,21 +115,13 @@ def _cfa_word(offset: int, abi: Abi) -> int | None:
     return None if rest else word
 
 
-def _signed(words: Sequence[int]) -> list[bool]:
-    """Whether each word is signed, in a flexible FDE: each offset is, and follows a control word that is not."""
-    signed: list[bool] = []
-    while len(signed) < len(words):
-        signed += [False] if words[len(signed)] == PADDING else [False, True]
-    return signed
-
-
 # -- default FDEs: CFA = SP or FP + n, then the offsets from the CFA of those registers that the ABI does not fix: RA, FP
 
 
-def _default_words(rule: Rule, abi: Abi, layout: Layout) -> list[int] | None:
+def _default_words(rule: Rule, abi: Abi, layout: Layout) -> Words | None:
     cfa = rule.cfa
     if cfa is None:
-        return []
+        return "", []
     first = _cfa_word(cfa.offset, abi)
     if first is None or cfa.deref or cfa.register not in (abi.sp, abi.fp):
         return None
@@ -138,7 +140,7 @@ def _default_words(rule: Rule, abi: Abi, layout: Layout) -> list[int] | None:
                 return None
             words.append(PADDING)
         words.append(word)
-    return words
+    return SIGNED * len(words), words
 
 
 def _saved_word(where: Where, abi: Abi, layout: Layout) -> int | None:
@@ -168,23 +170,24 @@ def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> 
 # -- flexible FDEs: for CFA, RA, FP a control word and an offset; a padding word alone where RA or FP has no rule of its own
 
 
-def _flex_words(rule: Rule, abi: Abi, layout: Layout) -> list[int] | None:
+def _flex_words(rule: Rule, abi: Abi, layout: Layout) -> Words | None:
     if rule.cfa is None:
-        return []
+        return "", []
     first = _cfa_word(rule.cfa.offset, abi)
     if not layout.flex or first is None or rule.cfa.register not in abi.base_registers:
         return None
-    items = [[_control(rule.cfa), first]]
+    shape, words = UNSIGNED + SIGNED, [_control(rule.cfa), first]
     for where, offset in ((rule.ra, abi.fixed_ra_offset), (rule.fp, abi.fixed_fp_offset)):
         if where == fixed(offset):
-            items.append([PADDING])
+            shape += UNSIGNED
+            words.append(PADDING)
         elif where is None or not (where.deref if where.register is None else where.register in abi.base_registers):
             return None
         else:
-            items.append([_control(where), where.offset])
-    while items[-1] == [PADDING]:
-        items.pop()
-    return [word for item in items for word in item]
+            shape += UNSIGNED + SIGNED
+            words += [_control(where), where.offset]
+    said = len(shape.rstrip(UNSIGNED))  # an offset is the last word
+    return shape[:said], words[:said]
 
 
 def _control(where: Where) -> int:
