@@ -25,7 +25,7 @@ SUPPORTED_VERSIONS = (1, 3, 4)
 WITHOUT_DATA = set("SBG")  # augmentation letters
 MAX_CODE_ALIGNMENT = 1 << 24  # times a 32-bit advance stays within 64 bits
 ADDRESS_SIZES = (4, 8)
-BATCH_ROWS = 1 << 19
+BATCH_ROWS = 1 << 16  # half a megabyte: what is copied out of it is still in the cache
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 

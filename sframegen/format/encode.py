@@ -58,7 +58,7 @@ class Encoder:
         self.fre_type = bytearray(len(table))
         self.block_size, self.block_at = zeros("Q", len(table)), zeros("Q", len(table))
         total = zeros("Q", 2)
-        seen = zeros("I", 1 << (2 * len(table)).bit_length() if share else 0)
+        seen = zeros("I", 1 << len(table).bit_length() if share else 0)
         unsaid_row = pack.place(
             *self.columns, self.encoded.at, self.kind_bytes, layout.fields,
             seen, self.owner, self.fre_type, self.block_size, self.block_at, total,

@@ -93,7 +93,7 @@ def place(
             for row in range(first, first + rows):
                 key = ((key ^ row_start[row]) * 0x10193 + row_rule[row]) & 0x7FFFFFFF
             slot = ((key * 0x45D9F3B) >> 24) & mask
-            for _ in range(8):
+            for _ in range(32):
                 if seen[slot] == 0:
                     seen[slot] = function + 1
                     break
