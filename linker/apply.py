@@ -8,9 +8,12 @@ import os
 from typing import TYPE_CHECKING, BinaryIO
 
 from linker import undo
+from linker.undo import Write
 from sframegen.elf import RECORDS, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from linker.plan import InjectionPlan
     from sframegen.elf import ElfFile
 
@@ -22,46 +25,42 @@ UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.
 
 def apply(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview, out: BinaryIO) -> None:
     """Writes the whole new file to `out`, an empty file. Nothing else is done to it: no sync, no mode."""
-    if len(section) != plan.section_size:
-        raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")
     copy_file(elf, out)
-    writes = changes(plan, elf)
+    put(writes_of(plan, elf, section), out)
+
+
+def put(writes: Iterable[Write], out: BinaryIO) -> None:
     for offset, data in writes:
         out.seek(offset)
         out.write(data)
-    out.seek(plan.section_offset)
-    out.write(section)
-    if plan.sections:
-        write_sections(plan, elf, out)
-    overwritten = [
-        undo.Change(offset, bytes(elf.data[offset : offset + len(data)]), bytes(data))
-        for offset, data in writes
-        if offset < plan.original_size
-    ]
-    out.seek(plan.undo_offset)
-    out.write(undo.pack(plan.original_size, sorted(overwritten)))
 
 
-def changes(plan: InjectionPlan, elf: ElfFile) -> list[tuple[int, bytes | memoryview]]:
-    """(file offset, bytes) of header, table, moved metadata and patched values, in the order in which they are to be written."""
+def writes_of(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview) -> list[Write]:
+    """All that makes the new file of the original, in the order in which it is to be written."""
+    if len(section) != plan.section_size:
+        raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")
     header = elf.header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
     if plan.sections:
         header = header._replace(e_shoff=plan.section_table_offset, e_shnum=len(plan.sections))
     phdr = RECORDS[Phdr, elf.byte_order]
-    table = b"".join(phdr.pack(*segment) for segment in plan.segments)
-    moved = [(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves]
-    patched = [(patch.offset, patch.new.to_bytes(8, elf.byte_order)) for patch in plan.patches]
-    return [(0, RECORDS[Ehdr, elf.byte_order].pack(*header)), (plan.table_offset, table), *moved, *patched]
+    writes = [
+        Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header)),
+        Write(plan.table_offset, b"".join(phdr.pack(*segment) for segment in plan.segments) + bytes(plan.spare_size)),
+        *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),
+        *(Write(patch.offset, patch.new.to_bytes(8, elf.byte_order)) for patch in plan.patches),
+        Write(plan.section_offset, section),
+        *(section_writes(plan, elf) if plan.sections else ()),
+    ]
+    return [*writes, Write(plan.undo_offset, undo.record(elf.data, writes))]
 
 
-def write_sections(plan: InjectionPlan, elf: ElfFile, out: BinaryIO) -> None:
+def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:
+    """The section header table, and the names before it."""
     names = elf.sections[elf.shstrndx].header
-    out.seek(plan.names_offset)
-    out.write(elf.data[names.sh_offset : names.sh_offset + names.sh_size])
-    out.write(plan.new_names.encode())
+    yield Write(plan.names_offset, elf.slice(names.sh_offset, names.sh_size, "section names"))
+    yield Write(plan.names_offset + names.sh_size, plan.new_names.encode())
     shdr = RECORDS[Shdr, elf.byte_order]
-    out.seek(plan.section_table_offset)
-    out.write(b"".join(shdr.pack(*section.header) for section in plan.sections))
+    yield Write(plan.section_table_offset, b"".join(shdr.pack(*section.header) for section in plan.sections))
 
 
 def copy_file(elf: ElfFile, out: BinaryIO) -> None:

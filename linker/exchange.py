@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker import undo
-from linker.apply import copy_file
+from linker.apply import copy_file, put
 from linker.ranges import Range, gaps, join
+from linker.undo import Write
 from sframegen.elf import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -19,7 +20,6 @@ from sframegen.elf import (
     Phdr,
     Section,
     Shdr,
-    open_elf,
 )
 
 if TYPE_CHECKING:
@@ -42,16 +42,6 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f".sframe: address {self.address:#x}, offset {self.offset:#x}, {self.size:#x} bytes, room for {self.room:#x}"
-
-
-class Write(NamedTuple):
-    """Bytes that change, at a file offset."""
-
-    offset: int
-    data: bytes
-
-    def __str__(self) -> str:
-        return f"written over: {len(self.data):#x} bytes at offset {self.offset:#x}"
 
 
 class Exchange(NamedTuple):
@@ -138,43 +128,19 @@ def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     recorded = join(Range(offset, offset + len(old), ()) for offset, old in record.old)
     if any(gaps(recorded, offset, min(offset + len(data), record.original_size)) for offset, data in writes):
         raise elf.error(f"the section is a part of the file that sframegen changed, and what it would restore; {REMEDY}")
-    changes = []
-    for offset, old in record.old:
-        new = bytearray(elf.data[offset : offset + len(old)])
-        for at, data in writes:
-            if offset <= at < offset + len(old):
-                new[at - offset : at - offset + len(data)] = data[: offset + len(old) - at]
-        changes.append(undo.Change(offset, old, bytes(new)))
-    packed = undo.pack(record.original_size, changes)
-    return [Write(len(elf.data) - len(packed), packed)]
+    ranges = [*((offset, offset + len(old)) for offset, old in record.old), (record.original_size, record.start)]
+    new = undo.contents([*(Write(start, elf.data[start:end]) for start, end in ranges), *writes])
+    return [Write(record.start, undo.pack(record.original_size, record.old, [data for _, data in new]))]
 
 
 def apply_exchange(exchange: Exchange, elf: ElfFile, out: BinaryIO) -> None:
     """Writes the whole new file to `out`, an empty file."""
     copy_file(elf, out)
-    for offset, data in exchange.writes:
-        out.seek(offset)
-        out.write(data)
+    put(exchange.writes, out)
 
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path) -> list[str]:
     """What is wrong with the file at `result`, one finding a line; LIEF reads it too."""
-    from linker.verify import read_back, same_bytes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
+    from linker.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
-    written, new = read_back(result), open_elf(result)
-    if written is None:
-        return ["LIEF cannot read the file"]
-    segments, sections = headers_for(elf, exchange.place, exchange.size)
-    findings = []
-    if any(value != getattr(elf.header, field) for field, value in written.identity.items()):
-        findings.append("the ELF header changed")
-    if written.segments != segments:
-        findings.append("program headers are not the planned ones")
-    if written.sections != [section._replace(header=section.header._replace(sh_name=0)) for section in sections]:
-        findings.append("section headers are not the planned ones")
-    if len(new.data) != len(elf.data):
-        return [*findings, f"the file has {len(new.data)} bytes, not {len(elf.data)}"]
-    changed = join(Range(offset, offset + len(data), ()) for offset, data in exchange.writes)
-    if not all(same_bytes(elf.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, len(elf.data))):
-        findings.append("bytes changed that do not belong to the section")
-    return findings
+    return verify_writes(elf, *headers_for(elf, exchange.place, exchange.size), exchange.writes, result)

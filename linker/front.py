@@ -47,7 +47,7 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
     segments = [follow(grow(image, segment, kept, used), moves) for segment in kept]
     segments = [*insert_loads(segments, [load_at(image, offset, address, at)]), section]
     dropped = [segment for segment in image.elf.segments if segment not in kept]
-    return Draft("front", image.table.start, segments, section, offset + at, moves, dropped, [])
+    return Draft("front", image.table.start, segments, section, offset + at, moves, dropped, [], spare * PHDR_SIZE)
 
 
 def table_end(image: Image, kept: list[Phdr]) -> int:

@@ -72,6 +72,7 @@ class InjectionPlan:
     section_address: int
     section_size: int
     table_offset: int
+    spare_size: int  # bytes behind the table that are cleared
     segments: tuple[Phdr, ...]  # the new program header table
     new_segments: tuple[Phdr, ...]
     dropped_segments: tuple[Phdr, ...]
@@ -98,10 +99,10 @@ class InjectionPlan:
 
     def overwritten(self) -> list[tuple[int, int]]:
         """(offset, size) of every range of the original that is written over; ascending."""
-        ranges = [(0, EHDR_SIZE), (self.table_offset, self.table_size)]
+        ranges = [(0, EHDR_SIZE), (self.table_offset, self.table_size + self.spare_size)]
         ranges += [(item.to_offset, item.size) for item in self.moves]
         ranges += [(patch.offset, 8) for patch in self.patches]
-        return sorted(item for item in ranges if item[0] < self.original_size)
+        return undo.overwritten(self.original_size, ranges)
 
 
 def plan_injection(elf: ElfFile, section_size: int) -> InjectionPlan:
@@ -141,6 +142,7 @@ def complete(image: Image, draft: Draft) -> InjectionPlan:
         section_address=draft.section.p_vaddr,
         section_size=draft.section.p_filesz,
         table_offset=draft.table_offset,
+        spare_size=draft.spare_size,
         segments=tuple(draft.segments),
         new_segments=tuple(
             segment

@@ -3,38 +3,46 @@
     for each range that was written over:  u64 offset, u64 size, the original bytes
     u64 size of the original file
     u32 number of ranges
-    u32 CRC-32 of what was written over them, in that order, then of this record with 0 in place of the CRC
+    u32 CRC-32 of what was written over them, in that order, then of all that follows the original's end, with 0 in place of the CRC
     u64 size of this record
     8 bytes of magic
 
-No header names it, so that strip and its like drop it: what they write is another file, and has no way back.
+No header names it, so that strip and its like drop it: what they write is another file, and has no way back. Nor has one in which
+moved metadata was edited in its new place.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_right
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from linker.ranges import Range, join
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
+CHUNK = 1 << 20  # bytes of a hole in one go
 
 
-class Change(NamedTuple):
-    """A range of the original, at a file offset, with its bytes before and after."""
+class Write(NamedTuple):
+    """Bytes that change or are appended, at a file offset."""
 
     offset: int
-    old: bytes
-    new: bytes
+    data: bytes | memoryview
+
+    def __str__(self) -> str:
+        return f"written over: {len(self.data):#x} bytes at offset {self.offset:#x}"
 
 
 class Undo(NamedTuple):
     original_size: int
     old: list[tuple[int, bytes]]  # file offset, bytes
+    start: int  # the record's own file offset
 
     def restore(self, file: BinaryIO) -> None:
         """Makes a copy of the changed file, open for update, the original."""
@@ -48,12 +56,57 @@ def record_size(ranges: Iterable[tuple[int, int]]) -> int:
     return TRAILER.size + sum(ENTRY.size + size for _, size in ranges)
 
 
-def pack(original_size: int, changes: list[Change]) -> bytes:
-    body = b"".join(ENTRY.pack(change.offset, len(change.old)) + change.old for change in changes)
+def overwritten(original_size: int, writes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(offset, size) of every range of the original that these (offset, size) change; ascending."""
+    ranges = join(Range(offset, offset + size, ()) for offset, size in writes if offset < original_size)
+    return [(item.start, item.size) for item in ranges]
+
+
+def record(original: memoryview, writes: Iterable[Write]) -> bytes:
+    """The record of a file made from `original` by these writes, in their order; nothing else is appended to it.
+
+    None of them reaches across the original's end.
+    """
+    size, written = len(original), contents(writes)
+    old = [(offset, bytes(original[offset : offset + len(data)])) for offset, data in written if offset < size]
+    new = [data for offset, data in written if offset < size]
+    return pack(size, old, [*new, *with_holes(size, written[len(old) :])])
+
+
+def contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
+    """(offset, bytes) after all writes, of every range that they cover; ascending."""
+    ordered = list(writes)
+    ranges = join(Range(offset, offset + len(data), ()) for offset, data in ordered)
+    result = [(item.start, bytearray(item.size)) for item in ranges]
+    starts = [start for start, _ in result]
+    for offset, data in ordered:
+        start, whole = result[bisect_right(starts, offset) - 1]
+        whole[offset - start : offset - start + len(data)] = data
+    return result
+
+
+def with_holes(end: int, pieces: Iterable[tuple[int, bytearray]]) -> Iterator[bytes | bytearray]:
+    """Ascending pieces, and the zeros that a file system puts between them; the file so far ends at `end`."""
+    for offset, data in pieces:
+        for start in range(end, offset, CHUNK):
+            yield bytes(min(CHUNK, offset - start))
+        yield data
+        end = offset + len(data)
+
+
+def pack(original_size: int, old: list[tuple[int, bytes]], new: Iterable[bytes | bytearray]) -> bytes:
+    """`new`: what was written over `old`, and what was appended."""
+    body = b"".join(ENTRY.pack(offset, len(data)) + data for offset, data in old)
     size = len(body) + TRAILER.size
-    written = b"".join(change.new for change in changes)
-    crc = zlib.crc32(written + body + TRAILER.pack(original_size, len(changes), 0, size, MAGIC))
-    return body + TRAILER.pack(original_size, len(changes), crc, size, MAGIC)
+    crc = checksum([*new, body, TRAILER.pack(original_size, len(old), 0, size, MAGIC)])
+    return body + TRAILER.pack(original_size, len(old), crc, size, MAGIC)
+
+
+def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+    crc = 0
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def read(data: memoryview) -> Undo | None:
@@ -61,19 +114,19 @@ def read(data: memoryview) -> Undo | None:
     if len(data) < TRAILER.size:
         return None
     original_size, count, crc, size, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
-    if magic != MAGIC or not TRAILER.size <= size <= len(data) or original_size > len(data):
+    start, end = len(data) - size, len(data) - TRAILER.size
+    if magic != MAGIC or not original_size <= start <= end:
         return None
-    body = data[len(data) - size : len(data) - TRAILER.size]
     old: list[tuple[int, bytes]] = []
-    pos, current = 0, 0
+    pos = start
     for _ in range(count):
-        if pos + ENTRY.size > len(body):
+        if pos + ENTRY.size > end:
             return None
-        offset, length = ENTRY.unpack_from(body, pos)
+        offset, length = ENTRY.unpack_from(data, pos)
         pos += ENTRY.size + length
-        if pos > len(body) or offset + length > original_size:
+        if pos > end or offset + length > original_size:
             return None
-        old.append((offset, bytes(body[pos - length : pos])))
-        current = zlib.crc32(data[offset : offset + length], current)
-    current = zlib.crc32(TRAILER.pack(original_size, count, 0, size, MAGIC), zlib.crc32(body, current))
-    return Undo(original_size, old) if current == crc else None
+        old.append((offset, bytes(data[pos - length : pos])))
+    new = [data[offset : offset + len(before)] for offset, before in old]
+    unsigned = TRAILER.pack(original_size, count, 0, size, MAGIC)
+    return Undo(original_size, old, start) if checksum([*new, data[original_size:end], unsigned]) == crc else None

@@ -26,10 +26,11 @@ from sframegen.elf import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from linker.plan import InjectionPlan
+    from linker.undo import Write
     from sframegen.elf import ElfFile
 
 TYPE_MASK = 0xFFFFFFFF  # LIEF puts an architecture above the type's own 32 bits
@@ -62,6 +63,28 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
         *check_moves(plan, original, elf),
         *check_build_id(original, elf),
     ]
+
+
+def verify_writes(
+    original: ElfFile, segments: list[Phdr], sections: list[Section], writes: Iterable[Write], result: Path
+) -> list[str]:
+    """The same for a file that has these headers, and the original's bytes but for these writes."""
+    written, new = read_back(result), open_elf(result)
+    if written is None:
+        return ["LIEF cannot read the file"]
+    findings = []
+    if any(value != getattr(original.header, field) for field, value in written.identity.items()):
+        findings.append("the ELF header changed")
+    if written.segments != segments:
+        findings.append("program headers are not the planned ones")
+    if written.sections != [section._replace(header=section.header._replace(sh_name=0)) for section in sections]:
+        findings.append("section headers are not the planned ones")
+    if len(new.data) != len(original.data):
+        return [*findings, f"the file has {len(new.data)} bytes, not {len(original.data)}"]
+    changed = join(Range(offset, offset + len(data), ()) for offset, data in writes)
+    if not all(same_bytes(original.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, len(new.data))):
+        findings.append("bytes changed that do not belong to the section")
+    return findings
 
 
 def read_back(path: Path) -> ReadBack | None:

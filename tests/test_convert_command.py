@@ -160,7 +160,7 @@ def test_a_section_in_a_restorable_part_of_the_file_is_refused(built: Path, tmp_
     """The section is not what such a record restores; no file that sframegen makes is like that."""
     data = built.read_bytes()
     file = tmp_path / "file"
-    file.write_bytes(data + undo.pack(len(data), [undo.Change(0, data[:64], data[:64])]))
+    file.write_bytes(data + undo.record(memoryview(data), [undo.Write(0, data[:64])]))
     result = run("--format", 2, file)
     assert result.exit_code == 1
     assert "what it would restore" in result.stderr
