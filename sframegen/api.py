@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from linker.apply import apply, copy_file
 from linker.exchange import apply_exchange, find_place, plan_exchange, verify_exchange
+from linker.original import apply_original, original_of
 from linker.plan import plan_injection
+from linker.remove import Removal, apply_removal, extents, own_loads, plan_removal
 from linker.replace import relink, write_atomically
 from sframegen import conversion
 from sframegen.abi import abi_of
@@ -21,6 +23,7 @@ from sframegen.format.layouts import WRITABLE
 from sframegen.lower import lower
 from sframegen.names import FunctionNames
 from sframegen.optimize import LEVELS, Level, encoder_of
+from sframegen.removal import SectionRemoval
 from sframegen.search import find
 from sframegen.section import open_sframe, read_sframe
 from sframegen.sources import Sources, find_sources
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
 
-__all__ = ["FormatError", "Summary", "VersionChange", "add_section", "convert", "find", "read"]
+__all__ = ["FormatError", "SectionRemoval", "Summary", "VersionChange", "add_section", "convert", "find", "read", "remove"]
 
 UNLINKED = {
     ET_REL: "a relocatable object: add the section after linking",
@@ -204,6 +207,65 @@ def convert(
         change.output = str(target)
         change.warnings += _relink(target, hard_links, links)
         return change
+
+
+def remove(
+    path: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    dry_run: bool = False,
+    force: bool = False,
+    preserve_timestamps: bool = False,
+    hard_links: Sequence[Path] = (),
+) -> SectionRemoval:
+    """Makes a file what `add_section` was given, byte for byte, in place, or as `output`.
+
+    If others have written the file anew since, its SFrame section is taken out and all else stays; so it is, with `force`, if
+    others made the section. `verify` reads the new file back with LIEF; `hard_links`: other names of the file, which follow it. A
+    file without a section stays as it is. Raises FormatError or OSError; the target is then as it was.
+    """
+    source = Path(path)
+    target = Path(output) if output is not None else source
+    with _naming(source):
+        elf = open_elf(source)
+        if elf.header.e_type not in (ET_EXEC, ET_DYN):
+            raise elf.error("neither a program nor a library")
+        places = extents(elf)
+        removal = SectionRemoval(str(source), section_bytes=sum(place.size for place in places), size_before=len(elf.data))
+        original = original_of(elf) if places else None
+        if not places:
+            removal.size = len(elf.data)
+            if target != source and not dry_run:
+                write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
+                removal.output = str(target)
+            return removal
+
+        if original is not None:
+            result, plan = original.elf, Removal(original.elf.segments, original.elf.sections, [])
+            write = partial(apply_original, original, elf)
+            removal.restored = True
+        elif own_loads(elf) or force:
+            result, plan = elf, plan_removal(elf)
+            write = partial(apply_removal, plan, elf)
+            removal.plan = plan
+        else:
+            raise elf.error("its SFrame section is by others, or by sframegen in the place of theirs; --force takes it out")
+        removal.size = len(result.data)
+        if dry_run:
+            return removal
+        if verify:
+            _import_lief()
+
+        def check(written: Path) -> None:
+            from linker.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
+
+            _refuse(elf, verify_writes(result, *plan, written))
+
+        links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
+        removal.output = str(target)
+        removal.warnings += _relink(target, hard_links, links)
+        return removal
 
 
 @contextmanager

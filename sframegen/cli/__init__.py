@@ -15,6 +15,7 @@ COMMANDS = {
     "convert": "Write SFrame sections in another version of the format.",
     "dump": "Print SFrame sections, as GNU readelf does.",
     "lookup": "Print the unwind rule at addresses of a file.",
+    "remove": "Take SFrame sections out again: the files as they were.",
 }
 EPILOG = """\
 Exit status: 0 done, 1 a finding or a file refused (the others are still done), 2 wrong usage.

@@ -1,0 +1,112 @@
+"""The file that a changed one was made from, by the record at its end, without writing it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from cfi.errors import FormatError
+from linker import undo
+from linker.apply import copy_file
+from linker.exchange import is_sframe
+from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.ranges import Range, gaps, join, overlapping
+from sframegen.elf import (
+    PF_R,
+    PF_X,
+    PHDR_SIZE,
+    PT_DYNAMIC,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    PT_PHDR,
+    SHDR_SIZE,
+    SHF_EXECINSTR,
+    SHT_DYNSYM,
+    SHT_SYMTAB,
+    ElfFile,
+)
+
+if TYPE_CHECKING:
+    from sframegen.elf import Phdr
+
+CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS}
+
+
+class Original(NamedTuple):
+    elf: ElfFile  # over a private copy of the changed file, of which only what differs takes memory
+    record: undo.Undo
+
+
+def original_of(elf: ElfFile) -> Original | None:
+    """None where the file has no record, or where the record does not belong to what is there."""
+    record = undo.read(elf.data)
+    if record is None or not record.original_size:
+        return None
+    with open(elf.name, "rb") as file:  # noqa: PTH123 - a name, not yet a Path
+        if os.fstat(file.fileno()).st_size != len(elf.data):
+            raise elf.error("the file changed while it was read")
+        mapped = mmap.mmap(file.fileno(), record.original_size, access=mmap.ACCESS_COPY)
+    for offset, data in record.old:
+        mapped[offset : offset + len(data)] = data
+    try:
+        original = ElfFile(memoryview(mapped).toreadonly(), elf.name)
+        return Original(original, record) if is_plausible(original, elf, record) else None
+    except FormatError:
+        return None
+
+
+def is_plausible(original: ElfFile, elf: ElfFile, record: undo.Undo) -> bool:
+    """The same program in the same place, but for new read-only segments behind it; only headers and metadata differ."""
+    header = elf.header
+    same = original.header._replace(e_phoff=header.e_phoff, e_phnum=header.e_phnum, e_shoff=header.e_shoff, e_shnum=header.e_shnum)
+    kept = [segment for segment in original.segments if segment.p_type not in CHANGING_SEGMENTS]
+    return (
+        same == header
+        and all(segment in elf.segments for segment in kept)
+        and is_loaded(original, elf)
+        and not any(gaps(may_change(original, elf), offset, offset + len(data)) for offset, data in record.old)
+        and not any(overlapping(code(original), offset, offset + len(data)) for offset, data in record.old)
+    )
+
+
+def code(elf: ElfFile) -> list[Range]:
+    """Executable sections, and executable PT_LOADs that do not begin with the headers."""
+    ranges = [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR]
+    ranges += [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_LOAD and s.p_flags & PF_X and s.p_offset]
+    return join(Range(offset, offset + size, ()) for offset, size in ranges if size)
+
+
+def is_loaded(original: ElfFile, elf: ElfFile) -> bool:
+    """Whether each PT_LOAD of the original is there, perhaps with a longer table, and all others hold what was appended."""
+    left = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    for load in (segment for segment in original.segments if segment.p_type == PT_LOAD):
+        original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+        found = next((other for other in left if is_grown(load, other)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return all(load.p_flags == PF_R and load.p_offset >= len(original.data) for load in left)
+
+
+def is_grown(load: Phdr, other: Phdr) -> bool:
+    same = other._replace(p_filesz=load.p_filesz, p_memsz=load.p_memsz) == load
+    return same and 0 <= other.p_filesz - load.p_filesz < FIRST_PAGE and other.p_memsz >= load.p_memsz
+
+
+def may_change(original: ElfFile, elf: ElfFile) -> list[Range]:
+    """Ranges of the original: headers, the first page, what names moved metadata, an SFrame section that another supersedes."""
+    first_page = max(FIRST_PAGE, elf.header.e_phoff + elf.phnum * PHDR_SIZE)
+    headers = Range(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE, ())
+    tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe(s)]
+    segments = [s for s in original.segments if s.p_type in (PT_DYNAMIC, PT_GNU_SFRAME)]
+    ranges = [Range(0, first_page, ()), headers]
+    ranges += [Range(table.sh_offset, table.sh_offset + table.sh_size, ()) for table in tables]
+    ranges += [Range(segment.p_offset, segment.p_offset + segment.p_filesz, ()) for segment in segments]
+    return join(ranges)
+
+
+def apply_original(original: Original, elf: ElfFile, out: BinaryIO) -> None:
+    """Writes the whole original to `out`, an empty file."""
+    copy_file(elf, out)
+    original.record.restore(out)

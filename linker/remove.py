@@ -1,0 +1,153 @@
+"""Takes an SFrame section out of a linked file that has no way back to what it was: only its headers and its own bytes change.
+
+Nothing moves: PT_GNU_SFRAME becomes PT_NULL, as does the PT_LOAD that the section has for itself, where nothing else is in it; its
+bytes become zeros. Its header goes from the table, if no symbol knows a section behind it by its number; else it is SHT_NULL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from linker.apply import copy_file, put
+from linker.exchange import is_sframe
+from linker.metadata import PT_NULL, read_dynamic
+from linker.plan import symbols_of
+from linker.ranges import Range, gaps, join, overlapping
+from linker.undo import Write
+from sframegen.elf import (
+    EHDR_SIZE,
+    PF_R,
+    PHDR_SIZE,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    RECORDS,
+    SHDR_SIZE,
+    SHT_DYNSYM,
+    SHT_NOBITS,
+    SHT_SYMTAB,
+    Ehdr,
+    Phdr,
+    Section,
+    Shdr,
+)
+from sframegen.format.records import MAGIC
+
+if TYPE_CHECKING:
+    from sframegen.elf import ElfFile
+
+SHT_RELA, SHT_REL, SHT_GROUP = 4, 9, 17
+SHF_INFO_LINK = 0x40
+UNUSED_SEGMENT = Phdr(PT_NULL, 0, 0, 0, 0, 0, 0, 0)
+UNUSED_SECTION = Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class Removal(NamedTuple):
+    """What changes in the file, and its headers afterwards."""
+
+    segments: list[Phdr]
+    sections: list[Section]
+    writes: list[Write]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.writes))
+
+
+def extents(elf: ElfFile) -> list[Range]:
+    """Where program and section headers say that there is an SFrame section; empty without any, else ascending."""
+    places = [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz]
+    places += [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if is_sframe(s)]
+    return join(Range(offset, offset + size, (".sframe",)) for offset, size in places)
+
+
+def own_loads(elf: ElfFile) -> list[int]:
+    """Numbers of read-only PT_LOADs that begin with an SFrame section: linkers put theirs among other sections."""
+    starts = {s.p_vaddr for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz}
+    starts |= {s.header.sh_addr for s in elf.sections if is_sframe(s)}
+    loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT_LOAD and s.p_flags == PF_R]
+    return [number for number, load in loads if load.p_offset and load.p_vaddr in starts]
+
+
+def plan_removal(elf: ElfFile) -> Removal:
+    """Of bytes that are no SFrame section, or others' as well, only the headers go that call them one."""
+    segments = [UNUSED_SEGMENT if s.p_type == PT_GNU_SFRAME else s for s in elf.segments]
+    sections = without_headers(elf)
+    kept = claimed(elf, segments, sections)
+    cleared = [
+        Range(*hole, ())
+        for extent in extents(elf)
+        if int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
+        for hole in gaps(kept, extent.start, min(extent.end, len(elf.data)))
+    ]
+    for number in own_loads(elf):
+        if is_empty(elf, segments[number], kept, cleared):
+            segments[number] = UNUSED_SEGMENT
+    phdr = RECORDS[Phdr, elf.byte_order]
+    writes = [Write(item.start, bytes(item.size)) for item in cleared]
+    writes += [
+        Write(elf.header.e_phoff + number * PHDR_SIZE, phdr.pack(*segment))
+        for number, segment in enumerate(segments)
+        if segment != elf.segments[number]
+    ]
+    if sections != elf.sections:
+        shdr = RECORDS[Shdr, elf.byte_order]
+        table = b"".join(shdr.pack(*section.header) for section in sections).ljust(elf.shnum * SHDR_SIZE, b"\0")
+        writes.append(Write(elf.header.e_shoff, table))
+    if len(sections) < elf.shnum:
+        names = elf.shstrndx - sum(is_sframe(section) for section in elf.sections[: elf.shstrndx])
+        header = elf.header._replace(e_shnum=len(sections), e_shstrndx=names)
+        writes.append(Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header)))
+    return Removal(segments, sections, writes)
+
+
+def without_headers(elf: ElfFile) -> list[Section]:
+    gone = [section.number for section in elf.sections if is_sframe(section)]
+    if not gone:
+        return elf.sections
+    if elf.header.e_shnum != elf.shnum or elf.header.e_shstrndx != elf.shstrndx or are_numbered(elf, range(gone[0], elf.shnum)):
+        return [s._replace(name="", header=UNUSED_SECTION) if is_sframe(s) else s for s in elf.sections]
+    numbers = {old.number: new for new, old in enumerate(s for s in elf.sections if not is_sframe(s))}
+    return [
+        Section(new, old.name, renumbered(old.header, numbers))
+        for new, old in enumerate(section for section in elf.sections if not is_sframe(section))
+    ]
+
+
+def are_numbered(elf: ElfFile, sections: range) -> bool:
+    """Whether a symbol is defined in any of them, or named in a group."""
+    tables = [s for s in elf.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
+    known = (next(symbols_of(elf.slice(s.header.sh_offset, s.header.sh_size, s.name), sections, elf), None) for s in tables)
+    return any(s.header.sh_type == SHT_GROUP for s in elf.sections) or any(number is not None for number in known)
+
+
+def renumbered(header: Shdr, numbers: dict[int, int]) -> Shdr:
+    header = header._replace(sh_link=numbers.get(header.sh_link, 0))
+    if header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL):
+        header = header._replace(sh_info=numbers.get(header.sh_info, 0))
+    return header
+
+
+def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Range]:
+    """What headers say that is there, PT_LOAD apart."""
+    header = elf.header
+    ranges = [
+        Range(0, EHDR_SIZE, ()),
+        Range(header.e_phoff, header.e_phoff + elf.phnum * PHDR_SIZE, ()),
+        Range(header.e_shoff, header.e_shoff + elf.shnum * SHDR_SIZE, ()),
+    ]
+    ranges += [Range(s.p_offset, s.p_offset + s.p_filesz, ()) for s in segments if s.p_type != PT_LOAD]
+    headers = [section.header for section in sections if section.header.sh_type != SHT_NOBITS]
+    ranges += [Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers]
+    return join(item for item in ranges if item.size)
+
+
+def is_empty(elf: ElfFile, load: Phdr, kept: list[Range], cleared: list[Range]) -> bool:
+    """Whether nothing names a byte of it, and all that is not cleared is zero."""
+    start, end = load.p_offset, load.p_offset + load.p_filesz
+    named = overlapping(kept, start, end) or any(0 <= entry.value - load.p_vaddr < load.p_memsz for entry in read_dynamic(elf))
+    return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in gaps(cleared, start, end))
+
+
+def apply_removal(removal: Removal, elf: ElfFile, out: BinaryIO) -> None:
+    """Writes the whole new file to `out`, an empty file."""
+    copy_file(elf, out)
+    put(removal.writes, out)

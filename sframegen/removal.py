@@ -1,0 +1,33 @@
+"""What one run of remove did to one file, in numbers and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sframegen.names import printable
+
+
+@dataclass
+class SectionRemoval:
+    """Sizes in bytes. `restored`: the file is what add-section was given, byte for byte."""
+
+    file: str
+    output: str = ""  # the path written, "" if none
+    section_bytes: int = 0
+    restored: bool = False
+    size_before: int = 0
+    size: int = 0
+    plan: object | None = None  # a Removal, where the file is not restored
+    warnings: list[str] = field(default_factory=list)
+
+    def one_line(self) -> str:
+        file = printable(self.file)
+        if self.restored:
+            return f"{file}: as it was before add-section; {self.size_before:,} -> {self.size:,} bytes"
+        if self.plan is None:
+            return f"{file}: no SFrame section: nothing to remove"
+        return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; written by others since: not restored"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))
