@@ -370,7 +370,10 @@ class ElfFile:
                 bytes(raw[desc : desc + descsz]),
                 offset + pos,
             )
-            pos = desc + (descsz + align - 1) // align * align
+            pos = desc + (descsz + 3) // 4 * 4
+            if pos % align and any(raw[pos : pos + 4]):  # mold 1 puts notes of 4-byte alignment behind those of 8 bytes
+                align = 4
+            pos = (pos + align - 1) // align * align
 
     def _inflate(self, raw: memoryview, size: int, place: str) -> memoryview:
         if size > min(len(raw) * MAX_DEFLATE_RATIO, MAX_INFLATED):

@@ -125,6 +125,15 @@ def test_build_id_and_debug_link_as_readelf_prints_them(compile_c: Compiler, pee
     assert open_elf(program).debug_link() is None
 
 
+@pytest.mark.parametrize("padding", [0, 4])
+def test_notes_of_either_alignment_in_one_segment(padding: int) -> None:
+    """mold 1 puts a build-id and an ABI tag, aligned to 4, behind the properties, aligned to 8; others pad all to 8."""
+    kinds = [(5, bytes(16)), (3, bytes(20)), (1, bytes(16))]
+    notes = [struct.pack("<III", 4, len(desc), kind) + b"GNU\0" + desc for kind, desc in kinds]
+    data = header() + bytes(padding).join([notes[0] + notes[1], notes[2]])
+    assert [(note.type, note.desc) for note in ElfFile(memoryview(data)).notes_at(64, len(data) - 64, 8)] == kinds
+
+
 def test_function_symbols_as_nm_prints_them(compile_c: Compiler, peers: Peers) -> None:
     program = compile_c("int f(void) { return 1; }\nint main(void) { return f(); }", "-O0")
     lines = subprocess.run([peers.tool("nm"), program], check=True, capture_output=True, text=True).stdout.splitlines()
