@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 from typing import TYPE_CHECKING
 
 from linker.apply import apply
@@ -96,6 +97,16 @@ LARGE_BSS = "char large[100 << 20]; char *at_large(long at) { return large + at;
 
 def source_of(kind: str) -> str:
     return (LARGE_BSS if kind == "large-bss" else "") + SOURCE
+
+
+def blocking_script() -> str:
+    """A linker script for libraries in which .rodata comes first: it differs from GNU ld's own in that alone."""
+    script = subprocess.run(["ld.bfd", "-shared", "--verbose"], capture_output=True, text=True, check=True).stdout.split("=" * 50)[
+        1
+    ]
+    here = '. = SEGMENT_START("text-segment", 0) + SIZEOF_HEADERS;'
+    assert here in script
+    return script.replace(here, here + " .rodata : { *(.rodata .rodata.*) QUAD(1) }", 1)
 
 
 def section_of(size: int) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from linker_inputs import FLAGS, KINDS, SOURCE, inject, section_of, source_of, without_sections
+from linker_inputs import FLAGS, KINDS, SOURCE, blocking_script, inject, section_of, source_of, without_sections
 
 from linker import undo
 from linker.verify import verify
@@ -214,11 +214,7 @@ def test_a_library_where_code_follows_the_table(compile_c: Compiler, peers: Peer
 
 
 def blocked_library(compile_c: Compiler, directory: Path) -> Path:
-    """.rodata comes first: a linker script that differs from GNU ld's own in that alone."""
-    script = subprocess.run(["ld", "-shared", "--verbose"], capture_output=True, text=True, check=True).stdout.split("=" * 50)[1]
-    here = '. = SEGMENT_START("text-segment", 0) + SIZEOF_HEADERS;'
-    assert here in script
-    (directory / "script").write_text(script.replace(here, here + " .rodata : { *(.rodata .rodata.*) QUAD(1) }", 1))
+    (directory / "script").write_text(blocking_script())
     return compile_c(SOURCE, *FLAGS, *KINDS["library"], f"-Wl,-T,{directory / 'script'}", name="blocked.so")
 
 

@@ -1,0 +1,81 @@
+"""Files with an added section go through other people's tools; what comes of it is the table of docs/post-link.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from post_link import NO_BETTER, SUBJECTS, TOOLS, Tool, Workshop, apply, judge, outcome
+
+from sframegen import add_section
+from sframegen.elf import PT_GNU_SFRAME, PT_LOAD, open_elf
+
+if TYPE_CHECKING:
+    from peers import Compiler, Peers
+
+pytestmark = pytest.mark.once
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "post-link.md"
+
+
+def documented() -> dict[tuple[str, str], str]:
+    """(tool, subject) -> outcome."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.read_text().splitlines() if line[:1] == "|"]
+    start = next(number for number, row in enumerate(rows) if row[-1] == SUBJECTS[-1].name)
+    subjects = rows[start][1:]
+    return {
+        (row[0].strip("`"), subject): cell for row in rows[start + 2 :] for subject, cell in zip(subjects, row[1:], strict=True)
+    }
+
+
+def named(item: Tool) -> str:
+    return item.name
+
+
+@pytest.fixture(scope="session")
+def shops(peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workshop]:
+    """What a workshop makes is made when it is first asked for."""
+    made = {}
+    for subject in SUBJECTS:
+        directory = tmp_path_factory.mktemp("shop")
+        compiler = subject.machine.compiler(peers, directory) if subject.machine else compile_c
+        made[subject.name] = Workshop(subject, directory, peers, compiler)
+    return made
+
+
+@pytest.fixture(params=[subject.name for subject in SUBJECTS])
+def shop(request: pytest.FixtureRequest, shops: dict[str, Workshop]) -> Workshop:
+    return shops[request.param]
+
+
+def test_before_any_tool(shop: Workshop) -> None:
+    shop.run(shop.original)
+    judge(shop.result, shop)
+    new = [s.p_type for s in open_elf(shop.result).segments]
+    loads = 2 if "tail" in shop.subject.name else 1
+    assert new.count(PT_LOAD) == [s.p_type for s in open_elf(shop.original).segments].count(PT_LOAD) + loads
+    assert new.count(PT_GNU_SFRAME) == 1
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=named)
+def test_add_section_and_then_the_tool(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+    found = outcome(tool, shop, tmp_path)
+    assert found.mark == documented()[tool.name, shop.subject.name], found.why
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=named)
+def test_the_tool_and_then_add_section(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+    """Works wherever the tool itself does."""
+    first, then = tmp_path / "first" / shop.original.name, tmp_path / "then" / shop.original.name
+    if documented()[tool.name, shop.subject.name] == NO_BETTER:
+        return
+    apply(tool, shop, shop.original, first)
+    shop.run(first)
+    then.parent.mkdir()
+    add_section(first, output=then, verify=False)
+    judge(then, shop)
+
+
+def test_the_document_names_every_tool_and_file() -> None:
+    assert documented().keys() == {(tool.name, subject.name) for tool in TOOLS for subject in SUBJECTS}
