@@ -123,9 +123,18 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
 
+# What is measured has to be named because some of it is large; BENCH_FLAGS: `benchmarks/run.py --help` tells.
+measured := bash libc libcrypto libLLVM librustc_driver libxul
+BENCH_FLAGS ?= --json docs/performance.json --plot docs/performance.svg --docs docs/performance.md
+
 .PHONY: bench
-bench: .venv/installed peers corpus ## time and memory on libLLVM and libxul
-	.venv/bin/python benchmarks/add_section.py
+bench: .venv/installed peers | machine ## sizes, times, memory, look-ups against GNU's and LLVM's: docs/performance.*
+	@packages=(); \
+	for program in gcc npm; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
+	$(install_packages)
+	tools/get-gcc
+	$(PYTHON) corpus/fetch $(measured)
+	.venv/bin/python benchmarks/run.py $(BENCH_FLAGS)
 
 .PHONY: peers
 peers: ## fetch the tools that sframegen is compared with

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,11 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SAMPLE_SECONDS = 0.002
+SAMPLE_MILLISECONDS = 2
+MEMORY = re.compile(r"^(VmHWM|RssAnon):\s+(\d+) kB$", re.MULTILINE)
 
 
 class Run(NamedTuple):
-    """One run of a command. `peak_bytes` counts mapped pages of files too, `anonymous_bytes` does not (sampled)."""
+    """One run of a command. `peak_bytes` counts mapped pages of files too, `anonymous_bytes` does not.
+
+    Memory is sampled: the kernel's own maximum counts what the process was before it became the command, a copy of this one.
+    """
 
     wall_seconds: float
     cpu_seconds: float
@@ -37,19 +42,25 @@ class Figures(NamedTuple):
 def run(command: Sequence[str | Path]) -> Run:
     """Runs a command to its end with its output read by nobody. Raises CalledProcessError where it fails."""
     started = time.perf_counter()
+    peak = anonymous = 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        anonymous = 0
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            anonymous = max(anonymous, _anonymous_bytes(process.pid))
-            time.sleep(SAMPLE_SECONDS)
-        wall = time.perf_counter() - started
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            end = select.poll()
+            end.register(descriptor, select.POLLIN)
+            ended = False
+            while not ended:
+                now = _memory(process.pid)
+                peak, anonymous = max(peak, now.get("VmHWM", 0)), max(anonymous, now.get("RssAnon", 0))
+                ended = bool(end.poll(SAMPLE_MILLISECONDS))
+            wall = time.perf_counter() - started
+        finally:
+            os.close(descriptor)
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, anonymous)
+    return Run(wall, usage.ru_utime + usage.ru_stime, peak, anonymous)
 
 
 def in_turn(commands: Mapping[str, Sequence[str | Path]], rounds: int, scratch: Path) -> dict[str, Figures]:
@@ -65,8 +76,6 @@ def in_turn(commands: Mapping[str, Sequence[str | Path]], rounds: int, scratch: 
     return {name: Figures(*(median(values) for values in zip(*measured, strict=True))) for name, measured in runs.items()}
 
 
-def _anonymous_bytes(pid: int) -> int:
-    with suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("RssAnon:")).split()[1]) * 1024
-    return 0
+def _memory(pid: int) -> dict[str, int]:
+    """In bytes; nothing of a process that has just ended."""
+    return {name: int(value) * 1024 for name, value in MEMORY.findall(Path(f"/proc/{pid}/status").read_text())}

@@ -1,0 +1,97 @@
+"""What was measured, as one table: a column each file, a row each thing, most of them as a share of another one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BEGIN, END = "<!-- make bench writes this: begin -->", "<!-- end -->"
+
+
+class Figure(NamedTuple):
+    """`value` of `what` for a file, in `unit`. With `of` it is shown as a share: of that of the same file, or of the file `of`."""
+
+    part: str
+    what: str
+    file: str
+    value: float
+    unit: str
+    of: str = ""
+
+
+class Row(NamedTuple):
+    """One line of the table: by file, shares of `of`, or without it figures in `unit`."""
+
+    part: str
+    what: str
+    unit: str
+    of: str
+    cells: dict[str, float]
+
+
+def table_rows(figures: Iterable[Figure]) -> list[Row]:
+    """In the order of first appearance, parts together. A share of a figure that is missing is left out."""
+    figures = list(figures)
+    known = {(one.part, one.what, one.file): one.value for one in figures}
+    found: dict[tuple[str, str, str], Row] = {}
+    for part in dict.fromkeys(one.part for one in figures):
+        for one in figures:
+            if one.part != part:
+                continue
+            row = found.setdefault((part, one.what, one.of), Row(part, one.what, one.unit, one.of, {}))
+            if not one.of:
+                row.cells[one.file] = one.value
+            elif base := known.get((part, one.of, one.file)) or known.get((part, one.what, one.of)):
+                row.cells[one.file] = one.value / base
+    return list(found.values())
+
+
+def markdown(figures: Sequence[Figure]) -> str:
+    """The table, its columns aligned so that it can be read as it is."""
+    files = list(dict.fromkeys(one.file for one in figures))
+    lines = [["", "", *files]]
+    part = ""
+    for row in table_rows(figures):
+        label = f"{row.what} / {row.of}" if row.of else f"{row.what}, {row.unit}"
+        cells = [_text(row.cells[file], share=bool(row.of)) if file in row.cells else "" for file in files]
+        lines.append([f"**{row.part}**" if row.part != part else "", label, *cells])
+        part = row.part
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * widths[0], "-" * widths[1], *("-" * (width - 1) + ":" for width in widths[2:])])
+    texts = [
+        [
+            cell.ljust(width) if number < 2 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in texts)
+
+
+def _text(value: float, *, share: bool) -> str:
+    if share:
+        return f"{value:.3f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def to_json(about: str, figures: Iterable[Figure]) -> str:
+    """`about`: what the figures were measured with and on. A line each figure."""
+    lines = ",\n".join(json.dumps(one._asdict()) for one in figures)
+    return f'{{"about": {json.dumps(about)}, "figures": [\n{lines}\n]}}\n'
+
+
+def from_json(text: str) -> tuple[str, list[Figure]]:
+    read = json.loads(text)
+    return read["about"], [Figure(**one) for one in read["figures"]]
+
+
+def written_into(document: str, text: str) -> str:
+    """The document with the text between its markers. Raises ValueError where it has none."""
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the document lacks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"

@@ -1,0 +1,51 @@
+"""The conversion as the benchmarks call it: from a file's CFI sections to the bytes of an SFrame section, in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen import conversion
+from sframegen.abi import abi_of
+from sframegen.elf import open_elf
+from sframegen.format.layouts import V3
+from sframegen.optimize import LEVELS, encoder_of
+from sframegen.sources import find_sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.abi import Abi
+    from sframegen.elf import ElfFile
+    from sframegen.sources import Sources
+
+ADDRESS = 0x7000_0000  # where sections are encoded for: an address out of the way of all code
+
+
+class Input(NamedTuple):
+    """What is read before any clock runs."""
+
+    elf: ElfFile
+    abi: Abi
+    sources: Sources
+    code: list[tuple[int, int]]
+
+    @property
+    def eh_frame_bytes(self) -> int:
+        return sum(len(section.data) for section in self.sources.sections)
+
+
+def open_input(file: Path) -> Input:
+    elf = open_elf(file)
+    return Input(elf, abi_of(elf), find_sources(elf), elf.executable_ranges())
+
+
+def section_of(source: Input, level: str) -> memoryview:
+    """The section at a level of optimisation."""
+    _, coverage, encoded = conversion.convert(source.sources.sections, source.code, source.abi, V3)
+    return memoryview(encoder_of(source.elf, coverage, encoded, LEVELS[level]).encode(ADDRESS))
+
+
+def rows_of(source: Input) -> int:
+    """CFA, FP and RA rows of the CFI, without those that repeat the one before."""
+    table, *_ = conversion.convert(source.sources.sections, source.code, source.abi, V3)
+    return len(table.row_start)

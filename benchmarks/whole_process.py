@@ -1,0 +1,49 @@
+"""Whole processes: add-section to a new file, against copying it, writing it with a section of GNU objcopy, reading its CFI."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from figures import Figure
+from measure import in_turn
+from ours import open_input, section_of
+from places import CACHE, corpus_file, peer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILES = ("bash", "libcrypto", "libLLVM", "libxul")
+READELF, START_UP = "readelf -wF", "start-up: --version"
+
+
+def measure(rounds: int) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        section, out = Path(scratch, "section"), Path(scratch, "out")
+        tool = (sys.executable, "-P", "-m", "sframegen")
+        for name in FILES:
+            file = corpus_file(name)
+            section.write_bytes(section_of(open_input(file), "fast"))
+            add = (*tool, "add-section", "-q", "-o", out)
+            results = in_turn(
+                {
+                    READELF: [peer("readelf"), "-wF", file],
+                    "llvm-dwarfdump --eh-frame": [peer("llvm-dwarfdump"), "--eh-frame", file],
+                    "cp": ["cp", file, out],
+                    "objcopy --add-section": [peer("objcopy"), "--add-section", f".new={section}", file, out],
+                    "add-section --no-verify": [*add, "--no-verify", file],
+                    "add-section": [*add, file],
+                    START_UP: [*tool, "--version"],
+                },
+                rounds,
+                out,
+            )
+            for command, figures in results.items():
+                yield Figure("time", command, name, figures.wall_seconds, "s")
+                yield Figure("peak memory", command, name, figures.peak_bytes / 1e6, "MB")
+                yield Figure("peak memory, anonymous", command, name, figures.anonymous_bytes / 1e6, "MB")
+            for command, figures in results.items():
+                if command not in (READELF, START_UP):
+                    yield Figure("time", command, name, figures.wall_seconds, "s", READELF)

@@ -1,0 +1,143 @@
+"""What `make bench` makes of its measurements. The measuring itself needs the peers, the corpus and a quiet machine."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from figures import BEGIN, END, Figure, from_json, markdown, table_rows, to_json, written_into
+from lookup import layouts_of, random_pcs
+from measure import in_turn, run
+from ours import ADDRESS, open_input, rows_of, section_of
+from plot import LONGEST, svg
+from samples import SAMPLES, listed
+
+from sframegen import add_section, read
+from sframegen.format.decode import decode, open_section
+from sframegen.optimize import LEVELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peers import Compiler
+
+pytestmark = pytest.mark.once
+
+FIGURES = [
+    Figure("size", "GNU's", "small", 200, "bytes"),
+    Figure("size", "fast", "small", 150, "bytes", "GNU's"),
+    Figure("time", "cp", "small", 0.5, "s"),
+    Figure("size", "GNU's", "large & new", 4000, "bytes"),
+    Figure("size", "fast", "large & new", 2000, "bytes", "GNU's"),
+    Figure("time", "cp", "large & new", 1.5, "s"),
+    Figure("time", "cp", "large & new", 1.5, "s", "small"),
+    Figure("time", "add", "large & new", 9, "s", "cp"),
+    Figure("time", "add", "unmeasured", 9, "s", "cp"),
+]
+
+
+def test_shares_are_of_another_row_or_of_another_file() -> None:
+    rows = {(row.part, row.what, row.of): row.cells for row in table_rows(FIGURES)}
+    assert rows == {
+        ("size", "GNU's", ""): {"small": 200, "large & new": 4000},
+        ("size", "fast", "GNU's"): {"small": 0.75, "large & new": 0.5},
+        ("time", "cp", ""): {"small": 0.5, "large & new": 1.5},
+        ("time", "cp", "small"): {"large & new": 3},
+        ("time", "add", "cp"): {"large & new": 6},
+    }
+
+
+def test_the_table() -> None:
+    assert markdown(FIGURES[:5]).splitlines() == [
+        "|          |              | small | large & new |",
+        "| -------- | ------------ | ----: | ----------: |",
+        "| **size** | GNU's, bytes |   200 |       4,000 |",
+        "|          | fast / GNU's | 0.750 |       0.500 |",
+        "| **time** | cp, s        |   0.5 |             |",
+    ]
+
+
+def test_figures_are_kept() -> None:
+    assert from_json(to_json("two cores", FIGURES)) == ("two cores", FIGURES)
+
+
+def test_a_document_gets_its_table_again() -> None:
+    once = written_into(f"before\n{BEGIN}\nold\n{END}\nafter\n", "new")
+    assert once == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert written_into(once, "new") == once
+    with pytest.raises(ValueError, match="lacks"):
+        written_into("no markers", "new")
+
+
+def test_every_share_has_a_bar_of_its_length() -> None:
+    picture = svg(FIGURES)
+    texts = [node.text for node in ET.fromstring(picture).iter() if node.tag.endswith("text")]
+    assert Counter(texts) >= Counter(["size, as shares of GNU's", "large & new", "0.75", "0.50", "3.00", "6.00"])
+    bars = [
+        float(node.attrib["width"])
+        for node in ET.fromstring(picture).iter()
+        if node.tag.endswith("rect") and node.attrib["height"] == "8"
+    ]
+    three_quarters, half, three, six = bars
+    assert three_quarters == pytest.approx(1.5 * half, abs=0.2)
+    assert three == six == pytest.approx(LONGEST * half, abs=0.2)
+
+
+def test_sources_that_a_package_lists() -> None:
+    text = b"""{"sources": ["lib/addon.cc", "vendor/one.cc", 'vendor/two.c'], "flags": ["vendor/include", "-std=c++17"]}"""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        entry = tarfile.TarInfo("package/list")
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text))
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as tar:
+        assert listed(tar, "list", "vendor/") == ["vendor/one.cc", "vendor/two.c"]
+
+
+def test_samples_name_their_version_and_sources() -> None:
+    for sample in SAMPLES.values():
+        assert sample["package"].rpartition("@")[0]
+        assert ("list" in sample) != ("sources" in sample)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_conversion_that_is_timed_is_the_real_one(level: str, compile_c: Compiler, tmp_path: Path) -> None:
+    program, out = compile_c("int main(void) { return 0; }", "-O2", "-static"), tmp_path / "out"
+    summary = add_section(program, output=out, optimize=level, verify=False)
+    source = open_input(program)
+    timed = decode(section_of(source, level), ADDRESS).table
+    assert (timed.start, timed.size, timed.row_start) == (read(out).table.start, read(out).table.size, read(out).table.row_start)
+    assert (source.eh_frame_bytes, len(section_of(source, level))) == (summary.eh_frame_bytes, summary.section_bytes)
+    assert rows_of(source) >= summary.rows
+
+
+def test_random_pcs_are_covered(compile_c: Compiler) -> None:
+    program = compile_c("int main(void) { return 0; }", "-O2", "-static")
+    layouts = layouts_of(open_input(program))
+    assert [layout.name for layout in layouts] == ["GNU's layout", "share", "fast", "size"]
+    for layout in layouts:
+        seeker = open_section(layout.section, layout.address).seeker
+        pcs = random_pcs(open_section(layouts[0].section, layouts[0].address).table)[:1000]
+        assert all(seeker.find(pc) >= 0 for pc in pcs)
+
+
+def test_a_process_is_measured_from_outside() -> None:
+    """Its memory is its own, not this process's."""
+    large = [sys.executable, "-S", "-c", "x = bytearray(b'1') * (100 << 20)"]
+    small = [sys.executable, "-S", "-c", ""]
+    ballast = bytearray(b"1") * (100 << 20)
+    assert run(large).anonymous_bytes > 50 << 20
+    assert run(small).peak_bytes < 50 << 20 < len(ballast)
+
+
+def test_rounds_are_run_in_turn(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    commands = {name: ["sh", "-c", f"echo {name} >>{log}"] for name in "ab"}
+    assert set(in_turn(commands, 2, tmp_path / "scratch")) == {"a", "b"}
+    assert log.read_text().split() == ["a", "b"] * 3
