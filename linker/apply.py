@@ -25,18 +25,28 @@ UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.
 
 def apply(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview, out: BinaryIO) -> None:
     """Writes the whole new file to `out`, an empty file. Nothing else is done to it: no sync, no mode."""
+    write_all(elf, writes_of(plan, elf, section), out)
+
+
+def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO) -> None:
+    """The file's bytes, and then these, to `out`, an empty file."""
     copy_file(elf, out)
-    put(writes_of(plan, elf, section), out)
-
-
-def put(writes: Iterable[Write], out: BinaryIO) -> None:
     for offset, data in writes:
         out.seek(offset)
         out.write(data)
 
 
-def writes_of(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview) -> list[Write]:
-    """All that makes the new file of the original, in the order in which it is to be written."""
+def writes_of(
+    plan: InjectionPlan,
+    elf: ElfFile,
+    section: bytes | memoryview,
+    given: ElfFile | None = None,
+    cleared: Iterable[Write] = (),
+) -> list[Write]:
+    """All that makes the new file, in the order in which it is to be written; last the record.
+
+    Of the original, or, where `cleared` makes that of it, of `given`.
+    """
     if len(section) != plan.section_size:
         raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")
     header = elf.header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
@@ -44,6 +54,7 @@ def writes_of(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview) ->
         header = header._replace(e_shoff=plan.section_table_offset, e_shnum=len(plan.sections))
     phdr = RECORDS[Phdr, elf.byte_order]
     writes = [
+        *cleared,
         Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header)),
         Write(plan.table_offset, b"".join(phdr.pack(*segment) for segment in plan.segments) + bytes(plan.spare_size)),
         *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),
@@ -51,7 +62,7 @@ def writes_of(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview) ->
         Write(plan.section_offset, section),
         *(section_writes(plan, elf) if plan.sections else ()),
     ]
-    return [*writes, Write(plan.undo_offset, undo.record(elf.data, writes))]
+    return [*writes, Write(plan.undo_offset, undo.record((given or elf).data, writes))]
 
 
 def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:

@@ -37,7 +37,7 @@ class Draft(NamedTuple):
     moves: list[Move]
     dropped: list[Phdr]  # headers of the original that gave their slot
     covers: list[tuple[str, Shdr]]  # further sections, over what would be lost without one
-    spare_size: int = 0  # bytes behind the table that are cleared: room for more headers
+    spare_size: int = 0  # bytes behind the table that are cleared
 
     @property
     def moved_size(self) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from linker import undo
-from linker.apply import copy_file, put
 from linker.ranges import Range, gaps, join
 from linker.undo import Write
 from sframegen.elf import (
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf import ElfFile
 
-REMEDY = "remove the section (objcopy --remove-section .sframe) and add it anew (sframegen add-section)"
+REMEDY = "make it anew (sframegen add-section --replace)"
 
 
 class Place(NamedTuple):
@@ -97,8 +96,8 @@ def free_behind(elf: ElfFile, start: int) -> int:
     return len(data) - len(data.lstrip(b"\0"))
 
 
-def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray) -> Exchange:
-    """Raises FormatError where the section does not fit."""
+def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new_record: bool = False) -> Exchange:
+    """Raises FormatError where the section does not fit. `new_record`: the new file gives this one back, which has none."""
     size = len(section)
     if size > place.room:
         raise elf.error(f"{size:,} bytes do not fit into the section's place, which has {place.room:,}; {REMEDY}")
@@ -107,7 +106,8 @@ def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray) -> Exc
     writes = [Write(place.offset, bytes(section).ljust(place.size, b"\0"))]
     writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, phdr.pack(*segments[n])) for n in place.segments]
     writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, shdr.pack(*sections[n].header)) for n in place.sections]
-    return Exchange(place, size, writes + undo_record(elf, writes))
+    record = [Write(len(elf.data), undo.record(elf.data, writes))] if new_record else undo_record(elf, writes)
+    return Exchange(place, size, writes + record)
 
 
 def headers_for(elf: ElfFile, place: Place, size: int) -> tuple[list[Phdr], list[Section]]:
@@ -131,12 +131,6 @@ def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     ranges = [*((offset, offset + len(old)) for offset, old in record.old), (record.original_size, record.start)]
     new = undo.contents([*(Write(start, elf.data[start:end]) for start, end in ranges), *writes])
     return [Write(record.start, undo.pack(record.original_size, record.old, [data for _, data in new]))]
-
-
-def apply_exchange(exchange: Exchange, elf: ElfFile, out: BinaryIO) -> None:
-    """Writes the whole new file to `out`, an empty file."""
-    copy_file(elf, out)
-    put(exchange.writes, out)
 
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path) -> list[str]:

@@ -27,7 +27,8 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
     if overlapping(image.pieces, image.table.end, end) or overlapping(image.blocks, image.table.end, end):
         kept = [segment for segment in kept if not is_unused(segment, kept)]
         end = table_end(image, kept)
-    moved, stays = make_room(image, end + spare * PHDR_SIZE)
+    room = end + spare * PHDR_SIZE
+    moved, stays = make_room(image, room)
     used = max([end, *(to + piece.size for piece, to in stays)])
 
     offset = align_up(len(image.elf.data), 8)
@@ -47,11 +48,16 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
     segments = [follow(grow(image, segment, kept, used), moves) for segment in kept]
     segments = [*insert_loads(segments, [load_at(image, offset, address, at)]), section]
     dropped = [segment for segment in image.elf.segments if segment not in kept]
-    return Draft("front", image.table.start, segments, section, offset + at, moves, dropped, [], spare * PHDR_SIZE)
+    return Draft("front", image.table.start, segments, section, offset + at, moves, dropped, [], cleared_end(image, room) - end)
 
 
 def table_end(image: Image, kept: list[Phdr]) -> int:
     return image.table.start + (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
+
+
+def cleared_end(image: Image, room: int) -> int:
+    """Where the room for more headers ends, or what is left there of metadata that moved: bytes that nothing explains any more."""
+    return max([room, *(min(piece.end, FIRST_PAGE) for piece in overlapping(image.pieces, image.table.end, room))])
 
 
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:

@@ -92,7 +92,7 @@ def check_header(elf: ElfFile) -> None:
     if any(section.name == ".sframe" or section.header.sh_type == SHT_GNU_SFRAME for section in elf.sections) or any(
         segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments
     ):
-        raise elf.error("has an .sframe section already; take it out first (objcopy --remove-section .sframe)")
+        raise elf.error("has an .sframe section already; take it out first (sframegen remove)")
     if elf.phnum + NEW_HEADERS > MAX_PROGRAM_HEADERS:
         raise elf.error(f"{elf.phnum} program headers leave no room for more", "program header table")
     if header.e_shoff and (header.e_shnum == 0 or header.e_shnum + NEW_HEADERS >= SHN_LORESERVE):

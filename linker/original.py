@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -12,6 +13,7 @@ from linker.apply import copy_file
 from linker.exchange import is_sframe
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.ranges import Range, gaps, join, overlapping
+from linker.remove import own_loads
 from sframegen.elf import (
     PF_R,
     PF_X,
@@ -28,13 +30,15 @@ from sframegen.elf import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sframegen.elf import Phdr
 
 CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS}
 
 
 class Original(NamedTuple):
-    elf: ElfFile  # over a private copy of the changed file, of which only what differs takes memory
+    elf: ElfFile
     record: undo.Undo
 
 
@@ -43,26 +47,30 @@ def original_of(elf: ElfFile) -> Original | None:
     record = undo.read(elf.data)
     if record is None or not record.original_size:
         return None
-    with open(elf.name, "rb") as file:  # noqa: PTH123 - a name, not yet a Path
-        if os.fstat(file.fileno()).st_size != len(elf.data):
-            raise elf.error("the file changed while it was read")
-        mapped = mmap.mmap(file.fileno(), record.original_size, access=mmap.ACCESS_COPY)
-    for offset, data in record.old:
-        mapped[offset : offset + len(data)] = data
     try:
-        original = ElfFile(memoryview(mapped).toreadonly(), elf.name)
+        original = altered(elf, record.original_size, record.old)
         return Original(original, record) if is_plausible(original, elf, record) else None
     except FormatError:
         return None
 
 
+def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
+    """The file's first `size` bytes after these writes, in memory; only what they change takes any."""
+    with open(elf.name, "rb") as file:  # noqa: PTH123 - a name, not yet a Path
+        if os.fstat(file.fileno()).st_size != len(elf.data):
+            raise OSError(errno.EBUSY, "the file changed while it was read", elf.name)
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    for offset, data in writes:
+        mapped[offset : offset + len(data)] = data
+    return ElfFile(memoryview(mapped).toreadonly(), elf.name)
+
+
 def is_plausible(original: ElfFile, elf: ElfFile, record: undo.Undo) -> bool:
     """The same program in the same place, but for new read-only segments behind it; only headers and metadata differ."""
-    header = elf.header
-    same = original.header._replace(e_phoff=header.e_phoff, e_phnum=header.e_phnum, e_shoff=header.e_shoff, e_shnum=header.e_shnum)
+    tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
     kept = [segment for segment in original.segments if segment.p_type not in CHANGING_SEGMENTS]
     return (
-        same == header
+        original.header._replace(**tables) == elf.header
         and all(segment in elf.segments for segment in kept)
         and is_loaded(original, elf)
         and not any(gaps(may_change(original, elf), offset, offset + len(data)) for offset, data in record.old)
@@ -78,14 +86,19 @@ def code(elf: ElfFile) -> list[Range]:
 
 
 def is_loaded(original: ElfFile, elf: ElfFile) -> bool:
-    """Whether each PT_LOAD of the original is there, perhaps with a longer table, and all others hold what was appended."""
+    """Whether each PT_LOAD of the original is there, perhaps with a longer table, and all others hold what was appended.
+
+    One that was of an SFrame section alone may be gone.
+    """
     left = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
-    for load in (segment for segment in original.segments if segment.p_type == PT_LOAD):
+    own = own_loads(original)
+    for number, load in ((n, s) for n, s in enumerate(original.segments) if s.p_type == PT_LOAD):
         original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         found = next((other for other in left if is_grown(load, other)), None)
-        if found is None:
+        if found is not None:
+            left.remove(found)
+        elif number not in own:
             return False
-        left.remove(found)
     return all(load.p_flags == PF_R and load.p_offset >= len(original.data) for load in left)
 
 

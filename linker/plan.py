@@ -84,6 +84,7 @@ class InjectionPlan:
     new_names: str  # what is appended to the table of names
     section_table_offset: int
     undo_offset: int
+    cleared: tuple[tuple[int, int], ...]  # (offset, size) of what an earlier section was, and of headers that spoke of it
 
     def __str__(self) -> str:
         return "\n".join(describe(self))
@@ -95,22 +96,29 @@ class InjectionPlan:
     @property
     def size(self) -> int:
         """Of the new file."""
-        return self.undo_offset + undo.record_size(self.overwritten())
+        return self.undo_offset + undo.record_size(self.changed())
 
     def overwritten(self) -> list[tuple[int, int]]:
-        """(offset, size) of every range of the original that is written over; ascending."""
+        """(offset, size) of every range of the original, without an earlier section, that is written over; ascending."""
         ranges = [(0, EHDR_SIZE), (self.table_offset, self.table_size + self.spare_size)]
         ranges += [(item.to_offset, item.size) for item in self.moves]
         ranges += [(patch.offset, 8) for patch in self.patches]
         return undo.overwritten(self.original_size, ranges)
 
+    def changed(self) -> list[tuple[int, int]]:
+        """The same, and what is cleared before."""
+        return undo.overwritten(self.original_size, [*self.overwritten(), *self.cleared])
 
-def plan_injection(elf: ElfFile, section_size: int) -> InjectionPlan:
-    """The plan for a section of that many bytes, from its size alone. Raises FormatError with the reason where there is no way."""
+
+def plan_injection(elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
+    """The plan for a section of that many bytes, from its size alone. Raises FormatError with the reason where there is no way.
+
+    `cleared`: (offset, size) of what was written over to make `elf`, which then is not what the new file gives back.
+    """
     if not 0 < section_size <= MAX_SECTION:
         raise elf.error(f"a section of {section_size} bytes")
     image = read_image(elf)
-    return complete(image, choose(image, section_size))
+    return complete(image, choose(image, section_size), tuple(cleared))
 
 
 def choose(image: Image, section_size: int) -> Draft:
@@ -127,7 +135,7 @@ def choose(image: Image, section_size: int) -> Draft:
     return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_FOR_SPARE else tight
 
 
-def complete(image: Image, draft: Draft) -> InjectionPlan:
+def complete(image: Image, draft: Draft, cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
     """Everything that follows from a layout: tags, symbols, section headers, the end of the file."""
     elf = image.elf
     added = [(".sframe", sframe_header(draft.section)), *draft.covers] if elf.sections else []
@@ -158,6 +166,7 @@ def complete(image: Image, draft: Draft) -> InjectionPlan:
         new_names=new_names,
         section_table_offset=section_table_offset,
         undo_offset=section_table_offset + len(sections) * SHDR_SIZE if added else draft.end,
+        cleared=cleared,
     )
 
 
@@ -252,7 +261,7 @@ def describe(plan: InjectionPlan) -> list[str]:
     lines += [f"patched: {patch.name} at offset {patch.offset:#x}, {patch.old:#x} -> {patch.new:#x}" for patch in plan.patches]
     if plan.sections:
         lines.append(f"section header table: {len(plan.sections)} entries at offset {plan.section_table_offset:#x}")
-    lines += [f"written over: {size:#x} bytes at offset {offset:#x}" for offset, size in plan.overwritten()]
+    lines += [f"written over: {size:#x} bytes at offset {offset:#x}" for offset, size in plan.changed()]
     return lines
 
 

@@ -6,9 +6,8 @@ bytes become zeros. Its header goes from the table, if no symbol knows a section
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from linker.apply import copy_file, put
 from linker.exchange import is_sframe
 from linker.metadata import PT_NULL, read_dynamic
 from linker.plan import symbols_of
@@ -65,6 +64,10 @@ def own_loads(elf: ElfFile) -> list[int]:
     starts |= {s.header.sh_addr for s in elf.sections if is_sframe(s)}
     loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT_LOAD and s.p_flags == PF_R]
     return [number for number, load in loads if load.p_offset and load.p_vaddr in starts]
+
+
+def unchanged(elf: ElfFile) -> Removal:
+    return Removal(elf.segments, elf.sections, [])
 
 
 def plan_removal(elf: ElfFile) -> Removal:
@@ -145,9 +148,3 @@ def is_empty(elf: ElfFile, load: Phdr, kept: list[Range], cleared: list[Range]) 
     start, end = load.p_offset, load.p_offset + load.p_filesz
     named = overlapping(kept, start, end) or any(0 <= entry.value - load.p_vaddr < load.p_memsz for entry in read_dynamic(elf))
     return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in gaps(cleared, start, end))
-
-
-def apply_removal(removal: Removal, elf: ElfFile, out: BinaryIO) -> None:
-    """Writes the whole new file to `out`, an empty file."""
-    copy_file(elf, out)
-    put(removal.writes, out)

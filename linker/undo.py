@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
+MAX_RANGES = 1 << 18  # a plan patches 65,536 symbols at most
 CHUNK = 1 << 20  # bytes of a hole in one go
 
 
@@ -115,7 +116,7 @@ def read(data: memoryview) -> Undo | None:
         return None
     original_size, count, crc, size, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
     start, end = len(data) - size, len(data) - TRAILER.size
-    if magic != MAGIC or not original_size <= start <= end:
+    if magic != MAGIC or not original_size <= start <= end or count > MAX_RANGES:
         return None
     old: list[tuple[int, bytes]] = []
     pos = start

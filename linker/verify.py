@@ -79,10 +79,11 @@ def verify_writes(
         findings.append("program headers are not the planned ones")
     if written.sections != [section._replace(header=section.header._replace(sh_name=0)) for section in sections]:
         findings.append("section headers are not the planned ones")
-    if len(new.data) != len(original.data):
-        return [*findings, f"the file has {len(new.data)} bytes, not {len(original.data)}"]
     changed = join(Range(offset, offset + len(data), ()) for offset, data in writes)
-    if not all(same_bytes(original.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, len(new.data))):
+    size = max([len(original.data), *(item.end for item in changed)])
+    if len(new.data) != size:
+        return [*findings, f"the file has {len(new.data)} bytes, not {size}"]
+    if not all(same_bytes(original.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, size)):
         findings.append("bytes changed that do not belong to the section")
     return findings
 
@@ -259,12 +260,12 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
     """Header, table and what keeps metadata in the first page are written over nothing but themselves, padding, and what moves."""
     patched = {patch.offset for patch in plan.patches}
     wide = join(Range(offset, offset + size, ()) for offset, size in plan.overwritten() if offset not in patched)
+    table = range(original.header.e_phoff, original.header.e_phoff + original.phnum * PHDR_SIZE + 1)
     for section in original.sections:
         header = section.header
-        moves = any(item.holds(header.sh_offset, header.sh_size) for item in plan.moves)
-        there = (
-            () if moves or header.sh_type == SHT_NOBITS else overlapping(wide, header.sh_offset, header.sh_offset + header.sh_size)
-        )
+        start, end = header.sh_offset, header.sh_offset + header.sh_size
+        moves = any(item.holds(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
+        there = () if moves or header.sh_type == SHT_NOBITS else overlapping(wide, start, end)
         yield from (f"{section.name} is written over at file offset {item.start:#x}" for item in there)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.lower import ranges
@@ -27,30 +28,43 @@ class Said(NamedTuple):
 
 
 Span: TypeAlias = tuple[int, int, Said]  # start and end of the code of which it is said
+END: Span = (1 << 64, 1 << 64, Said(OUTERMOST, signal=False, key_b=False))  # behind all others
 
 
 def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None, int]:
     """(None, bytes of code for which only `before` says something), or (where a range begins of which `after` says more, 0)."""
     earlier = spans(before)
-    none = (1 << 64, 1 << 64, Said(OUTERMOST, signal=False, key_b=False))
     said_before = said_after = 0
-    here, limit, expected = next(earlier, none)
+    here, limit, expected = next(earlier, END)
     for start, end, said in spans(after):
         while limit <= start:
             said_before += limit - here
-            here, limit, expected = next(earlier, none)
+            here, limit, expected = next(earlier, END)
         if start < here or limit < end or said != expected:
             return start, 0
         said_after += end - start
     while here < limit:
         said_before += limit - here
-        here, limit, expected = next(earlier, none)
+        here, limit, expected = next(earlier, END)
     return None, said_before - said_after
+
+
+def agree(one: FunctionTable, other: FunctionTable, gap: int) -> bool:
+    """Whether both say the same, but for up to `gap` bytes behind a range: there either may say what it says of the range."""
+    return all(a == b for a, b in zip_longest(_merged(_bridged(one, gap)), _merged(_bridged(other, gap))))
+
+
+def _bridged(table: FunctionTable, gap: int) -> Iterator[Span]:
+    for (start, end, said), (following, *_) in pairwise(chain(spans(table), [END])):
+        yield start, following if following - end <= gap else end, said
 
 
 def spans(table: FunctionTable) -> Iterator[Span]:
     """Ascending; as long as they can be, however functions and rows divide the code."""
-    pieces = _pieces(table)
+    return _merged(_pieces(table))
+
+
+def _merged(pieces: Iterator[Span]) -> Iterator[Span]:
     first = next(pieces, None)
     if first is None:
         return

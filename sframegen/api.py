@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from linker.apply import apply, copy_file
-from linker.exchange import apply_exchange, find_place, plan_exchange, verify_exchange
+from linker.apply import write_all
+from linker.base import all_writes, base_of, is_written, plan_section
+from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.original import apply_original, original_of
-from linker.plan import plan_injection
-from linker.remove import Removal, apply_removal, extents, own_loads, plan_removal
-from linker.replace import relink, write_atomically
+from linker.remove import extents, own_loads, plan_removal, unchanged
+from linker.target import Target
 from sframegen import conversion
 from sframegen.abi import abi_of
-from sframegen.agreement import difference
+from sframegen.agreement import agree, difference
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, ET_REL, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.lower import lower
 from sframegen.names import FunctionNames
-from sframegen.optimize import LEVELS, Level, encoder_of
+from sframegen.optimize import LEVELS, MAX_GAP, Level, encoder_of
 from sframegen.removal import SectionRemoval
 from sframegen.search import find
 from sframegen.section import open_sframe, read_sframe
@@ -34,15 +34,18 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
+    from linker.base import Base
     from linker.plan import InjectionPlan
     from sframegen.abi import Abi
     from sframegen.conversion import Converted
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
+    from sframegen.model import FunctionTable
 
 __all__ = ["FormatError", "SectionRemoval", "Summary", "VersionChange", "add_section", "convert", "find", "read", "remove"]
 
+ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
 UNLINKED = {
     ET_REL: "a relocatable object: add the section after linking",
     ET_CORE: "a core file",
@@ -64,28 +67,29 @@ def add_section(
     preserve_timestamps: bool = False,
     version: int = 3,
     optimize: str = "fast",
+    replace: bool = False,
     per_function: bool = False,
     hard_links: Sequence[Path] = (),
 ) -> Summary:
     """Gives a linked ELF file an SFrame section made from its call frame information; in place, or as `output`.
 
-    `verify` reads the new file back with LIEF before it takes its place; `dry_run` only plans. `debug_file`: a separate debug file,
-    or a directory of them; `version`: of the format, 3 or 2; `optimize`: a level, none, share, fast or size; `per_function`: the
-    summary tells what became of each function; `hard_links`: other names of the file, which follow it. Raises FormatError where the
-    file cannot be read or given a section, or OSError; the target is then as it was.
+    `verify` reads the new file back with LIEF before it takes its place; `dry_run` only plans. `debug_file`: a separate debug
+    file, or a directory of them; `version`: of the format, 3 or 2; `optimize`: a level, none, share, fast or size; `replace`: a
+    section that the file has gives way, if it is another; `per_function`: the summary tells what became of each function;
+    `hard_links`: other names of the file, which follow it. Raises FormatError where the file cannot be read or given a section, or
+    OSError; the target is then as it was.
     """
-    source = Path(path)
-    target = Path(output) if output is not None else source
+    target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout, level = _layout(version), _level(optimize)
-    with _naming(source):
-        elf = open_elf(source)
+    with _naming(target.source):
+        elf = open_elf(target.source)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
-        abi = abi_of(elf)
-        sources = find_sources(elf, None if debug_file is None else Path(debug_file))
-        table, coverage, encoded = _convert_sources(elf, sources, abi, layout)
+        base = base_of(elf)
+        sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
+        table, coverage, encoded = _convert_sources(base.elf, sources, abi_of(elf), layout)
         summary = Summary(
-            file=str(source),
+            file=str(target.source),
             functions=coverage.functions,
             functions_covered=coverage.functions_covered,
             code_bytes=coverage.code_bytes,
@@ -93,36 +97,52 @@ def add_section(
             rows=len(table.row_start),
             eh_frame_bytes=sum(len(section.data) for section in sources.sections),
             eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
-            fates=coverage.fates(elf),
+            fates=coverage.fates(base.elf),
             ignored_fdes=coverage.ignored_fdes,
             warnings=sources.warnings,
         )
         if per_function:
-            summary.per_function = list(coverage.per_function(FunctionNames(elf.function_symbols())))
+            summary.per_function = list(coverage.per_function(FunctionNames(base.elf.function_symbols())))
         if not len(table):
             summary.note = "nothing to add: " + (
                 "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
             )
-            if target != source and not dry_run:
-                write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
-                summary.output = str(target)
-            return summary
+            return target.copy(elf, summary)
+        present = extents(elf)
+        if present and base.given is elf and not replace:
+            if not _says(elf, table, layout):
+                raise elf.error(ANOTHER)
+            return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
 
-        encoder = encoder_of(elf, coverage, encoded, level)
-        plan = plan_injection(elf, encoder.size_bytes)
-        summary.plan = plan
+        encoder = encoder_of(base.elf, coverage, encoded, level)
+        plan = plan_section(base, encoder)
         summary.section_bytes = encoder.size_bytes
         summary.rows = len(encoder.table.row_start)
-        if dry_run:
+        if dry_run and not present:
+            summary.plan = plan
             return summary
-        section = memoryview(encoder.encode(plan.section_address))
-        if verify:
-            _import_lief()
-        write, check = partial(apply, plan, elf, section), partial(_verify, plan, elf)
-        links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
-        summary.output = str(target)
-        summary.warnings += _relink(target, hard_links, links)
-        return summary
+        writes = all_writes(plan, base, encoder)
+        if present and is_written(elf, base, writes):
+            return target.copy(elf, _unchanged(summary, encoder.size_bytes))
+        if present and not replace:
+            raise elf.error(ANOTHER)
+        summary.plan = plan
+        return target.write(summary, partial(write_all, base.given, writes), partial(_verify, plan, base))
+
+
+def _says(elf: ElfFile, table: FunctionTable, layout: Layout) -> bool:
+    """Whether the file's section has that version, and says that of all code, padding between functions apart."""
+    try:
+        section = read_sframe(elf)
+        return section.header.version == layout.version and agree(section.table, table, MAX_GAP)
+    except FormatError:
+        return False
+
+
+def _unchanged(summary: Summary, section_bytes: int) -> Summary:
+    summary.section_bytes = section_bytes
+    summary.note = "has it already"
+    return summary
 
 
 def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -> Converted:
@@ -137,15 +157,10 @@ def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -
         return conversion.convert(sources.sections[:1], code, abi, layout)
 
 
-def _import_lief() -> None:
-    """Before there is a temporary file: an interrupted import of LIEF ends the process."""
-    import linker.verify  # noqa: F401, PLC0415 - takes longer than most files to convert
-
-
-def _verify(plan: InjectionPlan, elf: ElfFile, written: Path) -> None:
+def _verify(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
     from linker.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
 
-    _refuse(elf, verify(plan, elf, written))
+    _refuse(base.elf, verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written))
 
 
 def convert(
@@ -164,18 +179,14 @@ def convert(
     `hard_links`: other names of the file, which follow it. Raises FormatError where there is no section, or where the new one does
     not fit, or OSError; the target is then as it was.
     """
-    source = Path(path)
-    target = Path(output) if output is not None else source
+    target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout = _layout(version)
-    with _naming(source):
-        elf = open_elf(source)
+    with _naming(target.source):
+        elf = open_elf(target.source)
         section = read_sframe(elf)
-        change = VersionChange(str(source), section.header.version, layout.version)
+        change = VersionChange(str(target.source), section.header.version, layout.version)
         if layout.version == section.header.version:
-            if target != source and not dry_run:
-                write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
-                change.output = str(target)
-            return change
+            return target.copy(elf, change)
 
         place = find_place(elf)
         table, left_out = lower(section.table, section.abi, layout)
@@ -188,10 +199,6 @@ def convert(
         change.section_bytes_before, change.section_bytes = place.size, exchange.size
         change.left_out = {reason.value: count for reason, count in left_out.items()}
         change.plan = exchange
-        if dry_run:
-            return change
-        if verify:
-            _import_lief()
 
         def check(written: Path) -> None:
             findings = verify_exchange(exchange, elf, written)
@@ -202,11 +209,7 @@ def convert(
                 findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
             _refuse(elf, findings)
 
-        write = partial(apply_exchange, exchange, elf)
-        links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
-        change.output = str(target)
-        change.warnings += _relink(target, hard_links, links)
-        return change
+        return target.write(change, partial(write_all, elf, exchange.writes), check)
 
 
 def remove(
@@ -225,47 +228,32 @@ def remove(
     others made the section. `verify` reads the new file back with LIEF; `hard_links`: other names of the file, which follow it. A
     file without a section stays as it is. Raises FormatError or OSError; the target is then as it was.
     """
-    source = Path(path)
-    target = Path(output) if output is not None else source
-    with _naming(source):
-        elf = open_elf(source)
+    target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
+    with _naming(target.source):
+        elf = open_elf(target.source)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error("neither a program nor a library")
-        places = extents(elf)
-        removal = SectionRemoval(str(source), section_bytes=sum(place.size for place in places), size_before=len(elf.data))
-        original = original_of(elf) if places else None
+        places, size = extents(elf), len(elf.data)
+        removal = SectionRemoval(str(target.source), section_bytes=sum(p.size for p in places), size_before=size, size=size)
         if not places:
-            removal.size = len(elf.data)
-            if target != source and not dry_run:
-                write_atomically(target, partial(copy_file, elf), source=source, preserve_timestamps=preserve_timestamps)
-                removal.output = str(target)
-            return removal
+            return target.copy(elf, removal)
 
+        original = original_of(elf)
         if original is not None:
-            result, plan = original.elf, Removal(original.elf.segments, original.elf.sections, [])
-            write = partial(apply_original, original, elf)
-            removal.restored = True
+            removal.restored, removal.still_has_one, removal.size = True, bool(extents(original.elf)), len(original.elf.data)
+            result, plan, write = original.elf, unchanged(original.elf), partial(apply_original, original, elf)
         elif own_loads(elf) or force:
             result, plan = elf, plan_removal(elf)
-            write = partial(apply_removal, plan, elf)
-            removal.plan = plan
+            removal.plan, write = plan, partial(write_all, elf, plan.writes)
         else:
             raise elf.error("its SFrame section is by others, or by sframegen in the place of theirs; --force takes it out")
-        removal.size = len(result.data)
-        if dry_run:
-            return removal
-        if verify:
-            _import_lief()
 
         def check(written: Path) -> None:
             from linker.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
             _refuse(elf, verify_writes(result, *plan, written))
 
-        links = write_atomically(target, write, check if verify else None, source=source, preserve_timestamps=preserve_timestamps)
-        removal.output = str(target)
-        removal.warnings += _relink(target, hard_links, links)
-        return removal
+        return target.write(removal, write, check)
 
 
 @contextmanager
@@ -294,11 +282,3 @@ def _level(name: str) -> Level:
     if name not in LEVELS:
         raise ValueError(f"no level of optimisation {name!r}, only {', '.join(LEVELS)}")
     return LEVELS[name]
-
-
-def _relink(target: Path, names: Sequence[Path], links: int) -> list[str]:
-    """Makes these names follow the new file; a warning, if more than they had been other names of the old one."""
-    for name in names:
-        relink(target, name)
-    left = links - len(names)
-    return [f"{left} other name{'s' * (left > 1)} (hard links) of {target} keep the old file"] if left else []

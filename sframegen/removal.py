@@ -16,6 +16,7 @@ class SectionRemoval:
     output: str = ""  # the path written, "" if none
     section_bytes: int = 0
     restored: bool = False
+    still_has_one: bool = False  # add-section was given a file with a section, and replaced that
     size_before: int = 0
     size: int = 0
     plan: object | None = None  # a Removal, where the file is not restored
@@ -24,7 +25,8 @@ class SectionRemoval:
     def one_line(self) -> str:
         file = printable(self.file)
         if self.restored:
-            return f"{file}: as it was before add-section; {self.size_before:,} -> {self.size:,} bytes"
+            line = f"{file}: as it was before add-section; {self.size_before:,} -> {self.size:,} bytes"
+            return f"{line}; it had an SFrame section then" if self.still_has_one else line
         if self.plan is None:
             return f"{file}: no SFrame section: nothing to remove"
         return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; written by others since: not restored"

@@ -32,7 +32,7 @@ class Summary:
     eh_frame_hdr_bytes: int = 0
     fates: Fates = field(default_factory=dict)  # of all executable bytes
     ignored_fdes: dict[str, int] = field(default_factory=dict)  # reason -> FDEs
-    plan: object | None = None  # an InjectionPlan
+    plan: object | None = None  # an InjectionPlan, or an Exchange
     note: str = ""
     warnings: list[str] = field(default_factory=list)
     per_function: list[FunctionFates] | None = None  # by address, if asked for
@@ -113,6 +113,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has a form f
     """Dataclasses and named tuples as dictionaries, which `dataclasses.asdict` and `json` do not do for the latter."""
     if is_dataclass(value):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, (bytes, memoryview)):
+        return f"{len(value)} bytes"
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):

@@ -23,7 +23,7 @@ from sframe_files import write_sframe_elf
 
 import sframegen
 from cfi.errors import FormatError
-from linker import exchange, undo
+from linker import apply, exchange, undo
 from sframegen import api
 from sframegen.abi import AMD64, S390X
 from sframegen.agreement import difference, spans
@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_refused_and_the_remedy_helps(peers: Peers, tmp_pat
     result = run("--format", 3, file)
     assert result.exit_code == 1
     assert "do not fit into the section's place" in result.stderr
-    assert "objcopy --remove-section .sframe" in result.stderr
+    assert "add-section --replace" in result.stderr
     assert file.read_bytes() == data
     subprocess.run([peers.tool("objcopy"), "--remove-section", ".sframe", file], check=True)
     before = read_sframe_of(data, tmp_path)
@@ -332,20 +332,20 @@ def test_headers_that_cannot_be_trusted(fault: str, tmp_path: Path) -> None:
     ],
 )
 def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def apply(plan: exchange.Exchange, elf: ElfFile, out: BinaryIO) -> None:
-        exchange.apply_exchange(plan, elf, out)
-        section = plan.writes[0]
+    def write_all(elf: ElfFile, writes: list[undo.Write], out: BinaryIO) -> None:
+        apply.write_all(elf, writes, out)
+        section = writes[0]
         first_row = 28 + 20 * int.from_bytes(section.data[8:12], "little")
         at, data = {
             "row": (section.offset + first_row + 2, bytes([section.data[first_row + 2] ^ 8])),  # the CFA's offset
             "code": (elf.header.e_entry, b"?"),
-            "header": (plan.writes[1].offset + 40, b"\xff"),
+            "header": (writes[1].offset + 40, b"\xff"),
             "end": (len(elf.data), b"?"),
         }[spoil]
         out.seek(at)
         out.write(data)
 
-    monkeypatch.setattr(api, "apply_exchange", apply)
+    monkeypatch.setattr(api, "write_all", write_all)
     data = file.read_bytes()
     result = run("--format", 2, file)
     assert result.exit_code == 1

@@ -168,7 +168,7 @@ def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, option
             shutil.copy(program, directory / name)
         with (directory / "large").open("ab") as large:
             large.write(bytes(1 << 20))
-        add_section(program, output=directory / "with section", verify=False)
+        add_section(program, output=directory / "with section", verify=False, version=2)
         here = [option.replace("DIRECTORY", str(directory)) for option in options]
         ended = command("add-section", jobs, *here, *files, errors="surrogateescape")
         seen.append((ended, {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}))
@@ -274,14 +274,14 @@ import os, signal
 from sframegen import api
 from sframegen.cli import main
 
-def apply(plan, elf, section, out):
+def write_all(elf, writes, out):
     out.write(b"half")
     out.flush()
     os.write(TOLD, b"x")
     signal.pause()
 
 TOLD = int(os.environ["TOLD"])
-api.apply = apply
+api.write_all = write_all
 main()
 """
 

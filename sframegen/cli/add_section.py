@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="none: one FDE a function. share: equal rows once. fast, size: neighbours joined, as far as look-ups allow, or further.",
 )
+@click.option("--replace", is_flag=True, help="Put the new section in the place of another one that FILE has, by whomever.")
 @click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out; files are still written.")
 @click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of the code is covered.")
 @click.option(
@@ -50,6 +51,7 @@ def command(
     *,
     version: str,
     optimize: str,
+    replace: bool,
     output: str | None,
     output_dir: str | None,
     jobs: int,
@@ -67,7 +69,8 @@ def command(
     """Give each FILE an SFrame section, made from the call frame information that it has.
 
     Code and data stay at their addresses, byte for byte; the section goes to the end. A FILE is replaced only when the new one is
-    complete and verified. One without call frame information stays as it is, and -o or --output-dir gets a copy.
+    complete and verified. One without call frame information stays as it is, and so does one that has this very section already; -o
+    or --output-dir gets a copy. With another section, a FILE is refused, unless --replace is given.
     """
     outputs = outputs_of(files, output, output_dir)
     if per_function and not as_json:
@@ -86,6 +89,7 @@ def command(
             preserve_timestamps=preserve_timestamps,
             version=int(version),
             optimize=optimize,
+            replace=replace,
             per_function=per_function,
             hard_links=links[path],
         )

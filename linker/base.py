@@ -1,0 +1,73 @@
+"""What a section is added to: the file as it is, or as it was before it had one; and how, where one is in the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from linker.apply import writes_of
+from linker.exchange import Exchange, find_place, plan_exchange
+from linker.original import altered, original_of
+from linker.plan import InjectionPlan, plan_injection
+from linker.remove import extents, plan_removal
+from linker.undo import contents
+from sframegen.elf import SHT_GNU_SFRAME
+
+if TYPE_CHECKING:
+    from linker.undo import Write
+    from sframegen.elf import ElfFile
+    from sframegen.format.encode import Encoder
+
+
+class Base(NamedTuple):
+    """`elf` without a section is `given` after the writes of `cleared`: none, where `given` has no section."""
+
+    given: ElfFile  # what the new file gives back when its section is removed
+    elf: ElfFile
+    cleared: list[Write]
+
+    @property
+    def cleared_ranges(self) -> list[tuple[int, int]]:
+        return [(offset, len(data)) for offset, data in self.cleared]
+
+
+def base_of(elf: ElfFile) -> Base:
+    """By the file's own record, if it has one: then what it was made from, else the file itself."""
+    original = original_of(elf) if extents(elf) else None
+    given, restored = (original.elf, original.record.old) if original else (elf, [])
+    if not extents(given):
+        return Base(given, given, [])
+    cleared = plan_removal(given).writes
+    return Base(given, altered(elf, len(given.data), [*restored, *cleared]), cleared)
+
+
+def plan_section(base: Base, encoder: Encoder) -> InjectionPlan | Exchange:
+    """In the place of a section that is in the way, if it fits; else behind the file. Raises FormatError where neither can be."""
+    if base.cleared:
+        try:
+            return plan_in_place(base.given, encoder)
+        except FormatError:
+            pass
+    return plan_injection(base.elf, encoder.size_bytes, base.cleared_ranges)
+
+
+def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
+    """Raises FormatError where it does not fit, or would not be the one section that all headers speak of."""
+    place = find_place(elf)
+    kinds = [elf.sections[number].header.sh_type for number in place.sections]
+    if len(place.segments) != 1 or kinds != [SHT_GNU_SFRAME] * bool(elf.sections):
+        raise elf.error("the SFrame section is not in one PT_GNU_SFRAME")
+    return plan_exchange(elf, place, encoder.encode(place.address), new_record=True)
+
+
+def all_writes(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder) -> list[Write]:
+    """All that makes the new file of `base.given`; the last is the record."""
+    if isinstance(plan, Exchange):
+        return plan.writes
+    return writes_of(plan, base.elf, memoryview(encoder.encode(plan.section_address)), base.given, base.cleared)
+
+
+def is_written(elf: ElfFile, base: Base, writes: list[Write]) -> bool:
+    """Whether the file has all these bytes already; a file without a record needs none."""
+    needed = contents(writes if base.given is not elf else writes[:-1])
+    return all(elf.data[offset : offset + len(data)].tobytes() == data for offset, data in needed)
