@@ -98,6 +98,10 @@ class Workshop:
     peers: Peers
     compile_c: Compiler  # for the subject's machine
 
+    @classmethod
+    def of(cls, subject: Subject, directory: Path, peers: Peers, compile_c: Compiler) -> Workshop:
+        return cls(subject, directory, peers, subject.machine.compiler(peers, directory) if subject.machine else compile_c)
+
     @cached_property
     def original(self) -> Path:
         if not self.subject.flags:
@@ -123,16 +127,20 @@ class Workshop:
     def rules(self) -> list[object]:
         return rules(self.result)
 
+    def command(self, file: Path) -> tuple[list[str], dict[str, str]]:
+        """What runs the file, or a program that uses the library; and its environment."""
+        machine = self.subject.machine
+        environ = {"LC_ALL": "C", "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(file.parent)}
+        file.chmod(0o755)
+        if self.subject.is_library:
+            return [str(self.compile_c(LIBRARY_USER, "-O2", f"-L{self.original.parent}", "-lcounted"))], environ
+        if machine:
+            return machine.command(machine.root, file), environ
+        return [str(file)] if self.subject.flags else [str(file), "-c", BASH], environ
+
     def run(self, file: Path) -> None:
         """ToolError where it does not print what it should."""
-        environ = {"LC_ALL": "C", "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(file.parent)}
-        machine = self.subject.machine
-        command: list[Path | str] = [file] if self.subject.flags else [file, "-c", BASH]
-        if self.subject.is_library:
-            command = [self.compile_c(LIBRARY_USER, "-O2", f"-L{self.original.parent}", "-lcounted")]
-        if machine:
-            command = [*machine.command(machine.root, file)]
-        file.chmod(0o755)
+        command, environ = self.command(file)
         done = subprocess.run(command, env=environ, capture_output=True, check=False, cwd=self.directory)
         if (done.returncode, done.stdout, done.stderr) != (0, self.subject.prints.encode(), b""):
             raise ToolError(f"it prints {done.stdout!r} {done.stderr!r} and exits with {done.returncode}")

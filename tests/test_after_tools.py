@@ -33,20 +33,9 @@ def named(item: Tool) -> str:
     return item.name
 
 
-@pytest.fixture(scope="session")
-def shops(peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workshop]:
-    """What a workshop makes is made when it is first asked for."""
-    made = {}
-    for subject in SUBJECTS:
-        directory = tmp_path_factory.mktemp("shop")
-        compiler = subject.machine.compiler(peers, directory) if subject.machine else compile_c
-        made[subject.name] = Workshop(subject, directory, peers, compiler)
-    return made
-
-
-@pytest.fixture(params=[subject.name for subject in SUBJECTS])
-def shop(request: pytest.FixtureRequest, shops: dict[str, Workshop]) -> Workshop:
-    return shops[request.param]
+@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda subject: subject.name)
+def shop(request: pytest.FixtureRequest, peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop.of(request.param, tmp_path_factory.mktemp("shop"), peers, compile_c)
 
 
 def test_before_any_tool(shop: Workshop) -> None:
