@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections import Counter
 from contextlib import ExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +48,10 @@ class Both:
         moved = [(a, b) for a, b in zip(old, new, strict=False) if a["sh_addr"] != b["sh_addr"]]
         self.names = {a.name for a, _ in moved}
         self.places = {b[field]: a[field] for a, b in moved for field in ("sh_addr", "sh_offset")}
+
+    @cached_property
+    def old_in_gdb(self) -> list[str]:
+        return ask_gdb(self.shop, self.old)
 
     def before(self, number: re.Match[str]) -> str:
         """Of a hexadecimal number: itself, or the old place of something that is now there."""
@@ -108,8 +113,10 @@ GDB = (
 )  # fmt: skip
 
 
-def ask_gdb(shop: Workshop, file: Path) -> str:
+def ask_gdb(shop: Workshop, file: Path) -> list[str]:
     """Without the places where libraries are loaded, and without directories."""
+    if shutil.which("gdb") is None:
+        pytest.skip("no gdb on this machine")
     command, environ = shop.command(file)
     function = {"bash": "execute_command", LIBRARY: "report"}.get(shop.subject.source or "bash", "with_alloca")
     steps = [word for step in GDB for word in ("-ex", step.format(function=function))]
@@ -117,15 +124,37 @@ def ask_gdb(shop: Workshop, file: Path) -> str:
     done = subprocess.run(asked, env=environ, check=True, capture_output=True, text=True, cwd=shop.directory)
     said = re.sub(r"(/[^/\s]+)+/(?=[^/\s])", "", done.stdout + done.stderr)
     assert f"Breakpoint 1, {function}" in said or f"in {function} ()" in said, said
-    return re.sub(r"0x0*7f[0-9a-f]{10}|process \d+", "...", said)
+    return [line for line in re.sub(r"0x0*7f[0-9a-f]{10}|process \d+", "...", said).splitlines() if line]
 
 
 def test_gdb(both: Both) -> None:
-    if both.shop.subject.machine:
+    if not both.shop.subject.machine:
+        assert ask_gdb(both.shop, both.new) == both.old_in_gdb
+
+
+def strip(file: Path, target: Path, peers: Peers) -> None:
+    """Debug information goes into a file of its own."""
+    debug = target.with_name("its.debug")
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", file, debug], check=True, stderr=subprocess.PIPE)
+    subprocess.run([peers.tool("strip"), "-o", target, file], check=True, stderr=subprocess.PIPE)
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", target], check=True, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("strip_first", [False, True])
+def test_gdb_with_a_debug_file(strip_first: bool, both: Both, peers: Peers, tmp_path: Path) -> None:
+    if both.shop.subject.name not in {"non-PIE", "library", "library, tail"}:
         return
-    if shutil.which("gdb") is None:
-        pytest.skip("no gdb on this machine")
-    assert ask_gdb(both.shop, both.new) == ask_gdb(both.shop, both.old)
+    file = tmp_path / both.old.name
+    strip(both.old if strip_first else both.new, file, peers)
+    if strip_first:
+        add_section(file, verify=False)
+    told = ask_gdb(both.shop, file)
+    warning = r"warning: section \.sframe(gen\.phdrs)? not found in its\.debug"
+    if not strip_first:  # what objcopy makes of the tail layout's segments
+        warning = "BFD: warning: its.debug has a program header with invalid alignment"
+    warnings = [line for line in told if re.fullmatch(warning, line)]
+    assert bool(warnings) == (strip_first or "tail" in both.shop.subject.name)
+    assert [line for line in told if line not in warnings] == both.old_in_gdb
 
 
 SPINNING = r"""
