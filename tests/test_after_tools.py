@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from post_link import NO_BETTER, SUBJECTS, TOOLS, Tool, Workshop, apply, judge, outcome
+from post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, Workshop, apply, judge, outcome
 
-from sframegen import add_section
+from sframegen import add_section, remove
 from sframegen.elf import PT_GNU_SFRAME, PT_LOAD, open_elf
 
 if TYPE_CHECKING:
@@ -64,6 +64,22 @@ def test_the_tool_and_then_add_section(tool: Tool, shop: Workshop, tmp_path: Pat
     then.parent.mkdir()
     add_section(first, output=then, verify=False)
     judge(then, shop)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=named)
+def test_add_section_the_tool_and_then_remove(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+    """The tool's own work is kept."""
+    if documented()[tool.name, shop.subject.name] not in (WORKS, WARNS):
+        return
+    file = tmp_path / "changed" / shop.original.name
+    apply(tool, shop, shop.result, file)
+    remove(file, verify=False)
+    elf = open_elf(file)
+    assert PT_GNU_SFRAME not in {s.p_type for s in elf.segments}
+    assert ".sframe" not in {s.name for s in elf.sections}
+    assert elf.build_id() == open_elf(shop.original).build_id()
+    assert tool.leaves.encode() in file.read_bytes()
+    shop.run(file)
 
 
 def test_the_document_names_every_tool_and_file() -> None:
