@@ -1,4 +1,4 @@
-"""Writes the file that a plan describes: the original copied without passing through this process, then what changes."""
+"""Writes the file that a plan describes: the original, copied without passing through this process, then what changes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 from typing import TYPE_CHECKING, BinaryIO
 
 from linker import undo
+from linker.replace import unchanged
 from linker.undo import Write
 from sframegen.elf import RECORDS, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from linker.plan import InjectionPlan
     from sframegen.elf import ElfFile
@@ -75,28 +76,55 @@ def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:
 
 
 def copy_file(elf: ElfFile, out: BinaryIO) -> None:
-    """The original's bytes to the start of `out`: shared if the file system can, else copied by the kernel, else written."""
+    """The original's bytes to `out`, an empty file; holes stay holes. FormatError where the file is no longer what was read."""
+    if elf.status is None:
+        out.write(elf.data)
+        return
     try:
-        with open(elf.name, "rb") as source:  # noqa: PTH123 - a name, not yet a Path
-            if os.fstat(source.fileno()).st_size == len(elf.data):
-                clone(source.fileno(), out.fileno(), len(elf.data))
-                return
-    except OSError as error:
-        if error.errno not in UNSUPPORTED | {errno.ENOENT}:
-            raise
-    out.seek(0)
-    out.writelines(elf.data[start : start + CHUNK] for start in range(0, len(elf.data), CHUNK))
+        source = open(elf.name, "rb")  # noqa: PTH123, SIM115 - a name, not yet a Path; closed below
+    except FileNotFoundError:
+        raise elf.error("it was removed while it was read") from None
+    with source:
+        if not unchanged(elf.status, os.fstat(source.fileno())):
+            raise elf.error("it was changed while it was read")
+        if supported(fcntl.ioctl, out.fileno(), FICLONE, source.fileno()) is None:
+            for start, end in extents(source.fileno(), len(elf.data)):
+                copy_range(elf, source.fileno(), out, start, end)
+            out.truncate(len(elf.data))
 
 
-def clone(source: int, target: int, size: int) -> None:
+def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of all that is not a hole."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nothing but a hole
+                raise
+            return
+        end = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, min(end, size)
+
+
+def copy_range(elf: ElfFile, source: int, out: BinaryIO, start: int, end: int) -> None:
+    """Copied by the kernel where the file system can, else written."""
+    while start < end:
+        copied = supported(os.copy_file_range, source, out.fileno(), end - start, start, start)
+        if copied is None:
+            break
+        if copied == 0:
+            raise elf.error("it became shorter while it was copied")
+        start += copied
+    out.seek(start)
+    out.writelines(elf.data[at : min(at + CHUNK, end)] for at in range(start, end, CHUNK))
+
+
+def supported(call: Callable[..., int], *arguments: int) -> int | None:
+    """What the call returns; None where the file system has no such thing."""
     try:
-        fcntl.ioctl(target, FICLONE, source)
+        return call(*arguments)
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-        offset = 0
-        while offset < size:
-            copied = os.copy_file_range(source, target, size - offset, offset, offset)
-            if copied == 0:
-                raise OSError(errno.EIO, "file became shorter while it was copied") from None
-            offset += copied
+        return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
-import tempfile
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ACCESS_LIST = "system.posix_acl_access"
 
@@ -23,10 +24,12 @@ def write_atomically(
     source: Path,
     preserve_timestamps: bool = False,
 ) -> int:
-    """Writes `target`, through symbolic links, by way of a temporary file beside it: it is the old file or the new one, never less.
+    """Writes `target`, through symbolic links: at any moment it is the old file or the new one, never less.
 
     The new file has mode, owner and extended attributes of `source`; `check` reads it before it takes its place, and raises to
-    stop. Returns how many other names (hard links) keep the old file. Raises OSError; upon any exception the target is untouched.
+    stop. What takes another file's place is on the disk before it does, and the exchange is before this returns; a file of a new
+    name is written out when the system likes, as by cp. Returns how many other names (hard links) keep the old file. Raises
+    OSError; upon any exception the target is untouched, but for the very last step, whose exception says so.
     """
     asked_for = target
     target = Path(os.path.realpath(target))
@@ -37,39 +40,97 @@ def write_atomically(
     if replaced is not None and not stat.S_ISREG(replaced.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(target))
     in_place = replaced is not None and os.path.samestat(status, replaced)
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", dir=target.parent)
-    except OSError as error:
-        raise OSError(error.errno, f"no temporary file beside it: {error.strerror}", str(asked_for)) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-            file.flush()
+    with opened(target.parent, asked_for) as directory, temporary_name(directory) as temporary:
+        with step("no temporary file beside it", asked_for):
+            file = new_file(directory, temporary)
+        with file:
+            descriptor = file.fileno()
+            nameless = not os.fstat(descriptor).st_nlink
+            link = f"/proc/self/fd/{descriptor}"
+            with step("cannot be written", asked_for):
+                write(file)
+                file.flush()
             if check is not None:
-                check(Path(name))
-            take_over(source, status, file.fileno(), strict=in_place)
-            if preserve_timestamps:
-                os.utime(file.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
-            if replaced is not None:
-                os.fsync(file.fileno())
-        os.replace(name, target)  # noqa: PTH105 - both are names
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    if replaced is None:
-        return 0
-    sync_directory(target.parent)
+                with step("cannot be read back", asked_for):
+                    check(Path(link) if nameless else Path(target.parent, temporary))
+            with step("owner, mode or attributes cannot be kept", asked_for):
+                take_over(source, status, descriptor, strict=in_place)
+                if preserve_timestamps:
+                    os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
+            with step("cannot be written to the disk", asked_for):
+                if replaced is not None:
+                    os.fsync(descriptor)
+                if nameless:
+                    os.link(link, temporary, dst_dir_fd=directory, follow_symlinks=True)
+                file.close()
+        with step("cannot be replaced", asked_for):
+            if replaced is not None and not unchanged(replaced, target.stat()):
+                raise OSError(errno.ESTALE, "someone else changed it meanwhile")
+            os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
+        if replaced is None:
+            return 0
+        sync(directory, asked_for)
     return replaced.st_nlink - 1
 
 
 def relink(target: Path, name: Path) -> None:
     """Makes `name`, until now another name of the file that `target` was, a name of the file that it is."""
-    name = Path(os.path.realpath(name))
-    with tempfile.TemporaryDirectory(prefix=f".{name.name[:64]}.", dir=name.parent) as directory:
-        link = Path(directory, "link")
-        link.hardlink_to(os.path.realpath(target))
-        link.replace(name)
-    sync_directory(name.parent)
+    target, name = Path(os.path.realpath(target)), Path(os.path.realpath(name))
+    with opened(name.parent, name) as directory:
+        with step("it keeps the old file", name), temporary_name(directory) as temporary:
+            os.link(target, temporary, dst_dir_fd=directory)
+            os.replace(temporary, name.name, src_dir_fd=directory, dst_dir_fd=directory)
+        sync(directory, name)
+
+
+def new_file(directory: int, name: str) -> BinaryIO:
+    """An empty file without a name, of which nothing is left if the process is killed; where there are none, one of this name."""
+    with suppress(OSError):
+        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600, dir_fd=directory)
+        if Path(f"/proc/self/fd/{descriptor}").exists():  # the way to give it one
+            return os.fdopen(descriptor, "wb")
+        os.close(descriptor)
+    return os.fdopen(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600, dir_fd=directory), "wb")
+
+
+@contextmanager
+def temporary_name(directory: int) -> Iterator[str]:
+    """A name that no other file there has, and none afterwards."""
+    name = f".sframegen.{secrets.token_hex(8)}"
+    try:
+        yield name
+    finally:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+
+
+@contextmanager
+def opened(directory: Path, asked_for: Path) -> Iterator[int]:
+    with step("its directory cannot be read", asked_for):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def step(failure: str, path: Path) -> Iterator[None]:
+    """An OSError of the block says what it means for which file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{failure}: {error.strerror}", str(path)) from error
+
+
+def sync(directory: int, path: Path) -> None:
+    """Makes what was renamed there last."""
+    with step("replaced, but it may not outlast a crash of the system", path):
+        os.fsync(directory)
+
+
+def unchanged(before: os.stat_result, now: os.stat_result) -> bool:
+    return os.path.samestat(before, now) and (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
 
 
 def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: bool) -> None:
@@ -105,12 +166,3 @@ def attributes(path: Path | int) -> list[str]:
         if error.errno == errno.ENOTSUP:
             return []
         raise
-
-
-def sync_directory(path: Path) -> None:
-    """Makes a rename last."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ from cfi.errors import FormatError
 from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
 from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
+from linker.lock import locked
 from linker.original import apply_original, original_of
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.target import Target
@@ -81,7 +82,7 @@ def add_section(
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout, level = _layout(version), _level(optimize)
-    with _naming(target.source):
+    with _naming(target.source), locked(target.path):
         elf = open_elf(target.source)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
@@ -181,7 +182,7 @@ def convert(
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout = _layout(version)
-    with _naming(target.source):
+    with _naming(target.source), locked(target.path):
         elf = open_elf(target.source)
         section = read_sframe(elf)
         change = VersionChange(str(target.source), section.header.version, layout.version)
@@ -229,7 +230,7 @@ def remove(
     file without a section stays as it is. Raises FormatError or OSError; the target is then as it was.
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
-    with _naming(target.source):
+    with _naming(target.source), locked(target.path):
         elf = open_elf(target.source)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error("neither a program nor a library")

@@ -162,9 +162,10 @@ class Note(NamedTuple):
 class ElfFile:
     """A 64-bit ELF file over a read-only view of its bytes; raises FormatError where header or tables do not fit it."""
 
-    def __init__(self, data: memoryview, name: str = "") -> None:
+    def __init__(self, data: memoryview, name: str = "", status: os.stat_result | None = None) -> None:
         self.name = name
         self.data = data
+        self.status = status  # of the file, when it was opened; None for bytes of no file
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
@@ -400,4 +401,4 @@ def open_elf(path: str | Path) -> ElfFile:
         if status.st_size == 0:
             raise FormatError("the file is empty", file=str(path))
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return ElfFile(memoryview(mapped), str(path))
+    return ElfFile(memoryview(mapped), str(path), status)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 from linker_inputs import section_of, small_file
 
+from cfi.errors import FormatError
 from linker.apply import apply, copy_file
 from linker.plan import plan_injection
 from linker.replace import take_over, write_atomically
@@ -177,9 +178,9 @@ def test_replacing_is_synced_and_new_files_are_not(target: Path, monkeypatch: py
     def sync(descriptor: int) -> None:
         calls.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
 
-    def rename(*names: str) -> None:
+    def rename(name: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         calls.append("rename")
-        replace(*names)
+        replace(name, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", rename)
@@ -228,13 +229,39 @@ def test_a_full_disk_is_not_tried_again(original: Path, monkeypatch: pytest.Monk
         copy_file(open_elf(original), out)
 
 
-def test_a_source_that_is_gone_is_still_mapped(original: Path) -> None:
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def replace(file: Path) -> None:
+    file.with_name("other").write_bytes(file.read_bytes())
+    file.with_name("other").replace(file)
+
+
+def append(file: Path) -> None:
+    with file.open("ab") as out:
+        out.write(b"x")
+
+
+def touch(file: Path) -> None:
+    os.utime(file, ns=(0, 0))
+
+
+@pytest.mark.parametrize("change", [remove, replace, append, touch])
+def test_what_changed_since_it_was_read_is_not_copied(original: Path, change: Callable[[Path], None]) -> None:
     elf = open_elf(original)
-    content = original.read_bytes()
-    original.unlink()
-    with original.with_name("copy").open("wb") as out:
+    change(original)
+    with original.with_name("copy").open("wb") as out, pytest.raises(FormatError, match=r"(remov|chang)ed while it was read"):
         copy_file(elf, out)
-    assert original.with_name("copy").read_bytes() == content
+
+
+@pytest.mark.parametrize("change", [replace, append, touch])
+def test_what_changed_since_then_is_not_replaced(target: Path, change: Callable[[Path], None]) -> None:
+    with pytest.raises(OSError, match="cannot be replaced: someone else changed it meanwhile") as error:
+        write_atomically(target, write_new, lambda _: change(target), source=target)
+    assert error.value.filename == str(target)
+    assert target.read_bytes() in (b"old content", b"old contentx")
+    assert only(target)
 
 
 def test_a_section_of_another_size(original: Path) -> None:
