@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ACCESS_LIST = "system.posix_acl_access"
+# What keeps users, file systems and user namespaces from giving a copy all that the original has.
+NOT_ALLOWED = {errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 def write_atomically(
@@ -136,15 +138,15 @@ def unchanged(before: os.stat_result, now: os.stat_result) -> bool:
 def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: bool) -> None:
     """Owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
 
-    With `strict` an attribute that cannot be kept raises; without it a copy does without, as any user's copy of another's file.
+    With `strict` an attribute that may not be kept raises; without it a copy does without, as any user's copy of another's file.
     """
     mode = stat.S_IMODE(status.st_mode)
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
         try:
             os.fchown(descriptor, status.st_uid, status.st_gid)
-        except OSError:
-            if strict:
+        except OSError as error:
+            if strict or error.errno not in NOT_ALLOWED:
                 raise
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
     kept = attributes(source)
@@ -154,8 +156,8 @@ def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: 
     for attribute in kept:
         try:
             os.setxattr(descriptor, attribute, os.getxattr(source, attribute))
-        except OSError:
-            if strict:
+        except OSError as error:
+            if strict or error.errno not in NOT_ALLOWED:
                 raise
 
 

@@ -114,7 +114,7 @@ def test_owner_capabilities_and_set_user_id(target: Path) -> None:
 
 def test_an_owner_who_cannot_be_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise PermissionError
+        raise PermissionError(errno.EPERM, "not permitted")
 
     other = os.stat_result([0o104755, *target.stat()[1:4], os.getuid() + 1, *target.stat()[5:]])
     monkeypatch.setattr("linker.replace.os.fchown", refuse)
