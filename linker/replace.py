@@ -45,13 +45,12 @@ def write_atomically(
     with opened(target.parent, asked_for) as directory, temporary_name(directory) as temporary:
         with step("no temporary file beside it", asked_for):
             file = new_file(directory, temporary)
-        with file:
+        with step("cannot be written", asked_for), file:
             descriptor = file.fileno()
             nameless = not os.fstat(descriptor).st_nlink
             link = f"/proc/self/fd/{descriptor}"
-            with step("cannot be written", asked_for):
-                write(file)
-                file.flush()
+            write(file)
+            file.flush()
             if check is not None:
                 with step("cannot be read back", asked_for):
                     check(Path(link) if nameless else Path(target.parent, temporary))
@@ -59,12 +58,10 @@ def write_atomically(
                 take_over(source, status, descriptor, strict=in_place)
                 if preserve_timestamps:
                     os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
-            with step("cannot be written to the disk", asked_for):
-                if replaced is not None:
-                    os.fsync(descriptor)
-                if nameless:
-                    os.link(link, temporary, dst_dir_fd=directory, follow_symlinks=True)
-                file.close()
+            if replaced is not None:
+                os.fsync(descriptor)
+            if nameless:
+                os.link(link, temporary, dst_dir_fd=directory, follow_symlinks=True)
         with step("cannot be replaced", asked_for):
             if replaced is not None and not unchanged(replaced, target.stat()):
                 raise OSError(errno.ESTALE, "someone else changed it meanwhile")
@@ -122,6 +119,8 @@ def step(failure: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.filename == str(path):  # said already
+            raise
         raise OSError(error.errno, f"{failure}: {error.strerror}", str(path)) from error
 
 

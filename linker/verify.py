@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,7 +95,11 @@ def read_back(path: Path) -> ReadBack | None:
     config.parse_symbol_versions = config.parse_symtab_symbols = False
     with warnings.catch_warnings(), lief.logging.level_scope(lief.logging.LEVEL.OFF):
         warnings.simplefilter("ignore", RuntimeWarning)  # "1685382484 is not a valid TYPE": LIEF knows no SFrame
-        binary = lief.ELF.parse(path, config)
+        try:
+            binary = lief.ELF.parse(path, config)
+        except MemoryError as error:
+            why = f"LIEF needs as much memory as the file is large, {path.stat().st_size:,} bytes; --no-verify does without"
+            raise OSError(errno.ENOMEM, why) from error
         return convert(binary) if isinstance(binary, lief.ELF.Binary) else None
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import stat
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
@@ -14,14 +18,14 @@ from linker_inputs import section_of, small_file
 from cfi.errors import FormatError
 from linker.apply import apply, copy_file
 from linker.plan import plan_injection
-from linker.replace import take_over, write_atomically
+from linker.replace import relink, take_over, write_atomically
 from sframegen.elf import open_elf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 NEW = b"new content"
+NOBODY = 65534
 CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it
 
 
@@ -196,6 +200,118 @@ def test_only_regular_files(target: Path) -> None:
         write_atomically(target.parent, write_new, source=target)
 
 
+# -- where files cannot be made or written
+
+
+@pytest.fixture
+def anyone() -> Iterator[Path]:
+    """A directory that everyone can reach, and this process is no longer root."""
+    with TemporaryDirectory() as name:
+        user = os.geteuid()
+        if user == 0:
+            os.chown(name, NOBODY, -1)
+            os.seteuid(NOBODY)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(user)
+
+
+def test_a_read_only_file_in_a_directory_of_ours(anyone: Path) -> None:
+    file = anyone / "file"
+    file.write_bytes(b"old content")
+    file.chmod(0o444)
+    write_atomically(file, write_new, source=file)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (NEW, 0o444)
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"), [(0o555, "no temporary file beside it: Permission denied"), (0o333, "its directory cannot be read: Perm")]
+)
+def test_a_directory_that_may_not_be_changed(anyone: Path, mode: int, message: str) -> None:
+    file = anyone / "file"
+    file.write_bytes(b"old content")
+    anyone.chmod(mode)
+    with pytest.raises(OSError, match=message) as error:
+        write_atomically(file, write_new, source=file)
+    anyone.chmod(0o755)
+    assert error.value.filename == str(file)
+    assert file.read_bytes() == b"old content"
+    assert only(file)
+
+
+def test_a_file_of_someone_else() -> None:
+    """Who may not give it back to its owner does not replace it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a file of another user")
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        file = Path(name, "file")
+        file.write_bytes(b"old content")
+        os.seteuid(NOBODY)
+        try:
+            with pytest.raises(OSError, match="owner, mode or attributes cannot be kept: Operation not permitted"):
+                write_atomically(file, write_new, source=file)
+            assert write_atomically(Path(name, "copy"), write_new, source=file) == 0
+        finally:
+            os.seteuid(0)
+        assert (file.read_bytes(), Path(name, "copy").read_bytes()) == (b"old content", NEW)
+
+
+def test_no_room(target: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(NEW) - 1, before[1]))
+    try:
+        with pytest.raises(OSError, match="cannot be written: File too large") as error:
+            write_atomically(target, write_new, source=target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.value.filename == str(target)
+    assert target.read_bytes() == b"old content"
+    assert only(target)
+
+
+def test_a_long_name(target: Path) -> None:
+    longest = target.rename(target.with_name("\N{SNOWMAN}" * 85))
+    write_atomically(longest, write_new, source=longest)
+    assert longest.read_bytes() == NEW
+
+
+def test_no_nameless_files(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has its temporary name from the start, and `check` is given that."""
+    opened = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse)
+    names: list[Path] = []
+    write_atomically(target, write_new, names.append, source=target)
+    assert [name.parent for name in names] == [target.parent]
+    assert target.read_bytes() == NEW
+    assert only(target)
+
+
+def test_another_name_follows(target: Path) -> None:
+    link = target.with_name("link")
+    link.hardlink_to(target)
+    write_atomically(target, write_new, source=target)
+    for _ in range(2):  # the second time it is one already
+        relink(target, link)
+        assert link.samefile(target)
+        assert sorted(target.parent.iterdir()) == [link, target]
+
+
+def test_another_name_that_cannot_follow(target: Path) -> None:
+    target.with_name("directory").mkdir()
+    with pytest.raises(OSError, match="it keeps the old file: Is a directory") as error:
+        relink(target, target.with_name("directory"))
+    assert error.value.filename == str(target.with_name("directory"))
+    assert len(list(target.parent.iterdir())) == 2
+
+
 # -- how the original gets into the new file
 
 
@@ -217,6 +333,19 @@ def test_every_way_to_copy(original: Path, without: list[str], monkeypatch: pyte
     with original.with_name("copy").open("wb") as out:
         copy_file(open_elf(original), out)
     assert original.with_name("copy").read_bytes() == original.read_bytes()
+
+
+def test_to_another_file_system(original: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == original.stat().st_dev:
+        pytest.skip("/dev/shm is no other file system")
+    with TemporaryDirectory(dir=shared) as directory:
+        output = Path(directory, "output")
+        write_atomically(output, partial(copy_file, open_elf(original)), source=original)
+        assert output.read_bytes() == original.read_bytes()
+        write_atomically(output, partial(copy_file, open_elf(output)), source=output)
+        assert output.read_bytes() == original.read_bytes()
+        assert only(output)
 
 
 def test_a_full_disk_is_not_tried_again(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
