@@ -1,4 +1,4 @@
-"""Every system call that touches the files fails, or is the last of the process, in turn: no file is lost, and nothing is left behind."""
+"""Every system call that touches the files fails, or is the last of the process, in turn: nothing is lost, nothing left behind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CALLS |= {
 
 
 class Scenario(NamedTuple):
-    """What is run in a directory with `files`, names that are links to the first of the same source; which names are new after it."""
+    """What is run in a directory with `files`, links to the first of the same source; which names are new after it."""
 
     arguments: list[str]
     files: dict[str, str]
