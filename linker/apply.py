@@ -24,13 +24,8 @@ CHUNK = 1 << 22  # bytes
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
-def apply(plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview, out: BinaryIO) -> None:
-    """Writes the whole new file to `out`, an empty file. Nothing else is done to it: no sync, no mode."""
-    write_all(elf, writes_of(plan, elf, section), out)
-
-
 def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO) -> None:
-    """The file's bytes, and then these, to `out`, an empty file."""
+    """The file's bytes, and then these, to `out`, an empty file. Nothing else is done to it: no sync, no mode."""
     copy_file(elf, out)
     for offset, data in writes:
         out.seek(offset)

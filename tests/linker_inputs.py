@@ -7,7 +7,7 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
-from linker.apply import apply
+from linker.apply import write_all, writes_of
 from linker.plan import plan_injection
 from sframegen.elf import (
     EM_S390,
@@ -118,7 +118,7 @@ def inject(source: Path, target: Path, size: int = 3001) -> InjectionPlan:
     elf = open_elf(source)
     plan = plan_injection(elf, size)
     with target.open("wb") as out:
-        apply(plan, elf, section_of(size)[:size], out)
+        write_all(elf, writes_of(plan, elf, section_of(size)[:size]), out)
     target.chmod(0o755)
     return plan
 
@@ -126,7 +126,7 @@ def inject(source: Path, target: Path, size: int = 3001) -> InjectionPlan:
 def inject_bytes(data: bytes, size: int = 28) -> bytes:
     elf = ElfFile(memoryview(data))
     out = io.BytesIO()
-    apply(plan_injection(elf, size), elf, section_of(size)[:size], out)
+    write_all(elf, writes_of(plan_injection(elf, size), elf, section_of(size)[:size]), out)
     return out.getvalue()
 
 
