@@ -39,7 +39,7 @@ machine:
 
 # What only tests need: those that miss something are skipped, so that it need not be there.
 tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
-    perf:linux-perf file:file mold:mold ld.gold:binutils-gold
+    perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools
 
 .PHONY: test-machine
 test-machine: | machine

@@ -1,0 +1,114 @@
+"""Files as each linker lays them out: those with a section added run as before, and what cannot be done is refused in one line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject
+
+from cfi.errors import FormatError
+from linker.verify import verify
+from sframegen.elf import PT_GNU_SFRAME, SHT_NOBITS, open_elf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from peers import Compiler, Peers
+
+LINKERS = ("bfd", "gold", "lld", "mold")
+SHAPES = {
+    "pie": ("-fPIE", "-pie"),
+    "no-pie": ("-fno-pie", "-no-pie"),
+    "library": ("-fPIC", "-shared", "-DLIBRARY"),
+    "static": ("-fno-pie", "-static"),
+    "static-pie": ("-fPIE", "-static-pie"),
+    "one segment for headers and code": ("-fPIE", "-pie", "-Wl,-z,noseparate-code"),
+    "64 KiB pages": ("-fPIE", "-pie", "-Wl,-z,max-page-size=0x10000"),
+    "2 MiB pages, fixed": ("-fno-pie", "-no-pie", "-Wl,-z,max-page-size=0x200000"),
+    "2 MiB pages, library": ("-fPIC", "-shared", "-DLIBRARY", "-Wl,-z,max-page-size=0x200000"),
+    "huge .bss": ("-fPIE", "-pie", "-DHUGE"),
+}
+NOT_LINKED = {("gold", "static-pie"), ("gold", "one segment for headers and code")}
+RELOCATIONS = r"no room for two more program headers: \.rela\.(plt|dyn) cannot move"
+BUILD_ID = "no room for two more program headers: the build-id note would leave the first page"
+REFUSED = {
+    ("gold", "static"): RELOCATIONS,
+    ("lld", "static"): RELOCATIONS,
+    ("mold", "static"): RELOCATIONS,
+    ("lld", "static-pie"): BUILD_ID,
+    ("mold", "static-pie"): BUILD_ID,
+}
+HUGE = "#ifdef HUGE\n" + LARGE_BSS.replace("100 << 20", "1500 << 20") + "#endif\n"
+
+
+@pytest.fixture
+def linked(compile_c: Compiler, peers: Peers) -> Callable[[str, str], Path]:
+    def link(linker: str, shape: str) -> Path:
+        where = () if linker != "lld" else ("-B", str(peers.directory / "bin"))
+        if linker == "lld":
+            peers.tool("ld.lld")
+        elif shutil.which(f"ld.{linker}") is None:
+            pytest.skip(f"no ld.{linker} on this machine")
+        name = "file.so" if "-shared" in SHAPES[shape] else "file"
+        return compile_c(HUGE + SOURCE, *FLAGS, *SHAPES[shape], f"-fuse-ld={linker}", *where, name=name)
+
+    return link
+
+
+def assert_runs(file: Path, shape: str, compile_c: Compiler) -> None:
+    loader = [compile_c(SOURCE, *FLAGS, "-DLOADER", name="loader")] if "-shared" in SHAPES[shape] else []
+    done = subprocess.run([*loader, file.absolute()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("linker", LINKERS)
+def test_every_shape_of_every_linker(
+    linker: str, shape: str, linked: Callable[[str, str], Path], compile_c: Compiler, tmp_path: Path
+) -> None:
+    if (linker, shape) in NOT_LINKED:
+        return
+    original, result = linked(linker, shape), tmp_path / "result"
+    if (linker, shape) in REFUSED:
+        with pytest.raises(FormatError, match=REFUSED[linker, shape]) as error:
+            inject(original, result)
+        assert "only linking it anew helps" in str(error.value)
+        assert "\n" not in str(error.value)
+        return
+    plan = inject(original, result)
+    assert_runs(result, shape, compile_c)
+    before, after = open_elf(original), open_elf(result)
+    assert verify(plan, before, result) == []
+    assert after.build_id() == before.build_id() is not None
+    [segment] = [s for s in after.segments if s.p_type == PT_GNU_SFRAME]
+    assert segment.p_vaddr == plan.section_address
+    moved = {name for item in plan.moves for name in item.names}
+    for section in before.sections:
+        header = section.header
+        if header.sh_addr and header.sh_size and header.sh_type != SHT_NOBITS and section.name not in moved | {".dynamic"}:
+            assert after.at(header.sh_addr, header.sh_size) == before.contents(section), section.name
+
+
+@pytest.mark.parametrize("linker", LINKERS)
+@pytest.mark.parametrize("shape", ["pie", "library"])
+def test_readers_find_nothing_new(
+    linker: str, shape: str, linked: Callable[[str, str], Path], peers: Peers, tmp_path: Path
+) -> None:
+    def remarks(*command: str) -> set[str]:
+        done = subprocess.run([peers.tool(command[0]), *command[1:]], capture_output=True, text=True, check=False)
+        return {line for line in (done.stdout if command[0] == "eu-elflint" else done.stderr).splitlines() if line != "No errors"}
+
+    original, result = linked(linker, shape), tmp_path / original_name(shape)
+    inject(original, result)
+    new = remarks("eu-elflint", "--gnu-ld", str(result)) - remarks("eu-elflint", "--gnu-ld", str(original))
+    assert len([line for line in new if "0x6474e554" in line or "'.sframe' has unsupported type" in line]) == 2
+    assert len(new) == 2, new
+    assert remarks("readelf", "-aW", str(result)) == set()
+
+
+def original_name(shape: str) -> str:
+    return "file.so" if "-shared" in SHAPES[shape] else "file"
