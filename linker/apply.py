@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from linker import undo
 from linker.replace import unchanged
 from linker.undo import Write
-from sframegen.elf import RECORDS, Ehdr, Phdr, Shdr
+from sframegen.elf import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +47,8 @@ def writes_of(
         raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")
     header = elf.header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
     if plan.sections:
-        header = header._replace(e_shoff=plan.section_table_offset, e_shnum=len(plan.sections))
+        count = len(plan.sections)
+        header = header._replace(e_shoff=plan.section_table_offset, e_shnum=count if count < SHN_LORESERVE else 0)
     phdr = RECORDS[Phdr, elf.byte_order]
     writes = [
         *cleared,

@@ -17,7 +17,6 @@ from sframegen.elf import (
     PT_LOAD,
     SHDR_SIZE,
     SHF_ALLOC,
-    SHN_LORESERVE,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
     SHT_NULL,
@@ -94,9 +93,9 @@ def check_header(elf: ElfFile) -> None:
     ):
         raise elf.error("has an .sframe section already; take it out first (sframegen remove)")
     if elf.phnum + NEW_HEADERS > MAX_PROGRAM_HEADERS:
-        raise elf.error(f"{elf.phnum} program headers leave no room for more", "program header table")
-    if header.e_shoff and (header.e_shnum == 0 or header.e_shnum + NEW_HEADERS >= SHN_LORESERVE):
-        raise elf.error(f"{elf.shnum} section headers leave no room for more", "section header table")
+        raise elf.error(
+            f"has {elf.phnum:,} program headers: {NEW_HEADERS} more would be above the {MAX_PROGRAM_HEADERS:,} that kernels read"
+        )
     if header.e_phoff < EHDR_SIZE:
         raise elf.error("has no program header table behind its ELF header: not a linked program or library")
 
@@ -130,7 +129,7 @@ def check_sections(elf: ElfFile) -> None:
 
 def check_end(elf: ElfFile) -> None:
     """A program that finds a payload from its file's end would no longer find it behind what is appended here."""
-    sections = [s.header for s in elf.sections if s.header.sh_type != SHT_NOBITS]
+    sections = [s.header for s in elf.sections if s.header.sh_type not in (SHT_NULL, SHT_NOBITS)]
     end = max(
         EHDR_SIZE,
         elf.header.e_phoff + elf.phnum * PHDR_SIZE,

@@ -22,6 +22,8 @@ from sframegen.elf import (
     RECORDS,
     SHDR_SIZE,
     SHF_ALLOC,
+    SHN_LORESERVE,
+    SHN_XINDEX,
     SHT_DYNSYM,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
@@ -35,7 +37,7 @@ from sframegen.elf import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from linker.draft import Draft, Layout, Move
 
@@ -47,6 +49,7 @@ MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the lar
 MAX_SECTION = 1 << 40
 MAX_SYMBOLS = 1 << 16  # in what moves; real files have a handful
 ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 6, 8
+SHT_SYMTAB_SHNDX = 18
 CHUNK = 1 << 16  # symbols looked at in one go
 NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
 SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}
@@ -184,6 +187,8 @@ def new_sections(elf: ElfFile, draft: Draft, added: list[tuple[str, Shdr]], name
         for name, header in added:
             sections.append(Section(len(sections), name, header._replace(sh_name=name_offset)))
             name_offset += len(name) + 1
+    if len(sections) >= SHN_LORESERVE:  # more than the ELF header can say: there it is 0
+        sections[0] = sections[0]._replace(header=sections[0].header._replace(sh_size=len(sections)))
     return sections
 
 
@@ -221,9 +226,13 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
         header = table.header
         raw = elf.slice(header.sh_offset, header.sh_size, table.name)
         new_offset = follow(header, draft.moves).sh_offset
+        extended = extended_numbers(elf, table)
         for index in symbols_of(raw, moved.keys(), elf):
             symbol = Sym(*code.unpack_from(raw, index * SYM_SIZE))
-            item, section = moved[symbol.st_shndx], elf.sections[symbol.st_shndx].header
+            number = extended(index) if symbol.st_shndx == SHN_XINDEX else symbol.st_shndx
+            if number not in moved:
+                continue
+            item, section = moved[number], elf.sections[number].header
             if not 0 <= symbol.st_value - section.sh_addr <= section.sh_size:
                 continue  # GNU ld counts __ehdr_start to the first section, whose address it does not have
             found += 1
@@ -234,14 +243,22 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
 
 
 def symbols_of(table: memoryview, sections: Iterable[int], elf: ElfFile) -> Iterator[int]:
-    """Numbers of the symbols defined in any of these sections."""
-    wanted = {int.from_bytes(number.to_bytes(2, elf.byte_order), sys.byteorder) for number in sections}
+    """Numbers of the symbols defined in any of these sections, and perhaps of more: those whose section has too large a number."""
+    fields = {number if number < SHN_LORESERVE else SHN_XINDEX for number in sections}
+    wanted = {int.from_bytes(field.to_bytes(2, elf.byte_order), sys.byteorder) for field in fields}
     count = len(table) // SYM_SIZE
     for start in range(0, count, CHUNK):
         part = table[start * SYM_SIZE : min(count, start + CHUNK) * SYM_SIZE]
         numbers = part.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
         if not wanted.isdisjoint(numbers):
             yield from (start + index for index, number in enumerate(numbers) if number in wanted)
+
+
+def extended_numbers(elf: ElfFile, table: Section) -> Callable[[int], int]:
+    """The number of the section of a symbol that says SHN_XINDEX; SHN_UNDEF where nothing says it."""
+    section = next((s for s in elf.sections if s.header.sh_type == SHT_SYMTAB_SHNDX and s.header.sh_link == table.number), None)
+    numbers = memoryview(b"") if section is None else elf.contents(section)
+    return lambda index: int.from_bytes(numbers[index * 4 : index * 4 + 4], elf.byte_order)
 
 
 def describe(plan: InjectionPlan) -> list[str]:

@@ -20,6 +20,7 @@ from sframegen.elf import (
     SHF_ALLOC,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
+    SHT_NULL,
     Phdr,
     Section,
     Shdr,
@@ -78,7 +79,7 @@ def verify_writes(
         findings.append("the ELF header changed")
     if written.segments != segments:
         findings.append("program headers are not the planned ones")
-    if written.sections != [section._replace(header=section.header._replace(sh_name=0)) for section in sections]:
+    if written.sections != list(map(without_name_offset, sections)):
         findings.append("section headers are not the planned ones")
     changed = join(Range(offset, offset + len(data), ()) for offset, data in writes)
     size = max([len(original.data), *(item.end for item in changed)])
@@ -100,7 +101,12 @@ def read_back(path: Path) -> ReadBack | None:
         except MemoryError as error:
             why = f"LIEF needs as much memory as the file is large, {path.stat().st_size:,} bytes; --no-verify does without"
             raise OSError(errno.ENOMEM, why) from error
-        return convert(binary) if isinstance(binary, lief.ELF.Binary) else None
+        if not isinstance(binary, lief.ELF.Binary):
+            return None
+        written = convert(binary)
+    if binary.header.section_header_offset and not binary.header.numberof_sections:  # too many for the field; LIEF reads none then
+        written = written._replace(sections=[without_name_offset(section) for section in open_elf(path).sections])
+    return written
 
 
 def convert(binary: lief.ELF.Binary) -> ReadBack:
@@ -144,6 +150,10 @@ def convert(binary: lief.ELF.Binary) -> ReadBack:
         "e_flags": header.processor_flag,
     }
     return ReadBack(header.program_header_offset, segments, sections, identity)
+
+
+def without_name_offset(section: Section) -> Section:
+    return section._replace(header=section.header._replace(sh_name=0))
 
 
 # -- the checks; each gives its findings
@@ -244,11 +254,13 @@ def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
 
 def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
     """Every earlier section is there under its number, as it was, or moved as the plan says."""
-    planned = [section._replace(header=section.header._replace(sh_name=0)) for section in plan.sections]
+    planned = [without_name_offset(section) for section in plan.sections]
     if written.sections != planned:
         yield "section headers are not the planned ones"
     for old, new in zip(original.sections, written.sections, strict=False):
-        if old.number == original.shstrndx:
+        if old.number == 0:
+            same = new.header._replace(sh_size=0) == old.header._replace(sh_size=0)  # may hold the number of sections
+        elif old.number == original.shstrndx:
             same = new.header.sh_offset == plan.names_offset
         else:
             moves = [item for item in plan.moves if item.holds(old.header.sh_offset, old.header.sh_size)]
@@ -270,7 +282,7 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
         header = section.header
         start, end = header.sh_offset, header.sh_offset + header.sh_size
         moves = any(item.holds(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
-        there = () if moves or header.sh_type == SHT_NOBITS else overlapping(wide, start, end)
+        there = () if moves or header.sh_type in (SHT_NULL, SHT_NOBITS) else overlapping(wide, start, end)
         yield from (f"{section.name} is written over at file offset {item.start:#x}" for item in there)
 
 

@@ -8,22 +8,29 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from linker.apply import write_all, writes_of
-from linker.plan import plan_injection
+from linker.plan import SHT_SYMTAB_SHNDX, plan_injection
+from linker.ranges import align_up
 from sframegen.elf import (
     EM_S390,
     EM_X86_64,
     ET_DYN,
+    PHDR_SIZE,
+    PN_XNUM,
     PT_DYNAMIC,
     PT_INTERP,
     PT_LOAD,
     PT_NOTE,
     PT_PHDR,
     RECORDS,
+    SHDR_SIZE,
+    SHN_LORESERVE,
+    SHN_XINDEX,
     SHT_DYNSYM,
     SHT_NOTE,
     SHT_PROGBITS,
     SHT_STRTAB,
     SHT_SYMTAB,
+    SYM_SIZE,
     ByteOrder,
     Ehdr,
     ElfFile,
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
     from linker.plan import InjectionPlan
 
 SHT_RELA, SHT_HASH, SHT_DYNAMIC = 4, 5, 6
+SHF_INFO_LINK = 0x40
 
 # Thread-local storage, and a forced unwind that runs a cleanup in each of four frames: 7 + 1 + 2 + 3 + 4 = 17.
 SOURCE = r"""
@@ -216,3 +224,69 @@ def small_file(order: ByteOrder = "little", *, library: bool = False, blocked: i
         segment(PT_NOTE, note, 4, 4),
     ]
     return writer.finish(segments)
+
+
+def with_many_sections(data: bytes, count: int) -> bytes:
+    """The same file with so many sections, empty ones before its own; numbers that do not fit a field are where the gABI puts them."""
+    elf = ElfFile(memoryview(data))
+    shdr, sym = RECORDS[Shdr, elf.byte_order], RECORDS[Sym, elf.byte_order]
+    extra = count - len(elf.sections) - 1
+    out = bytearray(data)
+    table = next(section for section in elf.sections if section.header.sh_type == SHT_SYMTAB)
+    numbers = []
+    for at in range(table.header.sh_offset, table.header.sh_offset + table.header.sh_size, SYM_SIZE):
+        symbol = Sym(*sym.unpack_from(out, at))
+        number = symbol.st_shndx + extra if 0 < symbol.st_shndx < SHN_LORESERVE else symbol.st_shndx
+        escaped = SHN_LORESERVE <= number != symbol.st_shndx
+        numbers.append(number if escaped else 0)
+        out[at : at + SYM_SIZE] = sym.pack(*symbol._replace(st_shndx=SHN_XINDEX if escaped else number))
+    out.extend(bytes(-len(out) % 8))
+    index = Shdr(0, SHT_SYMTAB_SHNDX, 0, 0, len(out), 4 * len(numbers), table.number + extra, 0, 4, 4)
+    mark = "<" if elf.byte_order == "little" else ">"
+    out.extend(struct.pack(f"{mark}{len(numbers)}I", *numbers).ljust(align_up(4 * len(numbers), 8), b"\0"))
+    headers = [Shdr(0, SHT_PROGBITS, 0, 0, 64, 0, 0, 0, 1, 0)] * extra
+    for section in elf.sections[1:]:
+        header = section.header
+        link = header.sh_link + extra if header.sh_link else 0
+        info = header.sh_info + extra if header.sh_flags & SHF_INFO_LINK else header.sh_info
+        headers.append(header._replace(sh_link=link, sh_info=info))
+    many, far = count >= SHN_LORESERVE, elf.shstrndx + extra >= SHN_LORESERVE
+    first = Shdr(0, 0, 0, 0, 0, count * many, (elf.shstrndx + extra) * far, 0, 0, 0)
+    names = SHN_XINDEX if far else elf.shstrndx + extra
+    ehdr = elf.header._replace(e_shoff=len(out), e_shnum=0 if many else count, e_shstrndx=names)
+    out[:64] = RECORDS[Ehdr, elf.byte_order].pack(*ehdr)
+    return bytes(out) + b"".join(shdr.pack(*item) for item in [first, *headers, index])
+
+
+def with_many_segments(data: bytes, count: int) -> bytes:
+    """The same file with so many program headers, PT_NULL before its own, in a table at its end; PN_XNUM in the ELF header."""
+    elf = ElfFile(memoryview(data))
+    out = bytearray(data + bytes(-len(data) % 8))
+    first = elf.header.e_shoff
+    out[first : first + SHDR_SIZE] = RECORDS[Shdr, elf.byte_order].pack(*elf.sections[0].header._replace(sh_info=count))
+    header = elf.header._replace(e_phoff=len(out), e_phnum=PN_XNUM)
+    out[:64] = RECORDS[Ehdr, elf.byte_order].pack(*header)
+    own = data[elf.header.e_phoff : elf.header.e_phoff + elf.phnum * PHDR_SIZE]
+    return bytes(out) + bytes((count - elf.phnum) * PHDR_SIZE) + own
+
+
+def with_table_behind(data: bytes) -> bytes:
+    """The same file with its program headers behind all else in the first segment, which reaches further for them."""
+    elf = ElfFile(memoryview(data))
+    out = bytearray(data)
+    code = RECORDS[Phdr, elf.byte_order]
+    first = next(s for s in elf.segments if s.p_type == PT_LOAD)
+    size = elf.phnum * PHDR_SIZE
+    offset = align_up(first.p_filesz, 8)
+    assert first.p_offset == 0
+    assert not any(data[first.p_filesz : offset + size])
+    address = first.p_vaddr + offset
+    moved = {
+        PT_LOAD: first._replace(p_filesz=offset + size, p_memsz=offset + size),
+        PT_PHDR: Phdr(PT_PHDR, 4, offset, address, address, size, size, 8),
+    }
+    table = [moved[s.p_type] if s is first or s.p_type == PT_PHDR else s for s in elf.segments]
+    out[64 : 64 + size] = bytes(size)
+    out[offset : offset + size] = b"".join(code.pack(*segment) for segment in table)
+    out[:64] = RECORDS[Ehdr, elf.byte_order].pack(*elf.header._replace(e_phoff=offset))
+    return bytes(out)
