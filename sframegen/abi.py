@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sframegen.elf import ByteOrder, ElfFile
+
+
+class Relocation(NamedTuple):
+    """A relocation of data: a field of so many bytes becomes S + A, or S + A - P where it is relative to its own address."""
+
+    size: int
+    pc_relative: bool
 
 
 class Abi(NamedTuple):
@@ -31,8 +41,11 @@ class Abi(NamedTuple):
     cfa_scale: int = 1
     shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
     registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
+    relocations: Mapping[int, Relocation] = MappingProxyType({})  # by r_type
     ra_padding: bool = False  # default FDEs: an RA offset of 0 says that RA is in its register, though an FP offset follows
 
+
+ABSOLUTE_64, ABSOLUTE_32, RELATIVE_64, RELATIVE_32 = (Relocation(size, relative) for relative in (False, True) for size in (8, 4))
 
 AMD64 = Abi(
     name="AMD64",
@@ -45,6 +58,7 @@ AMD64 = Abi(
     register_names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip"),
     base_registers=range(16),
     fixed_ra_offset=-8,
+    relocations={1: ABSOLUTE_64, 10: ABSOLUTE_32, 11: ABSOLUTE_32, 24: RELATIVE_64, 2: RELATIVE_32},
 )
 AARCH64 = Abi(
     name="AArch64",
@@ -57,6 +71,7 @@ AARCH64 = Abi(
     register_names=(*(f"x{n}" for n in range(31)), "sp"),
     base_registers=range(32),
     ra_is_signed=True,
+    relocations={257: ABSOLUTE_64, 258: ABSOLUTE_32, 260: RELATIVE_64, 261: RELATIVE_32},
 )
 AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big", shares_rows=False)
 S390X = Abi(
@@ -72,6 +87,7 @@ S390X = Abi(
         *(f"f{n}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)),
     ),
     base_registers=range(32),
+    relocations={22: ABSOLUTE_64, 4: ABSOLUTE_32, 23: RELATIVE_64, 5: RELATIVE_32},
     sp_offset=-160,
     sp_is_saved=True,
     cfa_adjustment=160,

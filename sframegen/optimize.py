@@ -38,14 +38,15 @@ LEVELS = {"none": Level(share=False), "share": Level(share=True), "fast": Level(
 def encoder_of(elf: ElfFile, coverage: Coverage, encoded: EncodedRules, level: Level) -> Encoder:
     """The encoder of `coverage.table` at that level: the same rules at every address that the table covers."""
     table = coverage.table
-    encoder = _encoder(table, encoded, level)
+    encoder = encoder_at(table, encoded, level)
     if level.max_rows and len(table):
         table = join(table, encoder, level, may_follow(elf, coverage))
-        encoder = _encoder(table, encoded, level)
+        encoder = encoder_at(table, encoded, level)
     return encoder
 
 
-def _encoder(table: FunctionTable, encoded: EncodedRules, level: Level) -> Encoder:
+def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level) -> Encoder:
+    """Of the table as it is, with blocks shared if the level says so."""
     abi = encoded.abi
     return Encoder(table, abi, encoded.layout, share=level.share and abi.shares_rows, encoded=encoded)
 

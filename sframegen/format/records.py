@@ -23,6 +23,7 @@ DATAWORD_COUNT_MASK, DATAWORD_SIZE_MASK = 0x0F, 0x03
 
 DATAWORD_WIDTHS = (1, 2, 4)  # bytes, by fre_dataword_size
 MAX_FUNCTION_ROWS = 0xFFFF
+FLAGS_AT = 3  # in the header
 
 
 class Header(NamedTuple):

@@ -1,0 +1,218 @@
+"""A relocatable object as if it were linked alone, in memory: everything then works on it as on linked files.
+
+Each section gets an address of its own, and the call frame information is relocated to these addresses.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from linker.ranges import align_up
+from sframegen.elf import (
+    EHDR_SIZE,
+    ET_DYN,
+    MARKS,
+    PF_R,
+    PF_X,
+    PHDR_SIZE,
+    PN_XNUM,
+    PT_LOAD,
+    RECORDS,
+    SHDR_SIZE,
+    SHF_ALLOC,
+    SHF_COMPRESSED,
+    SHF_EXECINSTR,
+    SHN_LORESERVE,
+    SHN_UNDEF,
+    SHN_XINDEX,
+    SHT_NOBITS,
+    SHT_SYMTAB,
+    SYM_SIZE,
+    Ehdr,
+    ElfFile,
+    Phdr,
+    Shdr,
+    Sym,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.abi import Abi
+    from sframegen.elf import Section
+
+SHT_RELA, SHT_GROUP, SHT_SYMTAB_SHNDX = 4, 17, 18
+SHF_GROUP = 0x200
+RELA_CODE, RELA_SIZE = "QQq", 24
+FIRST_ADDRESS = 1 << 20
+GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
+MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
+CFI_SECTIONS = (".eh_frame", ".debug_frame")
+
+
+class Rela(NamedTuple):
+    offset: int
+    type: int
+    symbol: int
+    addend: int
+
+
+class Anchor(NamedTuple):
+    """An address in code that the call frame information names, and how: symbol + addend."""
+
+    address: int
+    symbol: int
+    addend: int
+
+
+@dataclass
+class Placed:
+    """`image`: the object with its new addresses. `sections`: (start, end, number) of the executable ones, by address."""
+
+    image: ElfFile
+    symbol_table: Section
+    sections: list[tuple[int, int, int]]
+    anchors: list[Anchor] = field(default_factory=list)  # by address
+
+    def section_at(self, address: int) -> int:
+        """The number of the executable section that holds an address."""
+        return self.sections[bisect_right(self.sections, address, key=lambda one: one[0]) - 1][2]
+
+    def anchor_of(self, address: int) -> Anchor:
+        """The last anchor at or before the address of a function: its FDE's."""
+        return self.anchors[bisect_right(self.anchors, address, key=lambda one: one.address) - 1]
+
+
+def place(elf: ElfFile, abi: Abi) -> Placed:
+    """Lays an object out. Raises FormatError where its tables do not fit together."""
+    tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
+    if len(tables) != 1:
+        raise elf.error(f"{len(tables)} symbol tables, expected one")
+    addresses = _addresses(elf)
+    data = bytearray(elf.data)
+    symbols = _place_symbols(elf, tables[0], addresses, data)
+    code = [section for section in elf.sections if _is_code(section)]
+    placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
+    anchors: dict[int, Anchor] = {}
+    for section in elf.sections:
+        if section.name in CFI_SECTIONS and section.header.sh_type != SHT_NOBITS and not section.header.sh_flags & SHF_COMPRESSED:
+            for anchor in _relocate(elf, section, abi, addresses[section.number], symbols, data):
+                anchors.setdefault(anchor.address, anchor)
+    image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
+    by_code = [anchors[address] for address in sorted(anchors) if _holds(placed, address)]
+    return Placed(image, tables[0], placed, by_code)
+
+
+def relocations(elf: ElfFile, section: Section) -> Iterator[Rela]:
+    """Those that apply to a section."""
+    code = struct.Struct(MARKS[elf.byte_order] + RELA_CODE)
+    for table in elf.sections:
+        if table.header.sh_type == SHT_RELA and table.header.sh_info == section.number:
+            raw = elf.contents(table)
+            for offset, info, addend in code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE]):
+                yield Rela(offset, info & 0xFFFFFFFF, info >> 32, addend)
+
+
+def groups(elf: ElfFile) -> dict[int, Section]:
+    """The section group that a section is a member of, by the section's number."""
+    members: dict[int, Section] = {}
+    for group in elf.sections:
+        if group.header.sh_type == SHT_GROUP:
+            raw = elf.contents(group)
+            numbers = struct.unpack(f"{MARKS[elf.byte_order]}{len(raw) // 4}I", raw[: len(raw) // 4 * 4])
+            members.update(dict.fromkeys(numbers[1:], group))
+    return members
+
+
+def _is_code(section: Section) -> bool:
+    header = section.header
+    flags = SHF_ALLOC | SHF_EXECINSTR
+    return header.sh_flags & flags == flags and header.sh_type != SHT_NOBITS and header.sh_size > 0
+
+
+def _holds(placed: list[tuple[int, int, int]], address: int) -> bool:
+    number = bisect_right(placed, address, key=lambda one: one[0]) - 1
+    return number >= 0 and address < placed[number][1]
+
+
+def _addresses(elf: ElfFile) -> list[int]:
+    """The address of each section."""
+    addresses = []
+    here = FIRST_ADDRESS
+    for section in elf.sections:
+        header = section.header
+        if header.sh_type != SHT_NOBITS:
+            elf.slice(header.sh_offset, header.sh_size, section.name)
+        here = align_up(here, min(max(header.sh_addralign, 16), 4096))
+        addresses.append(here)
+        if header.sh_flags & SHF_ALLOC or section.name in CFI_SECTIONS:
+            here += header.sh_size + GAP
+        if here >= MAX_SPAN:
+            raise elf.error("its sections do not fit into 2 GiB", section.name)
+    return addresses
+
+
+def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
+    """Each symbol's address, None for those that are defined elsewhere; written into the table in `data`."""
+    code = RECORDS[Sym, elf.byte_order]
+    raw = elf.contents(table)
+    extended = next((s for s in elf.sections if s.header.sh_type == SHT_SYMTAB_SHNDX and s.header.sh_link == table.number), None)
+    wide = elf.contents(extended) if extended else b""
+    found: list[int | None] = []
+    for number, entry in enumerate(code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
+        symbol = Sym(*entry)
+        index = symbol.st_shndx
+        if index == SHN_XINDEX:
+            index = int.from_bytes(wide[4 * number : 4 * number + 4], elf.byte_order)
+        elif index >= SHN_LORESERVE:
+            index = SHN_UNDEF
+        if index == SHN_UNDEF or index >= len(addresses):
+            found.append(None)
+            continue
+        address = (addresses[index] + symbol.st_value) % (1 << 64)
+        found.append(address)
+        code.pack_into(data, table.header.sh_offset + number * SYM_SIZE, *symbol._replace(st_value=address))
+    return found
+
+
+def _relocate(
+    elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray
+) -> Iterator[Anchor]:
+    """Applies a section's relocations in `data`; gives the addresses that they name. Those of other kinds stay as they are."""
+    for rela in relocations(elf, section):
+        kind = abi.relocations.get(rela.type)
+        if kind is None or rela.symbol >= len(symbols):
+            continue
+        if rela.offset + kind.size > section.header.sh_size:
+            raise elf.error(f"relocation at {rela.offset:#x} is outside of it", section.name)
+        value = symbols[rela.symbol]
+        if value is None:
+            continue
+        address = (value + rela.addend) % (1 << 64)
+        field_value = address - (base + rela.offset if kind.pc_relative else 0)
+        at = section.header.sh_offset + rela.offset
+        data[at : at + kind.size] = (field_value % (1 << 8 * kind.size)).to_bytes(kind.size, elf.byte_order)
+        yield Anchor(address, rela.symbol, rela.addend)
+
+
+def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:
+    """`data` as a linked file: section headers with addresses, and a program header for each executable section."""
+    shdr, phdr = RECORDS[Shdr, elf.byte_order], RECORDS[Phdr, elf.byte_order]
+    loads = sorted((addresses[section.number], section.header) for section in code)
+    for section in elf.sections:
+        header = section.header._replace(sh_addr=addresses[section.number] if section.header.sh_flags & SHF_ALLOC else 0)
+        if section.name in CFI_SECTIONS:
+            header = header._replace(sh_addr=addresses[section.number])
+        if section.number == 0:
+            header = section.header._replace(sh_info=len(loads))
+        shdr.pack_into(data, elf.header.e_shoff + section.number * SHDR_SIZE, *header)
+    header = elf.header._replace(
+        e_type=ET_DYN, e_phoff=len(data) if loads else 0, e_phentsize=PHDR_SIZE, e_phnum=min(len(loads), PN_XNUM)
+    )
+    data[:EHDR_SIZE] = RECORDS[Ehdr, elf.byte_order].pack(*header)
+    for address, of in loads:
+        data += phdr.pack(PT_LOAD, PF_R | PF_X, of.sh_offset, address, address, of.sh_size, of.sh_size, 1)
+    return data
