@@ -73,7 +73,7 @@ class Placed:
     """`image`: the object with its new addresses. `sections`: (start, end, number) of the executable ones, by address."""
 
     image: ElfFile
-    symbol_table: Section
+    symbol_table: Section | None
     sections: list[tuple[int, int, int]]
     anchors: list[Anchor] = field(default_factory=list)  # by address
 
@@ -89,11 +89,11 @@ class Placed:
 def place(elf: ElfFile, abi: Abi) -> Placed:
     """Lays an object out. Raises FormatError where its tables do not fit together."""
     tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
-    if len(tables) != 1:
+    if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
     addresses = _addresses(elf)
     data = bytearray(elf.data)
-    symbols = _place_symbols(elf, tables[0], addresses, data)
+    symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
     code = [section for section in elf.sections if _is_code(section)]
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, Anchor] = {}
@@ -103,7 +103,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
                 anchors.setdefault(anchor.address, anchor)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
     by_code = [anchors[address] for address in sorted(anchors) if _holds(placed, address)]
-    return Placed(image, tables[0], placed, by_code)
+    return Placed(image, tables[0] if tables else None, placed, by_code)
 
 
 def relocations(elf: ElfFile, section: Section) -> Iterator[Rela]:

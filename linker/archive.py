@@ -1,0 +1,106 @@
+"""Archives of objects (`ar`): their members, and the archive again with other contents of some, its symbol index corrected."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAGIC, THIN_MAGIC = b"!<arch>\n", b"!<thin>\n"
+HEADER = struct.Struct("16s12s6s6s8s10s2s")
+HEADER_END = b"`\n"
+# Symbol indexes and the widths of their numbers: how many there are, then the file offset of each symbol's member; big-endian.
+INDEXES = {b"/": 4, b"/SYM64/": 8}
+LONG_NAMES = b"//"
+BSD_INDEX = b"__.SYMDEF"
+
+
+class Member(NamedTuple):
+    """`at`: of its header in the archive."""
+
+    at: int
+    name: str
+    header: bytes
+    contents: memoryview
+
+    @property
+    def is_special(self) -> bool:
+        return _short(self.header) in (*INDEXES, LONG_NAMES)
+
+
+def is_archive(data: bytes | memoryview) -> bool:
+    return bytes(data[:8]) in (MAGIC, THIN_MAGIC)
+
+
+def members(data: memoryview, file: str) -> list[Member]:
+    """All members, the symbol index and the table of long names too. Raises FormatError."""
+    if bytes(data[:8]) == THIN_MAGIC:
+        raise FormatError("a thin archive: its members are files of their own, give them instead", file=file)
+    found: list[Member] = []
+    long_names = b""
+    at = len(MAGIC)
+    while at < len(data):
+        if len(data) - at < HEADER.size:
+            raise FormatError(f"expected {HEADER.size} bytes of member header, have {len(data) - at}", "archive", at, file)
+        header = bytes(data[at : at + HEADER.size])
+        fields = HEADER.unpack(header)
+        digits = fields[5].strip()
+        if fields[6] != HEADER_END or not digits.isdigit() or int(digits) > len(data) - at - HEADER.size:
+            raise FormatError("not the header of a member, or one that is cut off", "archive", at, file)
+        contents = data[at + HEADER.size : at + HEADER.size + int(digits)]
+        short = _short(header)
+        if short.startswith((BSD_INDEX, b"#1/")):
+            raise FormatError("an archive in BSD's format is not rewritten", "archive", at, file)
+        if short == LONG_NAMES:
+            long_names = bytes(contents)
+        found.append(Member(at, _name(short, long_names), header, contents))
+        at += HEADER.size + (int(digits) + 1) // 2 * 2
+    return found
+
+
+def rewritten(found: list[Member], contents: Mapping[int, bytes], file: str) -> Iterator[bytes | memoryview]:
+    """The archive's bytes, in parts. `contents`: the new ones of some members, by the offset of their header."""
+    sizes = {member.at: len(contents.get(member.at, member.contents)) for member in found}
+    moved: dict[int, int] = {}
+    at = len(MAGIC)
+    for member in found:
+        moved[member.at] = at
+        at += HEADER.size + (sizes[member.at] + 1) // 2 * 2
+    yield MAGIC
+    for member in found:
+        width = INDEXES.get(_short(member.header))
+        new = contents.get(member.at, member.contents) if width is None else _index(member, width, moved, file)
+        yield member.header[:48] + str(sizes[member.at]).encode().ljust(10) + member.header[58:]
+        yield new
+        if len(new) % 2:
+            yield b"\n"
+
+
+def _short(header: bytes) -> bytes:
+    return header[:16].rstrip()
+
+
+def _name(short: bytes, long_names: bytes) -> str:
+    if short[:1] == b"/" and short[1:].isdigit():
+        short = long_names[int(short[1:]) :].partition(b"\n")[0]
+    return short.rstrip(b"/").decode(errors="replace") if short.strip(b"/") else short.decode()
+
+
+def _index(index: Member, width: int, moved: Mapping[int, int], file: str) -> bytes:
+    """The symbol index, with members where they are now."""
+    raw = bytes(index.contents)
+    count = int.from_bytes(raw[:width], "big")
+    if width * (count + 1) > len(raw):
+        raise FormatError(f"an index of {count} symbols does not fit into {len(raw)} bytes", "archive", index.at, file)
+    code = struct.Struct(f">{count}{'I' if width == 4 else 'Q'}")
+    try:
+        offsets = [moved[at] for at in code.unpack_from(raw, width)]
+    except KeyError as error:
+        raise FormatError(f"the symbol index leads to {error.args[0]:#x}, where no member is", "archive", index.at, file) from None
+    if width == 4 and max(offsets, default=0) > 0xFFFFFFFF:
+        raise FormatError("with its new sections it is larger than its symbol index can say", "archive", index.at, file)
+    return raw[:width] + code.pack(*offsets) + raw[width * (count + 1) :]
