@@ -28,6 +28,7 @@ from sframegen.elf import (
     SHN_LORESERVE,
     SHN_UNDEF,
     SHN_XINDEX,
+    SHT_GNU_SFRAME,
     SHT_NOBITS,
     SHT_SYMTAB,
     SYM_SIZE,
@@ -98,9 +99,10 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, Anchor] = {}
     for section in elf.sections:
-        if section.name in CFI_SECTIONS and section.header.sh_type != SHT_NOBITS and not section.header.sh_flags & SHF_COMPRESSED:
+        if _is_relocated(section):
             for anchor in _relocate(elf, section, abi, addresses[section.number], symbols, data):
-                anchors.setdefault(anchor.address, anchor)
+                if section.header.sh_type != SHT_GNU_SFRAME:
+                    anchors.setdefault(anchor.address, anchor)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
     by_code = [anchors[address] for address in sorted(anchors) if _holds(placed, address)]
     return Placed(image, tables[0] if tables else None, placed, by_code)
@@ -125,6 +127,14 @@ def groups(elf: ElfFile) -> dict[int, Section]:
             numbers = struct.unpack(f"{MARKS[elf.byte_order]}{len(raw) // 4}I", raw[: len(raw) // 4 * 4])
             members.update(dict.fromkeys(numbers[1:], group))
     return members
+
+
+def _is_relocated(section: Section) -> bool:
+    """Call frame information, and `.sframe` sections that are there already."""
+    if section.header.sh_type == SHT_GNU_SFRAME:
+        return True
+    plain = section.header.sh_type != SHT_NOBITS and not section.header.sh_flags & SHF_COMPRESSED
+    return plain and section.name in CFI_SECTIONS
 
 
 def _is_code(section: Section) -> bool:
@@ -178,9 +188,7 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
     return found
 
 
-def _relocate(
-    elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray
-) -> Iterator[Anchor]:
+def _relocate(elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray) -> Iterator[Anchor]:
     """Applies a section's relocations in `data`; gives the addresses that they name. Those of other kinds stay as they are."""
     for rela in relocations(elf, section):
         kind = abi.relocations.get(rela.type)
@@ -203,16 +211,16 @@ def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data:
     shdr, phdr = RECORDS[Shdr, elf.byte_order], RECORDS[Phdr, elf.byte_order]
     loads = sorted((addresses[section.number], section.header) for section in code)
     for section in elf.sections:
-        header = section.header._replace(sh_addr=addresses[section.number] if section.header.sh_flags & SHF_ALLOC else 0)
-        if section.name in CFI_SECTIONS:
+        header = section.header
+        if header.sh_flags & SHF_ALLOC or section.name in CFI_SECTIONS:
             header = header._replace(sh_addr=addresses[section.number])
         if section.number == 0:
-            header = section.header._replace(sh_info=len(loads))
+            header = header._replace(sh_info=len(loads))
         shdr.pack_into(data, elf.header.e_shoff + section.number * SHDR_SIZE, *header)
-    header = elf.header._replace(
+    ehdr = elf.header._replace(
         e_type=ET_DYN, e_phoff=len(data) if loads else 0, e_phentsize=PHDR_SIZE, e_phnum=min(len(loads), PN_XNUM)
     )
-    data[:EHDR_SIZE] = RECORDS[Ehdr, elf.byte_order].pack(*header)
+    data[:EHDR_SIZE] = RECORDS[Ehdr, elf.byte_order].pack(*ehdr)
     for address, of in loads:
         data += phdr.pack(PT_LOAD, PF_R | PF_X, of.sh_offset, address, address, of.sh_size, of.sh_size, 1)
     return data

@@ -116,7 +116,16 @@ def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], o
         headers += [
             Shdr(sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0),
             Shdr(
-                rela_name, SHT_RELA, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
+                rela_name,
+                SHT_RELA,
+                SHF_INFO_LINK | in_group,
+                0,
+                append(raw),
+                len(raw),
+                symbol_table.number,
+                number,
+                ALIGN,
+                RELA_SIZE,
             ),
         ]
         if piece.group:

@@ -13,12 +13,13 @@ from linker.base import all_writes, base_of, is_written, plan_section
 from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.lock import locked
 from linker.original import apply_original, original_of
+from linker.relocatable import Objects, open_objects
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.target import Target
 from sframegen import conversion
 from sframegen.abi import abi_of
 from sframegen.agreement import agree, difference
-from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, ET_REL, open_elf
+from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.lower import lower
@@ -28,7 +29,7 @@ from sframegen.removal import SectionRemoval
 from sframegen.search import find
 from sframegen.section import open_sframe, read_sframe
 from sframegen.sources import Sources, find_sources
-from sframegen.summary import Summary
+from sframegen.summary import Summary, total
 from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:
@@ -47,10 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["FormatError", "SectionRemoval", "Summary", "VersionChange", "add_section", "convert", "find", "read", "remove"]
 
 ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
-UNLINKED = {
-    ET_REL: "a relocatable object: add the section after linking",
-    ET_CORE: "a core file",
-}
+UNLINKED = {ET_CORE: "a core file"}
 
 
 def read(path: str | os.PathLike[str]) -> SframeSection:
@@ -72,7 +70,9 @@ def add_section(
     per_function: bool = False,
     hard_links: Sequence[Path] = (),
 ) -> Summary:
-    """Gives a linked ELF file an SFrame section made from its call frame information; in place, or as `output`.
+    """Gives an ELF file an SFrame section made from its call frame information; in place, or as `output`.
+
+    A relocatable object gets sections with relocations, as an assembler makes them; in an archive each object does.
 
     `verify` reads the new file back with LIEF before it takes its place; `dry_run` only plans. `debug_file`: a separate debug
     file, or a directory of them; `version`: of the format, 3 or 2; `optimize`: a level, none, share, fast or size; `replace`: a
@@ -83,27 +83,17 @@ def add_section(
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout, level = _layout(version), _level(optimize)
     with _naming(target.source), locked(target.path):
+        objects = open_objects(str(target.source))
+        if objects is not None:
+            return _add_to_objects(objects, target, layout, level, per_function=per_function)
         elf = open_elf(target.source)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
         base = base_of(elf)
         sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
-        table, coverage, encoded = _convert_sources(base.elf, sources, abi_of(elf), layout)
-        summary = Summary(
-            file=str(target.source),
-            functions=coverage.functions,
-            functions_covered=coverage.functions_covered,
-            code_bytes=coverage.code_bytes,
-            covered_bytes=coverage.covered_bytes,
-            rows=len(table.row_start),
-            eh_frame_bytes=sum(len(section.data) for section in sources.sections),
-            eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
-            fates=coverage.fates(base.elf),
-            ignored_fdes=coverage.ignored_fdes,
-            warnings=sources.warnings,
-        )
-        if per_function:
-            summary.per_function = list(coverage.per_function(FunctionNames(base.elf.function_symbols())))
+        converted = _convert_sources(base.elf, sources, abi_of(elf), layout)
+        table, coverage, encoded = converted
+        summary = _summary(str(target.source), base.elf, sources, converted, per_function=per_function)
         if not len(table):
             summary.note = "nothing to add: " + (
                 "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
@@ -144,6 +134,47 @@ def _unchanged(summary: Summary, section_bytes: int) -> Summary:
     summary.section_bytes = section_bytes
     summary.note = "has it already"
     return summary
+
+
+def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
+    """What is known before there is a section."""
+    coverage = converted.coverage
+    summary = Summary(
+        file=file,
+        functions=coverage.functions,
+        functions_covered=coverage.functions_covered,
+        code_bytes=coverage.code_bytes,
+        covered_bytes=coverage.covered_bytes,
+        rows=len(converted.table.row_start),
+        eh_frame_bytes=sum(len(section.data) for section in sources.sections),
+        eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
+        fates=coverage.fates(elf),
+        ignored_fdes=coverage.ignored_fdes,
+        warnings=sources.warnings,
+    )
+    if per_function:
+        summary.per_function = list(coverage.per_function(FunctionNames(elf.function_symbols())))
+    return summary
+
+
+def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool) -> Summary:
+    prepared = objects.prepare(layout, level)
+    parts = []
+    for one in prepared.values():
+        part = _summary(one.elf.name, one.placed.image, one.sources, one.converted, per_function=per_function)
+        part.section_bytes = sum(len(piece.section) for piece in one.pieces)
+        part.rows = len(one.table.row_start)
+        parts.append(part)
+    summary = total(str(target.source), parts)
+    if not summary.section_bytes and target.path == target.source:
+        return summary
+
+    def check(written: Path) -> None:
+        findings = objects.check(prepared, open_objects(str(written)))
+        if findings:
+            raise FormatError(f"verification failed, nothing was changed: {findings[0]}")
+
+    return target.write(summary, partial(objects.write, prepared), check)
 
 
 def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -> Converted:

@@ -392,8 +392,8 @@ def _string(table: bytes, at: int, limit: int) -> str:
     return table[at : at + limit].partition(b"\0")[0].decode(errors="replace")
 
 
-def open_elf(path: str | Path) -> ElfFile:
-    """The ELF file at `path`, mapped read-only. Raises FormatError, or OSError where it cannot be opened."""
+def map_file(path: str | Path) -> tuple[memoryview, os.stat_result]:
+    """The bytes of the file at `path`, mapped read-only, and its status. Raises FormatError, or OSError where it cannot be opened."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a FIFO must not be waited for
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -401,4 +401,10 @@ def open_elf(path: str | Path) -> ElfFile:
         if status.st_size == 0:
             raise FormatError("the file is empty", file=str(path))
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return ElfFile(memoryview(mapped), str(path), status)
+    return memoryview(mapped), status
+
+
+def open_elf(path: str | Path) -> ElfFile:
+    """The ELF file at `path`. Raises FormatError, or OSError where it cannot be opened."""
+    data, status = map_file(path)
+    return ElfFile(data, str(path), status)

@@ -77,6 +77,27 @@ class Summary:
         return result
 
 
+def total(file: str, parts: list[Summary]) -> Summary:
+    """Of the objects of one file."""
+    sums = {
+        name: sum(getattr(part, name) for part in parts)
+        for name in ("functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "eh_frame_bytes")
+    }
+    ignored: Counter[str] = Counter()
+    for part in parts:
+        ignored.update(part.ignored_fdes)
+    per_function = [one for part in parts for one in part.per_function or ()]
+    return Summary(
+        file=file,
+        **sums,
+        fates={group: dict(counts) for group, counts in total_fates(parts).items()},
+        ignored_fdes=dict(ignored),
+        note="" if sums["section_bytes"] else "nothing to add",
+        warnings=[f"{part.file}: {warning}" for part in parts for warning in part.warnings],
+        per_function=per_function if any(part.per_function is not None for part in parts) else None,
+    )
+
+
 def fates_table(fates: Fates) -> list[str]:
     """A line for all bytes, and one for each fate that has any; reasons most first."""
     rows = [(GROUPS[group], fate, count) for group, counts in fates.items() for fate, count in _ordered(group, counts) if count]

@@ -1,0 +1,134 @@
+"""add-section for what is not linked yet: one object, or each object of an archive."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from linker.apply import copy_file
+from linker.archive import is_archive, members, rewritten
+from linker.merge import gather
+from linker.objects import Placed, place
+from linker.pieces import Piece, pieces_of, write_object
+from sframegen.abi import abi_of
+from sframegen.agreement import difference
+from sframegen.conversion import Converted, convert
+from sframegen.elf import ET_REL, SHT_GNU_SFRAME, ElfFile, map_file
+from sframegen.format.decode import decode
+from sframegen.optimize import encoder_of
+from sframegen.sources import Sources, find_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sframegen.format.layouts import Layout
+    from sframegen.model import FunctionTable
+    from sframegen.optimize import Level
+
+
+class Prepared(NamedTuple):
+    """An object and the sections that it is to get; `table`: what they say, at the addresses of `placed`."""
+
+    elf: ElfFile
+    placed: Placed
+    sources: Sources
+    converted: Converted
+    table: FunctionTable
+    pieces: list[Piece]
+
+
+def prepare(elf: ElfFile, layout: Layout, level: Level) -> Prepared:
+    """Nothing is to do where the object has SFrame sections that say the same; raises FormatError where they say something else."""
+    abi = abi_of(elf)
+    placed = place(elf, abi)
+    sources = find_sources(placed.image)
+    converted = convert(sources.sections, placed.image.executable_ranges(), abi, layout)
+    if not len(converted.table):
+        return Prepared(elf, placed, sources, converted, converted.table, [])
+    table = encoder_of(placed.image, converted.coverage, converted.encoded, level).table
+    had = gather(tables_of(placed.image))
+    if not len(had):
+        return Prepared(elf, placed, sources, converted, table, pieces_of(elf, placed, table, converted.encoded, level))
+    if difference(had, table) != (None, 0):
+        raise elf.error("already has an SFrame section, which says something else; objcopy -R .sframe -R .rela.sframe removes it")
+    return Prepared(elf, placed, sources, converted, table, [])
+
+
+def write(prepared: Prepared, out: BinaryIO) -> None:
+    """The object with its new sections, to an empty file."""
+    if prepared.pieces and prepared.placed.symbol_table:
+        write_object(prepared.elf, prepared.placed.symbol_table, prepared.pieces, out)
+    else:
+        copy_file(prepared.elf, out)
+
+
+def check(prepared: Prepared, written: ElfFile) -> list[str]:
+    """What is wrong with a written object: its sections are those of before, and the new ones say what they were made to say."""
+    findings = []
+    changed = {piece.group.number for piece in prepared.pieces if piece.group} | {prepared.elf.shstrndx, 0}
+    for before, after in zip(prepared.elf.sections, written.sections, strict=False):
+        same = before.header == after.header and before.name == after.name
+        if before.number not in changed and not same:
+            findings.append(f"section {before.number} {before.name} has changed")
+    if written.data[64 : len(prepared.elf.data)] != prepared.elf.data[64:]:
+        findings.append("bytes of the original have changed")
+    placed = place(written, prepared.converted.encoded.abi)
+    moved = [one for one in zip(prepared.placed.sections, placed.sections, strict=True) if one[0] != one[1]]
+    address, lost = difference(prepared.table, gather(tables_of(placed.image)))
+    if moved or address is not None or lost:
+        findings.append("the new sections say something else than they should")
+    return findings
+
+
+def tables_of(image: ElfFile) -> Iterator[FunctionTable]:
+    """The functions of an object's SFrame sections; `image`: the object placed."""
+    for section in image.sections:
+        if section.header.sh_type == SHT_GNU_SFRAME and section.header.sh_size:
+            yield decode(image.contents(section), section.header.sh_addr, image.name).table
+
+
+class Objects(NamedTuple):
+    """A file of objects: one, or an archive of them. `members`: each by the offset of its member's header, or the one at 0."""
+
+    file: str
+    data: memoryview
+    members: dict[int, ElfFile]
+
+    def prepare(self, layout: Layout, level: Level) -> dict[int, Prepared]:
+        return {at: prepare(elf, layout, level) for at, elf in self.members.items()}
+
+    def write(self, prepared: Mapping[int, Prepared], out: BinaryIO) -> None:
+        """The file with its objects as they were prepared, to an empty file."""
+        if not is_archive(self.data):
+            write(prepared[0], out)
+            return
+        contents = {}
+        for at, one in prepared.items():
+            buffer = io.BytesIO()
+            write(one, buffer)
+            contents[at] = buffer.getvalue()
+        out.writelines(rewritten(members(self.data, self.file), contents, self.file))
+
+    def check(self, prepared: Mapping[int, Prepared], written: Objects | None) -> list[str]:
+        """What is wrong with the file as it was written."""
+        if written is None or len(written.members) != len(self.members):
+            return ["other objects than before"]
+        pairs = zip(self.members, written.members.values(), strict=True)
+        return [f"{elf.name}: {finding}" for at, elf in pairs if at in prepared for finding in check(prepared[at], elf)]
+
+
+def open_objects(path: str) -> Objects | None:
+    """The objects of a file; None where it is neither an object nor an archive. Raises FormatError or OSError."""
+    data, status = map_file(path)
+    if is_archive(data):
+        return Objects(path, data, dict(_objects(data, path)))
+    elf = ElfFile(data, path, status)
+    return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else None
+
+
+def _objects(data: memoryview, file: str) -> Iterator[tuple[int, ElfFile]]:
+    for member in members(data, file):
+        if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
+            elf = ElfFile(member.contents, f"{file}({member.name})")
+            if elf.header.e_type == ET_REL:
+                yield member.at, elf
