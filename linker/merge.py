@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from sframegen.model import FunctionTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sframegen.format.decode import SframeSection
     from sframegen.model import Kind, Rule
+
+
+def merge(pieces: list[SframeSection], code: list[tuple[int, int]]) -> tuple[FunctionTable, int]:
+    """(what the sections say together, functions that are left out because no code is there). `code`: ranges, ascending.
+
+    Sections of different versions are merged, those of different ABIs are not: FormatError. Linkers leave functions of which they
+    dropped the code, at address 0 or elsewhere outside of it.
+    """
+    first = pieces[0]
+    for number, piece in enumerate(pieces):
+        if piece.abi.sframe_id != first.abi.sframe_id:
+            what = f"piece {number} is for {piece.abi.name}, the first one for {first.abi.name}"
+            raise FormatError(what, ".sframe", piece.address - first.address)
+    table = gather(piece.table for piece in pieces)
+    if not code:  # a file that loads nothing
+        return table, 0
+    starts = [start for start, _ in code]
+    alive = []
+    for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
+        place = bisect_right(starts, start) - 1
+        if place >= 0 and size and start + size <= code[place][1]:
+            alive.append(function)
+    dead = len(table) - len(alive)
+    return (select(table, alive) if dead else table), dead
+
+
+def select(table: FunctionTable, functions: Iterable[int]) -> FunctionTable:
+    """The table of some functions, in that order."""
+    out = FunctionTable(kinds=table.kinds, rules=table.rules)
+    for function in functions:
+        rows = slice(table.first_row[function], table.first_row[function + 1])
+        out.start.append(table.start[function])
+        out.size.append(table.size[function])
+        out.kind.append(table.kind[function])
+        out.row_start += table.row_start[rows]
+        out.row_rule += table.row_rule[rows]
+        out.first_row.append(len(out.row_start))
+    return out
 
 
 def gather(tables: Iterable[FunctionTable]) -> FunctionTable:

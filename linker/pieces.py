@@ -11,12 +11,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.apply import copy_file
+from linker.merge import select
 from linker.objects import RELA_CODE, RELA_SIZE, SHF_GROUP, SHT_RELA, Placed, Rela, groups
 from linker.ranges import align_up
 from sframegen.abi import Relocation
 from sframegen.elf import MARKS, RECORDS, SHF_ALLOC, SHN_LORESERVE, SHT_GNU_SFRAME, Ehdr, Shdr
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, FLAGS_AT, HEADER_SIZE
-from sframegen.model import FunctionTable
 from sframegen.optimize import encoder_at
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sframegen.elf import ElfFile, Section
     from sframegen.format.encode import Encoder
     from sframegen.format.words import EncodedRules
+    from sframegen.model import FunctionTable
     from sframegen.optimize import Level
 
 SHF_INFO_LINK = 0x40
@@ -48,23 +49,9 @@ def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: Encod
         functions[group.number if group else 0].append(function)
     made = []
     for number, chosen in functions.items():
-        encoder = encoder_at(_select(table, chosen), encoded, level)
+        encoder = encoder_at(select(table, chosen), encoded, level)
         made.append(Piece(elf.sections[number] if number else None, _section(encoder), _relocations(encoder, placed)))
     return made
-
-
-def _select(table: FunctionTable, functions: list[int]) -> FunctionTable:
-    """The table of some functions, in that order."""
-    out = FunctionTable(kinds=table.kinds, rules=table.rules)
-    for function in functions:
-        rows = slice(table.first_row[function], table.first_row[function + 1])
-        out.start.append(table.start[function])
-        out.size.append(table.size[function])
-        out.kind.append(table.kind[function])
-        out.row_start += table.row_start[rows]
-        out.row_rule += table.row_rule[rows]
-        out.first_row.append(len(out.row_start))
-    return out
 
 
 def _section(encoder: Encoder) -> bytearray:

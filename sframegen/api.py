@@ -12,6 +12,7 @@ from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
 from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.lock import locked
+from linker.merge import merge
 from linker.original import apply_original, original_of
 from linker.relocatable import Objects, open_objects
 from linker.remove import extents, own_loads, plan_removal, unchanged
@@ -22,12 +23,14 @@ from sframegen.agreement import agree, difference
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
+from sframegen.format.records import F_FDE_SORTED
 from sframegen.lower import lower
 from sframegen.names import FunctionNames
 from sframegen.optimize import LEVELS, MAX_GAP, Level, encoder_of
 from sframegen.removal import SectionRemoval
+from sframegen.resolve import ascends
 from sframegen.search import find
-from sframegen.section import open_sframe, read_sframe
+from sframegen.section import open_sframe, read_pieces, read_sframe
 from sframegen.sources import Sources, find_sources
 from sframegen.summary import Summary, total
 from sframegen.versions import VersionChange
@@ -207,26 +210,29 @@ def convert(
 ) -> VersionChange:
     """Writes an ELF file's SFrame section in another version (3 or 2), in its place; in the file, or as `output`.
 
-    What the version cannot say is left out and counted. `verify` reads the new file back, also with LIEF, and compares the rules;
-    `hard_links`: other names of the file, which follow it. Raises FormatError where there is no section, or where the new one does
-    not fit, or OSError; the target is then as it was.
+    Sections that a linker left one behind the other, of whatever versions, or unsorted, become one sorted section. What it cannot
+    say is left out and counted. `verify` reads the new file back, also with LIEF, and compares the rules; `hard_links`: other
+    names of the file, which follow it. Raises FormatError where there is no section, or where the new one does not fit, or OSError;
+    the target is then as it was.
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout = _layout(version)
     with _naming(target.source), locked(target.path):
         elf = open_elf(target.source)
-        section = read_sframe(elf)
-        change = VersionChange(str(target.source), section.header.version, layout.version)
-        if layout.version == section.header.version:
+        pieces = read_pieces(elf)
+        abi = pieces[0].abi
+        merged, dead = merge(pieces, elf.executable_ranges())
+        change = VersionChange(str(target.source), min(piece.header.version for piece in pieces), layout.version)
+        change.pieces, change.dead = len(pieces), dead
+        is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
+        if layout.version == change.from_version and is_good:
             return target.copy(elf, change)
 
         place = find_place(elf)
-        table, left_out = lower(section.table, section.abi, layout)
+        table, left_out = lower(merged, abi, layout)
         if not len(table):
             raise elf.error(f"nothing in its SFrame section can be said in version {layout.version}")
-        exchange = plan_exchange(
-            elf, place, Encoder(table, section.abi, layout, share=section.abi.shares_rows).encode(place.address)
-        )
+        exchange = plan_exchange(elf, place, Encoder(table, abi, layout, share=abi.shares_rows).encode(place.address))
         change.functions, change.rows = len(table), len(table.row_start)
         change.section_bytes_before, change.section_bytes = place.size, exchange.size
         change.left_out = {reason.value: count for reason, count in left_out.items()}
@@ -234,7 +240,7 @@ def convert(
 
         def check(written: Path) -> None:
             findings = verify_exchange(exchange, elf, written)
-            address, lost = difference(section.table, read_sframe(open_elf(written)).table)
+            address, lost = difference(merged, read_sframe(open_elf(written)).table)
             if address is not None:
                 findings.append(f"another rule at {address:#x}")
             elif lost != sum(left_out.values()):

@@ -393,7 +393,7 @@ def _string(table: bytes, at: int, limit: int) -> str:
 
 
 def map_file(path: str | Path) -> tuple[memoryview, os.stat_result]:
-    """The bytes of the file at `path`, mapped read-only, and its status. Raises FormatError, or OSError where it cannot be opened."""
+    """A file's bytes, mapped read-only, and its status. Raises FormatError, or OSError where it cannot be opened."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a FIFO must not be waited for
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
 
 
+ZEROS = 1 << 16  # bytes of padding that are looked at in one go
+
+
 def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
     """Bytes and link-time address of what PT_GNU_SFRAME covers, else of the section of that name or type; None without either.
 
@@ -37,6 +40,26 @@ def open_sframe(elf: ElfFile) -> SframeSection:
 def read_sframe(elf: ElfFile) -> SframeSection:
     """The file's section, decoded. Raises FormatError where it has none."""
     return decode(*_found(elf))
+
+
+def read_pieces(elf: ElfFile) -> list[SframeSection]:
+    """The file's section, decoded, as the sections that a linker which does not know them left one behind the other.
+
+    Nearly always it is one. Raises FormatError where there is none, or where a piece is bad.
+    """
+    data, address = _found(elf)
+    pieces: list[SframeSection] = []
+    at = 0
+    while at < len(data):
+        piece = decode(data[at:], address + at)
+        pieces.append(piece)
+        at += piece.end
+        padding = bytes(data[at : at + ZEROS])
+        while padding and not padding.strip(b"\0"):
+            at += len(padding)
+            padding = bytes(data[at : at + ZEROS])
+        at += len(padding) - len(padding.lstrip(b"\0"))
+    return pieces
 
 
 def _found(elf: ElfFile) -> tuple[memoryview, int]:

@@ -20,18 +20,24 @@ class VersionChange:
     rows: int = 0
     section_bytes_before: int = 0
     section_bytes: int = 0
+    pieces: int = 1  # sections that a linker left one behind the other
+    dead: int = 0  # functions of which the linker had dropped the code
     left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
     plan: object | None = None  # an Exchange
     warnings: list[str] = field(default_factory=list)
 
     def one_line(self) -> str:
         file = printable(self.file)
-        if self.from_version == self.to_version:
+        if not self.section_bytes:
             return f"{file}: SFrame version {self.to_version} already"
         line = (
             f"{file}: SFrame version {self.from_version} -> {self.to_version}, {self.functions:,} functions, {self.rows:,} rows; "
             f".sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
         )
+        if self.pieces > 1:
+            line += f"; {self.pieces} sections merged into one"
+        if self.dead:
+            line += f"; {self.dead:,} functions without code left out"
         lost = sum(self.left_out.values())
         return f"{line}; {lost:,} bytes of code left out" if lost else line
 

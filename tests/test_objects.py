@@ -16,7 +16,7 @@ from peers import Compiler
 
 from cfi.errors import FormatError
 from linker.archive import members, rewritten
-from sframegen import add_section, find, read
+from sframegen import add_section, convert, find, read
 from sframegen.elf import SHT_GNU_SFRAME, open_elf
 from sframegen.optimize import LEVELS
 
@@ -150,9 +150,31 @@ def test_lld_links_and_drops_the_same_groups(peers: Peers, compile_c: Compiler, 
     made = halves(compile_c, tmp_path)
     for path in made.values():
         add_section(path)
-    for flags in ((), ("-Wl,--gc-sections",), ("-Wl,--icf=all",)):
+    names = functions(list(made.values()))
+    for flags in ((), ("-Wl,--icf=all",)):
         linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", *flags, *made.values())
         subprocess.run([linked], check=True)
+        change = convert(linked, 3)  # lld leaves the sections one behind the other
+        assert change.pieces > 2
+        assert judge(linked, names, peers, tmp_path) > 5
+        assert convert(linked, 3).section_bytes == 0
+        subprocess.run([linked], check=True)
+    linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", "-Wl,--gc-sections", *made.values())
+    change = convert(linked, 3)  # only groups keep their pieces: nothing refers to the others
+    assert change.functions
+    subprocess.run([linked], check=True)
+
+
+def test_sections_of_two_versions_become_one(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    made = halves(compile_c, tmp_path)
+    names = functions(list(made.values()))
+    add_section(made["one"], version=2)
+    add_section(made["two"], version=3)
+    linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", *made.values())
+    change = convert(linked, 3)
+    assert change.from_version == 2
+    assert judge(linked, names - {"main"}, peers, tmp_path) > 3
+    subprocess.run([linked], check=True)
 
 
 def test_archives(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ class SframeSection:
         return self.fres_at + self.header.fre_len
 
     @property
+    def end(self) -> int:
+        """Bytes up to the end of what the header claims."""
+        return max(self.index_at + self.header.num_fdes * self.layout.index_size, self.fres_end)
+
+    @property
     def relative(self) -> bool:
         """Whether a function's start counts from its own field, else from the section's first byte."""
         return bool(self.header.flags & F_FDE_FUNC_START_PCREL)
