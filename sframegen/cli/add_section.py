@@ -71,6 +71,8 @@ def command(
     Code and data stay at their addresses, byte for byte; the section goes to the end. A FILE is replaced only when the new one is
     complete and verified. One without call frame information stays as it is, and so does one that has this very section already; -o
     or --output-dir gets a copy. With another section, a FILE is refused, unless --replace is given.
+
+    An object, or each object of an archive, gets sections with relocations, as an assembler makes them.
     """
     outputs = outputs_of(files, output, output_dir)
     if per_function and not as_json:
