@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.metadata import DT_FLAGS_1, DT_NEEDED, FIRST_PAGE, NEW_HEADERS, Dyn, read_dynamic, survey
+from linker.payload import check_end
 from linker.ranges import Range
 from sframegen.elf import (
     EHDR_SIZE,
@@ -15,7 +16,6 @@ from sframegen.elf import (
     PT_GNU_SFRAME,
     PT_INTERP,
     PT_LOAD,
-    SHDR_SIZE,
     SHF_ALLOC,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sframegen.elf import ElfFile, Phdr
 
 WORD = 1 << 64
-CHUNK = 1 << 20
 MAX_ADDRESS = 1 << 63
 MAX_ALIGN = 1 << 40
 MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose table is larger than 64 KiB
@@ -125,22 +124,6 @@ def check_sections(elf: ElfFile) -> None:
                 raise elf.error("overlaps the ELF header", section.name)
     if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF_ALLOC):
         raise elf.error("has no table of names that could grow", "section header table")
-
-
-def check_end(elf: ElfFile) -> None:
-    """A program that finds a payload from its file's end would no longer find it behind what is appended here."""
-    sections = [s.header for s in elf.sections if s.header.sh_type not in (SHT_NULL, SHT_NOBITS)]
-    end = max(
-        EHDR_SIZE,
-        elf.header.e_phoff + elf.phnum * PHDR_SIZE,
-        elf.header.e_shoff + elf.shnum * SHDR_SIZE,
-        *(s.p_offset + s.p_filesz for s in elf.segments),
-        *(s.sh_offset + s.sh_size for s in sections),
-    )
-    if any(bytes(elf.data[at : at + CHUNK]).strip(b"\0") for at in range(end, len(elf.data), CHUNK)):
-        raise elf.error(
-            f"{len(elf.data) - end} bytes follow the ELF image at {end:#x}: a payload that is found from the file's end"
-        )
 
 
 def check_loader(elf: ElfFile, dynamic: list[Dyn]) -> None:

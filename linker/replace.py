@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 ACCESS_LIST = "system.posix_acl_access"
 # What keeps users, file systems and user namespaces from giving a copy all that the original has.
 NOT_ALLOWED = {errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP}
+OF_CONTENT = ("security.ima", "security.evm")  # checksums and signatures: a kernel would refuse another content under them
+SET_ID = {stat.S_ISUID: "set-user-ID bit", stat.S_ISGID: "set-group-ID bit"}
 
 
 def write_atomically(
@@ -148,7 +150,7 @@ def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: 
             if strict or error.errno not in NOT_ALLOWED:
                 raise
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    kept = attributes(source)
+    kept = [attribute for attribute in attributes(source) if attribute not in OF_CONTENT]
     if ACCESS_LIST in attributes(descriptor) and ACCESS_LIST not in kept:
         os.removexattr(descriptor, ACCESS_LIST)  # inherited from the directory
     os.fchmod(descriptor, mode)
@@ -158,6 +160,14 @@ def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: 
         except OSError as error:
             if strict or error.errno not in NOT_ALLOWED:
                 raise
+
+
+def losses(source: Path, copy: Path) -> list[str]:
+    """A warning if `copy` is without rights or attributes that `source` has, as happens to copies of others' files."""
+    mode = source.stat().st_mode & ~copy.stat().st_mode
+    bits = [name for bit, name in SET_ID.items() if mode & bit]
+    missing = sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})
+    return [f"{copy} could not be given {', '.join(bits + missing)}"] if bits or missing else []
 
 
 def attributes(path: Path | int) -> list[str]:

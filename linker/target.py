@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TypeVar
 
 from linker.apply import copy_file
-from linker.replace import relink, write_atomically
+from linker.replace import losses, relink, write_atomically
 
 if TYPE_CHECKING:
     import os
@@ -68,4 +68,5 @@ class Target(NamedTuple):
     def _write(self, report: Report, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> int:
         links = write_atomically(self.path, write, check, source=self.source, preserve_timestamps=self.preserve_timestamps)
         report.output = str(self.path)
+        report.warnings += losses(self.source, self.path)
         return links

@@ -16,6 +16,7 @@ from linker.merge import merge
 from linker.original import apply_original, original_of
 from linker.relocatable import Objects, open_objects
 from linker.remove import extents, own_loads, plan_removal, unchanged
+from linker.signed import signatures
 from linker.target import Target
 from sframegen import conversion
 from sframegen.abi import abi_of
@@ -71,6 +72,7 @@ def add_section(
     optimize: str = "fast",
     replace: bool = False,
     per_function: bool = False,
+    force: bool = False,
     hard_links: Sequence[Path] = (),
 ) -> Summary:
     """Gives an ELF file an SFrame section made from its call frame information; in place, or as `output`.
@@ -80,15 +82,15 @@ def add_section(
     `verify` reads the new file back with LIEF before it takes its place; `dry_run` only plans. `debug_file`: a separate debug
     file, or a directory of them; `version`: of the format, 3 or 2; `optimize`: a level, none, share, fast or size; `replace`: a
     section that the file has gives way, if it is another; `per_function`: the summary tells what became of each function;
-    `hard_links`: other names of the file, which follow it. Raises FormatError where the file cannot be read or given a section, or
-    OSError; the target is then as it was.
+    `force`: also a file that is signed; `hard_links`: other names of the file, which follow it. Raises FormatError where the file
+    cannot be read or given a section, or OSError; the target is then as it was.
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout, level = _layout(version), _level(optimize)
     with _naming(target.source), locked(target.path):
         objects = open_objects(str(target.source))
         if objects is not None:
-            return _add_to_objects(objects, target, layout, level, per_function=per_function)
+            return _add_to_objects(objects, target, layout, level, per_function=per_function, force=force)
         elf = open_elf(target.source)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
@@ -113,6 +115,7 @@ def add_section(
         summary.section_bytes = encoder.size_bytes
         summary.rows = len(encoder.table.row_start)
         if dry_run and not present:
+            summary.warnings += _signed([elf], target.source, force=force)
             summary.plan = plan
             return summary
         writes = all_writes(plan, base, encoder)
@@ -120,8 +123,17 @@ def add_section(
             return target.copy(elf, _unchanged(summary, encoder.size_bytes))
         if present and not replace:
             raise elf.error(ANOTHER)
+        summary.warnings += _signed([elf], target.source, force=force)
         summary.plan = plan
         return target.write(summary, partial(write_all, base.given, writes), partial(_verify, plan, base))
+
+
+def _signed(changed: list[ElfFile], source: Path, *, force: bool) -> list[str]:
+    """A warning, if what is about to change is signed; without `force` a FormatError."""
+    found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, source)))
+    if found and not force:
+        raise FormatError(f"signed: {found}; --force changes it all the same, and it is to be signed anew")
+    return [f"to be signed anew: {found}"] if found else []
 
 
 def _says(elf: ElfFile, table: FunctionTable, layout: Layout) -> bool:
@@ -160,7 +172,9 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
     return summary
 
 
-def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool) -> Summary:
+def _add_to_objects(
+    objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool, force: bool
+) -> Summary:
     prepared = objects.prepare(layout, level)
     parts = []
     for one in prepared.values():
@@ -169,6 +183,7 @@ def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Lev
         part.rows = len(one.table.row_start)
         parts.append(part)
     summary = total(str(target.source), parts)
+    summary.warnings += _signed([one.elf for one in prepared.values() if one.pieces], target.source, force=force)
     if not summary.section_bytes and target.path == target.source:
         return summary
 

@@ -227,7 +227,7 @@ def small_file(order: ByteOrder = "little", *, library: bool = False, blocked: i
 
 
 def with_many_sections(data: bytes, count: int) -> bytes:
-    """The same file with so many sections, empty ones before its own; numbers that do not fit a field are where the gABI puts them."""
+    """The same file with so many sections, empty ones before its own; too large numbers are where the gABI puts them."""
     elf = ElfFile(memoryview(data))
     shdr, sym = RECORDS[Shdr, elf.byte_order], RECORDS[Sym, elf.byte_order]
     extra = count - len(elf.sections) - 1

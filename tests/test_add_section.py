@@ -65,6 +65,7 @@ IN_PLACE: Call = {
     "optimize": "fast",
     "replace": False,
     "per_function": False,
+    "force": False,
     "hard_links": [],
 }
 
@@ -77,6 +78,7 @@ IN_PLACE: Call = {
         (("-o", "new", "app"), [("app", {"output": "new"})]),
         (("--no-verify", "--dry-run", "app"), [("app", {"verify": False, "dry_run": True})]),
         (("--replace", "app"), [("app", {"replace": True})]),
+        (("--force", "app"), [("app", {"force": True})]),
         (("-p", "--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug", "preserve_timestamps": True})]),
         (
             ("--output-dir", "new/dir", "x/app", "y/lib"),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     type=click.Path(),
     help="Separate debug file, or a directory of them, for code on which FILE's .eh_frame is silent.",
 )
+@click.option("--force", is_flag=True, help="Also change files that are signed, or that have a checksum of themselves.")
 @click.option("-v", "--verbose", is_flag=True, help="Say what became of all executable bytes, and what was left out.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--per-function", is_flag=True, help="With --json: what became of each function's code, too.")
@@ -61,6 +62,7 @@ def command(
     strict: bool,
     min_coverage: float | None,
     debug_file: str | None,
+    force: bool,
     verbose: bool,
     quiet: bool,
     per_function: bool,
@@ -93,6 +95,7 @@ def command(
             optimize=optimize,
             replace=replace,
             per_function=per_function,
+            force=force,
             hard_links=links[path],
         )
 

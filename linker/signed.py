@@ -1,0 +1,58 @@
+"""Signatures and checksums of a whole file, which do not hold for a changed one: inside it, in its attributes, beside it."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from linker.replace import OF_CONTENT, attributes
+from sframegen.elf import SHT_NOBITS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.elf import ElfFile, Section
+
+# Behind the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.
+APPENDED_MARKER = b"~Module signature appended~\n"
+APPENDED_INFO = struct.Struct(">5B3xI")  # the last is the size of the signature; big-endian everywhere
+SECTIONS = {
+    ".signature": "by elfsign",
+    ".SUNW_signature": "by Solaris' elfsign",
+    "signature": "by bsign",
+    ".sha256_sig": "of an AppImage",
+    ".codesign": "by OpenHarmony's signing tool",
+}
+# libgcrypt's checksum of itself for FIPS 140; its build writes the type in big-endian order whatever the machine's.
+NOTES = {(b"FDO\0", 0xCAFE2A8E), (b"FDO\0", 0x8E2AFECA)}
+BESIDE = (".{name}.hmac", "fipscheck/{name}.hmac")  # FIPS 140: GnuTLS', fipscheck's
+
+
+def signatures(elf: ElfFile, path: Path) -> list[str]:
+    """What signs the file at `path`, or is a checksum of it, in a few words each."""
+    filled = [section.name for section in elf.sections if section.name in SECTIONS and is_filled(elf, section)]
+    beside = [path.parent / place.format(name=path.name) for place in BESIDE]
+    if path.suffix == ".so":
+        beside.append(path.with_suffix(".chk"))  # NSS'
+    return [
+        *(["a signature appended to it"] if appended_size(elf) else []),
+        *(f"a signature {SECTIONS[name]} in {name}" for name in filled),
+        *("a FIPS 140 checksum in a note" for note in elf.notes() if (note.name, note.type) in NOTES),
+        *(f"its attribute {name}" for name in attributes(path) if name in OF_CONTENT),
+        *(f"a checksum in {place}" for place in beside if place.exists()),
+    ]
+
+
+def is_filled(elf: ElfFile, section: Section) -> bool:
+    """AppImages have room for a signature, zeros, when they are not signed."""
+    header = section.header
+    return header.sh_type != SHT_NOBITS and any(elf.slice(header.sh_offset, header.sh_size, section.name))
+
+
+def appended_size(elf: ElfFile) -> int:
+    """Bytes at the end of the file that are its signature."""
+    size = APPENDED_INFO.size + len(APPENDED_MARKER)
+    if bytes(elf.data[-len(APPENDED_MARKER) :]) != APPENDED_MARKER:
+        return 0
+    signature: int = APPENDED_INFO.unpack_from(elf.data, len(elf.data) - size)[-1]
+    return min(signature + size, len(elf.data))
