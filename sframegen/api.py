@@ -172,9 +172,7 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
     return summary
 
 
-def _add_to_objects(
-    objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool, force: bool
-) -> Summary:
+def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool, force: bool) -> Summary:
     prepared = objects.prepare(layout, level)
     parts = []
     for one in prepared.values():

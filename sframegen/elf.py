@@ -394,7 +394,7 @@ def _string(table: bytes, at: int, limit: int) -> str:
 
 def map_file(path: str | Path) -> tuple[memoryview, os.stat_result]:
     """A file's bytes, mapped read-only, and its status. Raises FormatError, or OSError where it cannot be opened."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a FIFO must not be waited for
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # may be a FIFO
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("not a regular file", file=str(path))

@@ -122,6 +122,22 @@ def test_an_appended_signature(program: Callable[..., Path]) -> None:
     assert_only_by_force(file, "a signature appended to it")
 
 
+def test_a_kernel_module(compile_c: Compiler, tmp_path: Path) -> None:
+    """An object: its new sections are appended too."""
+    file = tmp_path / "module.ko"
+    file.write_bytes(appended(compile_c(SOURCE, "-c", name="module.o").read_bytes()))
+    before = file.read_bytes()
+    result = run(file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    reason = "a signature appended to it"
+    assert result.stderr == f"sframegen: {file}: signed: {reason}; --force changes it all the same, and it is to be signed anew\n"
+    assert file.read_bytes() == before
+    result = run("--force", file)
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: to be signed anew: {reason}\n")
+    assert appended_size(open_elf(file)) == 0
+    assert open_elf(file).section(".sframe") is not None
+
+
 def test_an_appended_signature_that_is_cut(tmp_path: Path) -> None:
     """Its size is whatever was written there."""
     (tmp_path / "file").write_bytes(small_file() + APPENDED_MARKER)
