@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from linker.draft import Draft, Move, insert_loads, load_at, no_room, sframe_at
 from linker.image import MAX_ADDRESS, WORD
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from linker.image import Image
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
+NT_GNU_ABI_TAG = 1
 
 
 def front(image: Image, section_size: int, spare: int) -> Draft:
@@ -28,7 +30,15 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
         kept = [segment for segment in kept if not is_unused(segment, kept)]
         end = table_end(image, kept)
     room = end + spare * PHDR_SIZE
-    moved, stays = make_room(image, room)
+    try:
+        moved, stays = make_room(image, room)
+    except FormatError:
+        needed = [segment for segment in kept if not is_abi_tag(image, segment)]
+        if spare or len(needed) == len(kept):
+            raise
+        kept, end = needed, table_end(image, needed)
+        room = end
+        moved, stays = make_room(image, room)
     used = max([end, *(to + piece.size for piece, to in stays)])
 
     offset = align_up(len(image.elf.data), 8)
@@ -63,6 +73,14 @@ def cleared_end(image: Image, room: int) -> int:
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
     """An unused header, or the PT_NOTE that GNU ld writes beside PT_GNU_PROPERTY for the same bytes: only the latter is read."""
     return segment.p_type == PT_NULL or (segment.p_type == PT_NOTE and segment._replace(p_type=PT_GNU_PROPERTY) in segments)
+
+
+def is_abi_tag(image: Image, segment: Phdr) -> bool:
+    """A static program's PT_NOTE for its ABI tag alone: ld.so reads that, of libraries, others go by the section header."""
+    if image.dynamic or segment.p_type != PT_NOTE:
+        return False
+    notes = image.elf.notes_at(segment.p_offset, segment.p_filesz, segment.p_align)
+    return all((note.name, note.type) == (b"GNU\0", NT_GNU_ABI_TAG) for note in notes)
 
 
 def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, int]]]:

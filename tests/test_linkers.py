@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject
+from linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
 
 from cfi.errors import FormatError
 from linker.verify import verify
-from sframegen.elf import PT_GNU_SFRAME, SHT_NOBITS, open_elf
+from sframegen.elf import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from peers import Compiler, Peers
 
-LINKERS = ("bfd", "gold", "lld", "mold")
+LINKERS = ("bfd", "newest bfd", "gold", "lld", "mold")
+PEERS = {"newest bfd": "ld.bfd", "lld": "ld.lld"}
 SHAPES = {
     "pie": ("-fPIE", "-pie"),
     "no-pie": ("-fno-pie", "-no-pie"),
@@ -30,16 +31,36 @@ SHAPES = {
     "64 KiB pages": ("-fPIE", "-pie", "-Wl,-z,max-page-size=0x10000"),
     "2 MiB pages, fixed": ("-fno-pie", "-no-pie", "-Wl,-z,max-page-size=0x200000"),
     "2 MiB pages, library": ("-fPIC", "-shared", "-DLIBRARY", "-Wl,-z,max-page-size=0x200000"),
+    "64 KiB pages, static": ("-fno-pie", "-static", "-Wl,-z,max-page-size=0x10000"),
+    "a segment for every section": ("-fPIE", "-pie", "-Wl,-z,separate-loadable-segments"),
+    "one read-only segment": ("-fPIE", "-pie", "-Wl,--no-rosegment"),
+    "no section headers": ("-fPIE", "-pie", "-Wl,-z,nosectionheader"),
+    "no section headers, static": ("-fno-pie", "-static", "-Wl,-z,nosectionheader"),
+    "a read-only segment of its own": ("-fPIE", "-pie", "-Wl,--rosegment"),
     "huge .bss": ("-fPIE", "-pie", "-DHUGE"),
 }
-NOT_LINKED = {("gold", "static-pie"), ("gold", "one segment for headers and code")}
+ONLY = {  # linkers that have the option; all others have all the other shapes
+    "static-pie": ("bfd", "newest bfd", "lld", "mold"),
+    "one segment for headers and code": ("bfd", "newest bfd", "lld", "mold"),
+    "a segment for every section": ("lld",),
+    "one read-only segment": ("lld",),
+    "a read-only segment of its own": ("gold", "newest bfd"),
+    "no section headers": ("newest bfd",),
+    "no section headers, static": ("newest bfd",),
+}
+CASES = [(linker, shape) for linker in LINKERS for shape in SHAPES if linker in ONLY.get(shape, LINKERS)]
 RELOCATIONS = r"no room for two more program headers: \.rela\.(plt|dyn) cannot move"
+CODE = r"no room for two more program headers: \.init cannot move"
 BUILD_ID = "no room for two more program headers: the build-id note would leave the first page"
 REFUSED = {
     ("gold", "static"): RELOCATIONS,
+    ("gold", "64 KiB pages, static"): RELOCATIONS,
+    ("gold", "a read-only segment of its own"): CODE,
     ("lld", "static"): RELOCATIONS,
-    ("mold", "static"): RELOCATIONS,
+    ("lld", "64 KiB pages, static"): RELOCATIONS,
     ("lld", "static-pie"): BUILD_ID,
+    ("mold", "static"): RELOCATIONS,
+    ("mold", "64 KiB pages, static"): RELOCATIONS,
     ("mold", "static-pie"): BUILD_ID,
 }
 HUGE = "#ifdef HUGE\n" + LARGE_BSS.replace("100 << 20", "1500 << 20") + "#endif\n"
@@ -48,13 +69,12 @@ HUGE = "#ifdef HUGE\n" + LARGE_BSS.replace("100 << 20", "1500 << 20") + "#endif\
 @pytest.fixture
 def linked(compile_c: Compiler, peers: Peers) -> Callable[[str, str], Path]:
     def link(linker: str, shape: str) -> Path:
-        where = () if linker != "lld" else ("-B", str(peers.directory / "bin"))
-        if linker == "lld":
-            peers.tool("ld.lld")
-        elif shutil.which(f"ld.{linker}") is None:
+        where = ("-B", str(Path(peers.tool(PEERS[linker])).parent)) if linker in PEERS else ()
+        if not where and shutil.which(f"ld.{linker}") is None:
             pytest.skip(f"no ld.{linker} on this machine")
-        name = "file.so" if "-shared" in SHAPES[shape] else "file"
-        return compile_c(HUGE + SOURCE, *FLAGS, *SHAPES[shape], f"-fuse-ld={linker}", *where, name=name)
+        return compile_c(
+            HUGE + SOURCE, *FLAGS, *SHAPES[shape], f"-fuse-ld={linker.removeprefix('newest ')}", *where, name=name_of(shape)
+        )
 
     return link
 
@@ -65,13 +85,10 @@ def assert_runs(file: Path, shape: str, compile_c: Compiler) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("linker", LINKERS)
+@pytest.mark.parametrize(("linker", "shape"), CASES)
 def test_every_shape_of_every_linker(
     linker: str, shape: str, linked: Callable[[str, str], Path], compile_c: Compiler, tmp_path: Path
 ) -> None:
-    if (linker, shape) in NOT_LINKED:
-        return
     original, result = linked(linker, shape), tmp_path / "result"
     if (linker, shape) in REFUSED:
         with pytest.raises(FormatError, match=REFUSED[linker, shape]) as error:
@@ -102,7 +119,7 @@ def test_readers_find_nothing_new(
         done = subprocess.run([peers.tool(command[0]), *command[1:]], capture_output=True, text=True, check=False)
         return {line for line in (done.stdout if command[0] == "eu-elflint" else done.stderr).splitlines() if line != "No errors"}
 
-    original, result = linked(linker, shape), tmp_path / original_name(shape)
+    original, result = linked(linker, shape), tmp_path / name_of(shape)
     inject(original, result)
     new = remarks("eu-elflint", "--gnu-ld", str(result)) - remarks("eu-elflint", "--gnu-ld", str(original))
     assert len([line for line in new if "0x6474e554" in line or "'.sframe' has unsupported type" in line]) == 2
@@ -110,5 +127,24 @@ def test_readers_find_nothing_new(
     assert remarks("readelf", "-aW", str(result)) == set()
 
 
-def original_name(shape: str) -> str:
+@pytest.mark.parametrize("tool", [("strip", "-o"), ("objcopy",), ("eu-strip", "-o")])
+def test_a_static_program_that_gave_headers_up(
+    tool: tuple[str, ...], linked: Callable[[str, str], Path], compile_c: Compiler, peers: Peers, tmp_path: Path
+) -> None:
+    """The newest GNU ld puts relocations right behind the build-id, and the other notes at the end."""
+    original, result, changed = linked("newest bfd", "static"), tmp_path / "result", tmp_path / "changed"
+    plan = inject(original, result)
+    assert [s.p_type for s in plan.dropped_segments] == [PT_NOTE, PT_NOTE]
+    assert plan.moves == ()
+    assert plan.overwritten()[-1] == (64, len(plan.segments) * PHDR_SIZE)
+    files = [result, changed] if tool == ("objcopy",) else [changed, result]
+    subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, capture_output=True)
+    assert_runs(changed, "static", compile_c)
+    elf = open_elf(changed)
+    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
+    assert elf.build_id() == open_elf(original).build_id() is not None
+
+
+def name_of(shape: str) -> str:
     return "file.so" if "-shared" in SHAPES[shape] else "file"
