@@ -12,6 +12,7 @@ from linker import undo
 from linker.apply import copy_file
 from linker.exchange import is_sframe
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.plan import SPARE_HEADERS
 from linker.ranges import Range, gaps, join, overlapping
 from linker.remove import own_loads
 from sframegen.elf import (
@@ -109,7 +110,7 @@ def is_grown(load: Phdr, other: Phdr) -> bool:
 
 def may_change(original: ElfFile, elf: ElfFile) -> list[Range]:
     """Ranges of the original: headers, the first page, what names moved metadata, an SFrame section that another supersedes."""
-    first_page = max(FIRST_PAGE, elf.header.e_phoff + elf.phnum * PHDR_SIZE)
+    first_page = max(FIRST_PAGE, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
     headers = Range(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE, ())
     tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe(s)]
     segments = [s for s in original.segments if s.p_type in (PT_DYNAMIC, PT_GNU_SFRAME)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from linker_inputs import (
 )
 
 from cfi.errors import FormatError
-from linker import undo
+from linker.original import original_of
 from linker.plan import plan_injection
 from linker.verify import verify
 from sframegen.elf import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX, ElfFile, open_elf
@@ -39,12 +38,10 @@ def run(file: Path, kind: str, compile_c: Compiler | None = None) -> str:
     return subprocess.run([*loader, file.absolute()], capture_output=True, text=True, check=True).stdout
 
 
-def restored(data: bytes) -> bytes:
-    record = undo.read(memoryview(data))
-    assert record is not None
-    file = io.BytesIO(data)
-    record.restore(file)
-    return file.getvalue()
+def original_data(changed: Path) -> memoryview:
+    found = original_of(open_elf(changed))
+    assert found is not None
+    return found.elf.data
 
 
 @pytest.fixture
@@ -54,15 +51,15 @@ def program(compile_c: Compiler) -> bytes:
 
 def test_more_sections_than_the_elf_header_can_say(program: bytes, peers: Peers, tmp_path: Path) -> None:
     """Moved notes have numbers above 65,280, and their symbols SHN_XINDEX."""
-    original, result = tmp_path / "original", tmp_path / "result"
-    original.write_bytes(with_many_sections(program, 66_000))
-    plan = inject(original, result)
+    source, result = tmp_path / "original", tmp_path / "result"
+    source.write_bytes(with_many_sections(program, 66_000))
+    plan = inject(source, result)
     assert run(result, "pie") == "counter 17\n"
-    assert verify(plan, open_elf(original), result) == []
-    assert restored(result.read_bytes()) == original.read_bytes()
+    assert verify(plan, open_elf(source), result) == []
+    assert original_data(result) == source.read_bytes()
     elf = open_elf(result)
     assert (elf.header.e_shnum, elf.header.e_shstrndx, len(elf.sections)) == (0, SHN_XINDEX, 66_001)
-    assert [s.name for s in elf.sections[-40:-1]] == [s.name for s in open_elf(original).sections[-39:]]
+    assert [s.name for s in elf.sections[-40:-1]] == [s.name for s in open_elf(source).sections[-39:]]
     note = elf.section(".note.ABI-tag")
     assert note is not None
     assert any(".note.ABI-tag" in item.names for item in plan.moves)
@@ -80,16 +77,16 @@ def test_more_sections_than_the_elf_header_can_say(program: bytes, peers: Peers,
 
 @pytest.mark.parametrize(("count", "order"), [(SHN_LORESERVE - 2, "little"), (SHN_LORESERVE - 1, "big")])
 def test_one_section_too_many_for_the_elf_header(count: int, order: ByteOrder, tmp_path: Path) -> None:
-    original, result = tmp_path / "original", tmp_path / "result"
-    original.write_bytes(with_many_sections(small_file(order), count))
-    plan = inject(original, result)
+    source, result = tmp_path / "original", tmp_path / "result"
+    source.write_bytes(with_many_sections(small_file(order), count))
+    plan = inject(source, result)
     elf = open_elf(result)
     assert len(elf.sections) == elf.shnum == count + 1
     assert elf.header.e_shnum == (count + 1 if count + 1 < SHN_LORESERVE else 0)
     assert elf.sections[-1].name == ".sframe"
     assert elf.sections[elf.shstrndx].name == ".shstrtab"
-    assert verify(plan, open_elf(original), result) == []
-    assert restored(result.read_bytes()) == original.read_bytes()
+    assert verify(plan, open_elf(source), result) == []
+    assert original_data(result) == source.read_bytes()
 
 
 def test_a_symbol_whose_section_nothing_tells() -> None:
@@ -117,28 +114,28 @@ def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
 @pytest.mark.parametrize("kind", ["pie", "no-pie", "static-pie", "library"])
 def test_a_program_header_table_elsewhere(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Not at offset 64 but behind the metadata; it stays there, and grows."""
-    original, result = tmp_path / "original", tmp_path / "result"
-    original.write_bytes(with_table_behind(compile_c(SOURCE, *FLAGS, *KINDS[kind]).read_bytes()))
-    original.chmod(0o755)
-    plan = inject(original, result)
+    source, result = tmp_path / "original", tmp_path / "result"
+    source.write_bytes(with_table_behind(compile_c(SOURCE, *FLAGS, *KINDS[kind]).read_bytes()))
+    source.chmod(0o755)
+    plan = inject(source, result)
     assert plan.layout == "front"
-    assert plan.table_offset == open_elf(original).header.e_phoff > 64
+    assert plan.table_offset == open_elf(source).header.e_phoff > 64
     assert plan.moves == ()
-    assert verify(plan, open_elf(original), result) == []
-    assert restored(result.read_bytes()) == original.read_bytes()
-    for file in (original, result):
+    assert verify(plan, open_elf(source), result) == []
+    assert original_data(result) == source.read_bytes()
+    for file in (source, result):
         assert run(file, kind, compile_c) == "counter 17\n"
 
 
 def test_section_headers_that_are_none(program: bytes, tmp_path: Path) -> None:
     """An offset of section headers, but none in number."""
-    original, result = tmp_path / "original", tmp_path / "result"
+    source, result = tmp_path / "original", tmp_path / "result"
     bare = without_sections(program)
-    original.write_bytes(bare[:40] + len(bare).to_bytes(8, "little") + bare[48:] + bytes(64))
-    plan = inject(original, result)
+    source.write_bytes(bare[:40] + len(bare).to_bytes(8, "little") + bare[48:] + bytes(64))
+    plan = inject(source, result)
     assert open_elf(result).sections == []
     assert open_elf(result).header.e_shoff == len(bare)
-    assert verify(plan, open_elf(original), result) == []
+    assert verify(plan, open_elf(source), result) == []
     assert run(result, "pie") == "counter 17\n"
 
 

@@ -11,6 +11,7 @@ import pytest
 from linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
 
 from cfi.errors import FormatError
+from linker.original import original_of
 from linker.verify import verify
 from sframegen.elf import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS, open_elf
 
@@ -101,6 +102,9 @@ def test_every_shape_of_every_linker(
     before, after = open_elf(original), open_elf(result)
     assert verify(plan, before, result) == []
     assert after.build_id() == before.build_id() is not None
+    way_back = original_of(after)
+    assert way_back is not None
+    assert way_back.elf.data == before.data
     [segment] = [s for s in after.segments if s.p_type == PT_GNU_SFRAME]
     assert segment.p_vaddr == plan.section_address
     moved = {name for item in plan.moves for name in item.names}
