@@ -68,5 +68,6 @@ class Target(NamedTuple):
     def _write(self, report: Report, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> int:
         links = write_atomically(self.path, write, check, source=self.source, preserve_timestamps=self.preserve_timestamps)
         report.output = str(self.path)
-        report.warnings += losses(self.source, self.path)
+        if self.path != self.source:
+            report.warnings += losses(self.source, self.path)
         return links
