@@ -24,9 +24,14 @@ CHUNK = 1 << 22  # bytes
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
-def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO) -> None:
-    """The file's bytes, and then these, to `out`, an empty file. Nothing else is done to it: no sync, no mode."""
+def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO, record: undo.Undo | None = None) -> None:
+    """The file's bytes, or those of what it was made from by its `record`, and then these, to `out`, an empty file.
+
+    Nothing else is done to it: no sync, no mode.
+    """
     copy_file(elf, out)
+    if record is not None:
+        record.restore(out)
     for offset, data in writes:
         out.seek(offset)
         out.write(data)

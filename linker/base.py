@@ -14,7 +14,7 @@ from linker.undo import contents
 from sframegen.elf import SHT_GNU_SFRAME
 
 if TYPE_CHECKING:
-    from linker.undo import Write
+    from linker.undo import Undo, Write
     from sframegen.elf import ElfFile
     from sframegen.format.encode import Encoder
 
@@ -25,6 +25,7 @@ class Base(NamedTuple):
     given: ElfFile  # what the new file gives back when its section is removed
     elf: ElfFile
     cleared: list[Write]
+    record: Undo | None  # what makes `given` of the file as it is; None: it is that
 
     @property
     def cleared_ranges(self) -> list[tuple[int, int]]:
@@ -34,11 +35,12 @@ class Base(NamedTuple):
 def base_of(elf: ElfFile) -> Base:
     """By the file's own record, if it has one: then what it was made from, else the file itself."""
     original = original_of(elf) if extents(elf) else None
-    given, restored = (original.elf, original.record.old) if original else (elf, [])
+    given, record = original or (elf, None)
     if not extents(given):
-        return Base(given, given, [])
+        return Base(given, given, [], record)
     cleared = plan_removal(given).writes
-    return Base(given, altered(elf, len(given.data), [*restored, *cleared]), cleared)
+    restored = record.old if record else []
+    return Base(given, altered(elf, len(given.data), [*restored, *cleared]), cleared, record)
 
 
 def plan_section(base: Base, encoder: Encoder) -> InjectionPlan | Exchange:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker import undo
-from linker.apply import copy_file
 from linker.exchange import is_sframe
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.plan import SPARE_HEADERS
@@ -118,9 +117,3 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Range]:
     ranges += [Range(table.sh_offset, table.sh_offset + table.sh_size, ()) for table in tables]
     ranges += [Range(segment.p_offset, segment.p_offset + segment.p_filesz, ()) for segment in segments]
     return join(ranges)
-
-
-def apply_original(original: Original, elf: ElfFile, out: BinaryIO) -> None:
-    """Writes the whole original to `out`, an empty file."""
-    copy_file(elf, out)
-    original.record.restore(out)

@@ -13,7 +13,7 @@ from linker.base import all_writes, base_of, is_written, plan_section
 from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.lock import locked
 from linker.merge import merge
-from linker.original import apply_original, original_of
+from linker.original import original_of
 from linker.relocatable import Objects, open_objects
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.signed import signatures
@@ -125,7 +125,7 @@ def add_section(
             raise elf.error(ANOTHER)
         summary.warnings += _signed([elf], target.source, force=force)
         summary.plan = plan
-        return target.write(summary, partial(write_all, base.given, writes), partial(_verify, plan, base))
+        return target.write(summary, partial(write_all, elf, writes, record=base.record), partial(_verify, plan, base))
 
 
 def _signed(changed: list[ElfFile], source: Path, *, force: bool) -> list[str]:
@@ -292,7 +292,7 @@ def remove(
         original = original_of(elf)
         if original is not None:
             removal.restored, removal.still_has_one, removal.size = True, bool(extents(original.elf)), len(original.elf.data)
-            result, plan, write = original.elf, unchanged(original.elf), partial(apply_original, original, elf)
+            result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, (), record=original.record)
         elif own_loads(elf) or force:
             result, plan = elf, plan_removal(elf)
             removal.plan, write = plan, partial(write_all, elf, plan.writes)

@@ -80,6 +80,7 @@ SCENARIOS = {
     ),
     "hard links": Scenario([*ADD, "program", "link"], {"program": "program", "link": "program"}, ["program", "link"]),
     "convert": Scenario(["convert", "--no-verify", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
+    "replace": Scenario([*ADD, "--replace", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
     "remove": Scenario(["remove", "--no-verify", "converted"], {"converted": "converted"}, ["converted"]),
     "verified": Scenario(["add-section", "program"], {"program": "program"}, ["program"]),
 }

@@ -274,7 +274,7 @@ import os, signal
 from sframegen import api
 from sframegen.cli import main
 
-def write_all(elf, writes, out):
+def write_all(elf, writes, out, record):
     out.write(b"half")
     out.flush()
     os.write(TOLD, b"x")
