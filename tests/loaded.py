@@ -1,0 +1,169 @@
+"""What may differ between a file and the one with its new section, as loaded; by pyelftools' reading of the headers.
+
+The checks are asserts: tests make them, and corpus/run.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from elftools.elf.elffile import ELFFile
+from elftools.elf.segments import NoteSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import ExitStack
+    from pathlib import Path
+
+FIRST_PAGE = 4096
+MAY_MOVE = re.compile(r"\.(interp|note\..*|gnu\.hash|hash|dynsym|dynstr|gnu\.version(_[rd])?)")
+MOVABLE_TAGS = {4, 5, 6, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE}  # hash, strings, symbols, GNU hash, versions
+KEPT_SEGMENTS = {"PT_DYNAMIC", "PT_TLS", "PT_GNU_EH_FRAME", "PT_GNU_STACK", "PT_GNU_RELRO"}
+CHUNK = 1 << 16
+EHDR_SIZE, PHDR_SIZE = 64, 56
+
+
+class Image:
+    """A file as loaded, by pyelftools' reading of its headers."""
+
+    def __init__(self, file: Path, closing: ExitStack) -> None:
+        self.elf = ELFFile(closing.enter_context(file.open("rb")))
+        self.order = "<" if self.elf.little_endian else ">"
+        self.data = closing.enter_context(mmap.mmap(self.elf.stream.fileno(), 0, access=mmap.ACCESS_READ))
+        self.segments = [segment.header for segment in self.elf.iter_segments()]
+        self.loads = [segment for segment in self.segments if segment.p_type == "PT_LOAD"]
+        self.sections = [section.header for section in self.elf.iter_sections()]
+        self.names = [section.name for section in self.elf.iter_sections()]
+        self.table = self.elf.header.e_phoff, self.elf.header.e_phoff + self.elf.header.e_phnum * PHDR_SIZE
+
+    def of_type(self, *kinds: str) -> list[Any]:
+        return [segment for segment in self.segments if segment.p_type in kinds]
+
+    def at(self, address: int, size: int) -> bytes:
+        """What one PT_LOAD puts there from the file."""
+        [load] = [load for load in self.loads if load.p_vaddr <= address and address + size <= load.p_vaddr + load.p_filesz]
+        start = address - load.p_vaddr + load.p_offset
+        return bytes(self.data[start : start + size])
+
+    def dynamic(self) -> list[tuple[int, int]]:
+        return [
+            pair
+            for segment in self.of_type("PT_DYNAMIC")
+            for pair in struct.iter_unpack(self.order + "QQ", self.data[segment.p_offset : segment.p_offset + segment.p_filesz])
+        ]
+
+    def notes(self) -> set[bytes]:
+        return {self.at(segment.p_vaddr, segment.p_filesz) for segment in self.of_type("PT_NOTE", "PT_GNU_PROPERTY")}
+
+    def build_ids(self) -> dict[str, int]:
+        """Where each ends in the file."""
+        return {
+            note["n_desc"]: note["n_offset"] + note["n_size"]
+            for segment in self.elf.iter_segments("PT_NOTE")
+            if isinstance(segment, NoteSegment)
+            for note in segment.iter_notes()
+            if note["n_type"] == "NT_GNU_BUILD_ID"
+        }
+
+
+def displaced(old: Image, new: Image) -> dict[int, int]:
+    """Numbers of the loaded sections that are elsewhere, and by how much. The others stand as they stood."""
+    moved = {}
+    for number, (before, after) in enumerate(zip(old.sections, new.sections, strict=False)):
+        if before.sh_addr != after.sh_addr:
+            assert MAY_MOVE.fullmatch(old.names[number])
+            moved[number] = after.sh_addr - before.sh_addr
+        fixed = {name: value for name, value in before.items() if name not in {"sh_addr", "sh_offset"}}
+        if old.names[number] != ".shstrtab":
+            assert {name: after[name] for name in fixed} == fixed
+            assert after.sh_offset == before.sh_offset or number in moved
+    assert old.names == new.names[: len(old.names)]
+    return moved
+
+
+def different(old: Image, new: Image, start: int, end: int) -> Iterator[int]:
+    """Offsets at which the two files differ."""
+    for chunk in range(start, end, CHUNK):
+        a, b = (image.data[chunk : min(chunk + CHUNK, end)] for image in (old, new))
+        if a != b:
+            yield from (chunk + index for index, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+
+
+def is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
+    return any(start <= offset < end for start, end in ranges)
+
+
+def check_loaded_bytes(old: Image, new: Image) -> None:
+    """Code and data are where they were; the added segments come behind them."""
+    last = old.loads[-1]
+    assert all(a.p_vaddr + a.p_memsz <= b.p_vaddr for a, b in pairwise(new.loads))
+    for added in new.loads[len(old.loads) :]:
+        assert (added.p_flags, added.p_offset >= len(old.data), added.p_filesz) == (4, True, added.p_memsz)
+        assert added.p_align == max(load.p_align for load in old.loads)
+        assert (added.p_vaddr - added.p_offset) % added.p_align == 0
+        assert added.p_vaddr // added.p_align > (last.p_vaddr + last.p_memsz - 1) // added.p_align
+    moved = displaced(old, new)
+    allowed = [(0, EHDR_SIZE), new.table, *((s.p_offset, s.p_offset + s.p_filesz) for s in old.of_type("PT_DYNAMIC"))]
+    allowed += [(new.sections[n].sh_offset, new.sections[n].sh_offset + new.sections[n].sh_size) for n in moved]
+    left = [(old.sections[n].sh_offset, old.sections[n].sh_offset + old.sections[n].sh_size) for n in moved]
+    kept = [
+        (header.sh_offset, header.sh_offset + header.sh_size)
+        for number, header in enumerate(old.sections)
+        if header.sh_flags & 2 and header.sh_type not in {"SHT_NOBITS", "SHT_DYNAMIC"} and number not in moved
+    ]
+    for before, after in zip(old.loads, new.loads, strict=False):
+        grown = {}
+        if before.p_offset <= new.table[0] < before.p_offset + before.p_filesz == before.p_offset + before.p_memsz:
+            assert after.p_memsz == after.p_filesz >= before.p_filesz
+            grown = {"p_filesz": after.p_filesz, "p_memsz": after.p_memsz}
+        assert dict(after) == dict(before) | grown
+        for offset in different(old, new, before.p_offset, before.p_offset + before.p_filesz):
+            assert is_in(allowed, offset) or (is_in(left, offset) and not new.data[offset]), hex(offset)
+            assert not is_in(kept, offset), hex(offset)
+
+
+def check_displaced_metadata(old: Image, new: Image) -> None:
+    """It is the same elsewhere, and named there."""
+    moved = displaced(old, new)
+    for number in moved:
+        before, after = old.sections[number], new.sections[number]
+        contents = bytearray(old.data[before.sh_offset : before.sh_offset + before.sh_size])
+        if before.sh_type == "SHT_DYNSYM":
+            for at in range(0, len(contents), 24):
+                _, _, _, section, value, _ = struct.unpack_from(old.order + "IBBHQQ", contents, at)
+                if section in moved:
+                    struct.pack_into(old.order + "Q", contents, at + 8, value + moved[section])
+        assert new.at(after.sh_addr, after.sh_size) == contents
+        assert new.data[after.sh_offset : after.sh_offset + after.sh_size] == contents
+    places = {old.sections[number].sh_addr: new.sections[number].sh_addr for number in moved}
+    assert new.dynamic() == [(tag, places.get(value, value) if tag in MOVABLE_TAGS else value) for tag, value in old.dynamic()]
+    for kind in ("PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"):
+        for segment in new.of_type(kind):
+            stored = new.data[segment.p_offset : segment.p_offset + segment.p_filesz]
+            assert stored == new.at(segment.p_vaddr, segment.p_filesz)
+    assert new.notes() == old.notes()
+    assert [new.at(s.p_vaddr, s.p_filesz) for s in new.of_type("PT_INTERP")] == [
+        old.at(s.p_vaddr, s.p_filesz) for s in old.of_type("PT_INTERP")
+    ]
+    assert new.of_type(*KEPT_SEGMENTS) == old.of_type(*KEPT_SEGMENTS)
+
+
+def check_headers(old: Image, new: Image) -> None:
+    """They are where kernels and profilers look."""
+    start, end = new.table
+    assert len(old.of_type("PT_PHDR")) == len(new.of_type("PT_PHDR"))
+    for segment in new.of_type("PT_PHDR"):
+        assert new.loads[0].p_vaddr - new.loads[0].p_offset + start == segment.p_vaddr
+        assert (segment.p_offset, segment.p_filesz, segment.p_memsz) == (start, end - start, end - start)
+        assert new.at(segment.p_vaddr, segment.p_filesz) == new.data[start:end]
+    ids = old.build_ids()
+    assert new.build_ids().keys() == ids.keys()
+    assert all(new.build_ids()[name] <= FIRST_PAGE for name, place in ids.items() if place <= FIRST_PAGE)
+    sframe = new.of_type(0x6474E554)  # type: ignore[arg-type]
+    assert [new.sections[new.names.index(".sframe")][name] for name in ("sh_addr", "sh_offset", "sh_size")] == [
+        sframe[0][name] for name in ("p_vaddr", "p_offset", "p_filesz")
+    ]
