@@ -1,0 +1,101 @@
+"""What a program or library does, as far as it is harmless to look: what ld.so says of it, and a short run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SECONDS = 10
+DF_1_PIE = 0x08000000
+ADDRESS = re.compile(rb"0x[0-9a-f]+")
+# Belt and braces: in namespaces of their own these reach nothing either.
+NOT_RUN = re.compile(
+    r"(?:p|sk|fuser|systemd-)?kill.*|ssh.*|scp|sftp|rsync|u?mount.*|fusermount.*|reboot|shutdown|halt|poweroff|(?:tel)?init|systemctl|"
+    r"loginctl|passwd|ch(?:sh|fn|age)|su|sudo.*|newgrp|gpasswd|login|wall|write|dd|sync|shred|nsenter|unshare|chroot|setpriv"
+)
+# Without network, other processes, or a disk that can be written.
+ALONE = (
+    *("unshare", "--map-root-user", "--net", "--ipc", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child", "--"),
+    *("sh", "-c", 'mount -o remount,bind,ro / && exec env -i "$@"', "sh"),
+)
+ENVIRONMENT = {"PATH": "/usr/bin:/usr/sbin", "HOME": "/nonexistent", "LC_ALL": "C", "TERM": "dumb"}
+CHECKS = ("ld.so --verify", "ldd -r", "preloaded", "--version")
+
+
+class Outcome(NamedTuple):
+    """Of one command; without addresses, which change with every start."""
+
+    status: int  # negative: the signal
+    output: bytes
+
+
+class Nature(NamedTuple):
+    machine: str
+    is_dynamic: bool  # ld.so loads it
+    is_program: bool
+
+
+def nature_of(file: Path) -> Nature:
+    with file.open("rb") as stream:
+        elf = ELFFile(stream)
+        dynamic = next((segment for segment in elf.iter_segments("PT_DYNAMIC") if isinstance(segment, DynamicSegment)), None)
+        flags = 0 if dynamic is None else next((tag.entry.d_val for tag in dynamic.iter_tags("DT_FLAGS_1")), 0)
+        is_program = elf.header.e_type == "ET_EXEC" or bool(flags & DF_1_PIE)
+        return Nature(elf.header.e_machine, dynamic is not None, is_program)
+
+
+def interpreter_of(program: Path) -> str:
+    with program.open("rb") as stream:
+        [segment] = ELFFile(stream).iter_segments("PT_INTERP")
+        return str(segment.get_interp_name())
+
+
+class Behaviour:
+    """`may_run`: programs and libraries are started; where the system gives no namespaces, ld.so looks at them and that is all."""
+
+    def __init__(self) -> None:
+        self.ld_so = interpreter_of(Path(sys.executable))
+        self.machine = nature_of(Path(sys.executable)).machine
+        self.may_run = run([*ALONE, "true"], Path("/")) == Outcome(0, b"")
+
+    def of(self, file: Path, name: str, directory: Path) -> dict[str, Outcome]:
+        """By check, of CHECKS those that suit a file that is known as `name`, an absolute path; run in `directory`."""
+        return {check: run(command, directory) for check, command in self.commands(file, Path(name))}
+
+    def commands(self, file: Path, name: Path) -> Iterator[tuple[str, Sequence[str]]]:
+        nature = nature_of(file)
+        if nature.machine != self.machine:
+            return
+        if nature.is_dynamic:
+            yield "ld.so --verify", [self.ld_so, "--verify", str(file)]
+            tracing = ["LD_TRACE_LOADED_OBJECTS=1", "LD_WARN=1", "LD_BIND_NOW=1"]
+            yield "ldd -r", ["env", "-i", *tracing, self.ld_so, str(file)]
+        if not self.may_run:
+            return
+        alone = [*ALONE, *(f"{name}={value}" for name, value in ENVIRONMENT.items())]
+        if nature.is_dynamic and not nature.is_program:
+            yield "preloaded", [*alone, f"LD_PRELOAD={file}", "/bin/true"]
+        if nature.is_program and name.parent.name == "bin" and not NOT_RUN.fullmatch(name.name):
+            yield "--version", [*alone, str(file), "--version"]
+
+
+def run(command: Sequence[str], directory: Path) -> Outcome:
+    """One that does not end in time has the status of SIGALRM, and no output that could be compared."""
+    with subprocess.Popen(
+        command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return Outcome(-14, b"")
+    return Outcome(process.returncode, ADDRESS.sub(b"0x", output))
