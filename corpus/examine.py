@@ -15,6 +15,7 @@ import shutil
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +24,6 @@ from loaded import Image, check_displaced_metadata, check_headers, check_loaded_
 from oracles.compare import Verdict, compare
 from oracles.rules import OracleError
 
-import sframegen.cli.add_section
-import sframegen.cli.remove  # noqa: F401 - these three once, not in each file's process
 from sframegen.cli import cli
 
 if TYPE_CHECKING:
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
     from peers import Peers
 
 NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b")
+
+
+for module in ("linker.verify", "sframegen.cli.add_section", "sframegen.cli.remove"):  # once, not in the process of each file
+    import_module(module)
 
 
 @dataclass
