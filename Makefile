@@ -1,5 +1,5 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS: what pytest gets.
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS: what pytest gets. CORPUS_RUN_FLAGS: what corpus/run gets.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -10,7 +10,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py')
-LINTED := cfi linker sframegen tests benchmarks corpus/fetch setup.py
+LINTED := cfi linker sframegen tests benchmarks corpus corpus/fetch corpus/run setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -123,6 +123,7 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff check $(LINTED)
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
+	.venv/bin/mypy corpus/run
 
 # What is measured has to be named because some of it is large; BENCH_FLAGS: `benchmarks/run.py --help` tells.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
@@ -145,6 +146,10 @@ peers: ## fetch the tools that sframegen is compared with
 .PHONY: corpus
 corpus: | machine ## fetch the binaries that everything is tried on
 	$(PYTHON) corpus/fetch
+
+.PHONY: corpus-run
+corpus-run: .venv/test-tools peers corpus ## sections for copies of all programs and libraries of this machine; CORPUS_RUN_FLAGS
+	.venv/bin/python -P corpus/run $(CORPUS_RUN_FLAGS)
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache

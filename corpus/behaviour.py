@@ -56,7 +56,7 @@ def nature_of(file: Path) -> Nature:
 def interpreter_of(program: Path) -> str:
     with program.open("rb") as stream:
         [segment] = ELFFile(stream).iter_segments("PT_INTERP")
-        return str(segment.get_interp_name())
+        return bytes(segment.data()).rstrip(b"\0").decode()
 
 
 class Behaviour:
@@ -67,11 +67,11 @@ class Behaviour:
         self.machine = nature_of(Path(sys.executable)).machine
         self.may_run = run([*ALONE, "true"], Path("/")) == Outcome(0, b"")
 
-    def of(self, file: Path, name: str, directory: Path) -> dict[str, Outcome]:
-        """By check, of CHECKS those that suit a file that is known as `name`, an absolute path; run in `directory`."""
-        return {check: run(command, directory) for check, command in self.commands(file, Path(name))}
+    def of(self, file: Path, original: Path, directory: Path) -> dict[str, Outcome]:
+        """By check, of CHECKS those that suit a copy of `original`; run in `directory`."""
+        return {check: run(command, directory) for check, command in self.commands(file, original)}
 
-    def commands(self, file: Path, name: Path) -> Iterator[tuple[str, Sequence[str]]]:
+    def commands(self, file: Path, original: Path) -> Iterator[tuple[str, Sequence[str]]]:
         nature = nature_of(file)
         if nature.machine != self.machine:
             return
@@ -84,7 +84,7 @@ class Behaviour:
         alone = [*ALONE, *(f"{name}={value}" for name, value in ENVIRONMENT.items())]
         if nature.is_dynamic and not nature.is_program:
             yield "preloaded", [*alone, f"LD_PRELOAD={file}", "/bin/true"]
-        if nature.is_program and name.parent.name == "bin" and not NOT_RUN.fullmatch(name.name):
+        if nature.is_program and original.parent.name == "bin" and not NOT_RUN.fullmatch(original.name):
             yield "--version", [*alone, str(file), "--version"]
 
 

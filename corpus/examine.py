@@ -87,6 +87,11 @@ class Examiner:
     def examine(self, file: Path, scratch: Path, *, judge: bool) -> Result:
         """`scratch`: an empty folder. Whoever calls this reckons with the end of the process: LIEF is not Python."""
         result = Result(str(file), file.stat().st_size)
+        self.try_all(result, file, scratch, judge=judge)
+        result.differences = [difference.replace(f"{scratch}/", "") for difference in result.differences]
+        return result
+
+    def try_all(self, result: Result, file: Path, scratch: Path, *, judge: bool) -> None:
         empty, copy = scratch / "empty", scratch / "copy" / file.name
         for directory in (empty, copy.parent):
             directory.mkdir()
@@ -100,7 +105,7 @@ class Examiner:
             result.outcome = "crashed"
             result.differences.append(done.crash)
         elif done.status:
-            self.refused(result, done, copy)
+            refused(result, done, copy)
         else:
             summary = json.loads(done.output)
             for name in ("section_bytes", "code_bytes", "covered_bytes"):
@@ -109,32 +114,16 @@ class Examiner:
         if result.outcome != "added":
             if not filecmp.cmp(file, copy, shallow=False):
                 result.differences.append("nothing was added, but the file is not as it was")
-            return result
+            return
 
-        attempt(result, "loaded bytes", lambda: self.check_image(file, copy))
+        attempt(result, "loaded bytes", lambda: check_image(file, copy))
         if judge:
             attempt(result, "rules", lambda: self.check_rules(result, file, copy))
-        after = self.behaviour.of(copy, str(file), empty)
+        after = self.behaviour.of(copy, file, empty)
         attempt(result, "second add-section", lambda: check_second(copy, scratch / "once"))
         attempt(result, "remove", lambda: check_restored(file, copy))
         shutil.copyfile(file, copy)
-        self.compare_behaviour(result, after, lambda: self.behaviour.of(copy, str(file), empty))
-        return result
-
-    def refused(self, result: Result, done: Done, copy: Path) -> None:
-        start = f"sframegen: {copy}: "
-        lines = done.errors.splitlines()
-        result.outcome = "refused"
-        if done.status == 1 and len(lines) == 1 and lines[0].startswith(start):
-            result.reason = NUMBER.sub("N", lines[0].removeprefix(start))
-        else:
-            result.differences.append(f"refused with exit status {done.status} and not one clear line: {done.errors[:500]}")
-
-    def check_image(self, file: Path, copy: Path) -> None:
-        with ExitStack() as closing:
-            images = Image(file, closing), Image(copy, closing)
-            for check in (check_loaded_bytes, check_displaced_metadata, check_headers):
-                check(*images)
+        compare_behaviour(result, after, lambda: self.behaviour.of(copy, file, empty))
 
     def check_rules(self, result: Result, file: Path, copy: Path) -> None:
         try:
@@ -146,19 +135,30 @@ class Examiner:
         assert report.ok, report.differences[0]
         assert report.bytes[Verdict.EQUAL] == result.covered_bytes, "as many bytes covered as the judges count"
 
-    def compare_behaviour(self, result: Result, after: dict[str, Any], again: Callable[[], dict[str, Any]]) -> None:
-        """`after`: with the section; `again` runs the file as it is without."""
-        before = again()
-        result.statuses = {check: outcome.status for check, outcome in before.items()}
-        different = [check for check in before | after if before.get(check) != after.get(check)]
-        if not different:
-            return
-        once_more = again()
-        for check in different:
-            if before.get(check) != once_more.get(check):
-                result.unsteady.append(check)
-            else:
-                result.differences.append(f"{check}: {before.get(check)}, with the section {after.get(check)}"[:500])
+
+def refused(result: Result, done: Done, copy: Path) -> None:
+    start = f"sframegen: {copy}: "
+    lines = done.errors.splitlines()
+    result.outcome = "refused"
+    if done.status == 1 and len(lines) == 1 and lines[0].startswith(start):
+        result.reason = NUMBER.sub("N", lines[0].removeprefix(start))
+    else:
+        result.differences.append(f"refused with exit status {done.status} and not one clear line: {done.errors[:500]}")
+
+
+def compare_behaviour(result: Result, after: dict[str, Any], again: Callable[[], dict[str, Any]]) -> None:
+    """`after`: with the section; `again` runs the file as it is without."""
+    before = again()
+    result.statuses = {check: outcome.status for check, outcome in before.items()}
+    different = [check for check in before | after if before.get(check) != after.get(check)]
+    if not different:
+        return
+    once_more = again()
+    for check in different:
+        if before.get(check) != once_more.get(check):
+            result.unsteady.append(check)
+        else:
+            result.differences.append(f"{check}: {before.get(check)}, with the section {after.get(check)}"[:500])
 
 
 def attempt(result: Result, what: str, check: Callable[[], None]) -> None:
@@ -166,6 +166,13 @@ def attempt(result: Result, what: str, check: Callable[[], None]) -> None:
         check()
     except Exception as error:  # noqa: BLE001 - of a check that cannot read what was written, too
         result.differences.append(f"{what}: {last_line(error)}")
+
+
+def check_image(file: Path, copy: Path) -> None:
+    with ExitStack() as closing:
+        images = Image(file, closing), Image(copy, closing)
+        for check in (check_loaded_bytes, check_displaced_metadata, check_headers):
+            check(*images)
 
 
 def check_second(copy: Path, once: Path) -> None:
