@@ -110,7 +110,9 @@ class Examiner:
             summary = json.loads(done.output)
             for name in ("section_bytes", "code_bytes", "covered_bytes"):
                 setattr(result, name, summary[name])
-            result.outcome, result.reason = ("added", "") if result.section_bytes else ("nothing to add", summary["note"])
+            result.outcome, result.reason = (
+                ("added", "") if result.section_bytes else ("nothing to add", summary["note"].removeprefix("nothing to add: "))
+            )
         if result.outcome != "added":
             if not filecmp.cmp(file, copy, shallow=False):
                 result.differences.append("nothing was added, but the file is not as it was")

@@ -33,7 +33,9 @@ def markdown(results: Sequence[Result], behaviour: Behaviour) -> str:
     first = {(result.outcome, result.reason): result.file for result in reversed(results)}
     if reasons:
         lines += ["## Without a section", ""]
-        lines += table(("files", "why", "such as"), ((n, f"{a}: {b}", first[a, b]) for (a, b), n in reasons.most_common()))
+        lines += table(
+            ("files", "outcome", "why", "such as"), ((count, *what, first[what]) for what, count in reasons.most_common())
+        )
     lines += ["## Slowest", ""]
     slowest = sorted(results, key=lambda result: -result.seconds)[:SLOWEST]
     lines += table(("seconds", "MB", "file"), ((f"{r.seconds:.2f}", f"{r.size / 1e6:,.1f}", r.file) for r in slowest))
