@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from linker import undo
 from linker.exchange import is_sframe
 from linker.metadata import PT_NULL, read_dynamic
+from linker.payload import image_end
 from linker.plan import symbols_of
 from linker.ranges import Range, gaps, join, overlapping
 from linker.undo import Write
@@ -85,6 +87,9 @@ def plan_removal(elf: ElfFile) -> Removal:
         if is_empty(elf, segments[number], kept, cleared):
             segments[number] = UNUSED_SEGMENT
     phdr = RECORDS[Phdr, elf.byte_order]
+    record = undo.parse(elf.data)
+    if record is not None and record.start >= image_end(elf):  # of no use any more, and it would look like a payload
+        cleared.append(Range(record.start, len(elf.data), ()))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]
     writes += [
         Write(elf.header.e_phoff + number * PHDR_SIZE, phdr.pack(*segment))

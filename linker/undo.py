@@ -112,9 +112,20 @@ def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
 
 def read(data: memoryview) -> Undo | None:
     """The record of a changed file; None where there is none, or where what it covers has changed since."""
+    found = parse(data)
+    if found is None:
+        return None
+    original_size, count, crc, size, _ = TRAILER.unpack_from(data, len(data) - TRAILER.size)
+    new = [data[offset : offset + len(before)] for offset, before in found.old]
+    unsigned = TRAILER.pack(original_size, count, 0, size, MAGIC)
+    return found if checksum([*new, data[original_size : len(data) - TRAILER.size], unsigned]) == crc else None
+
+
+def parse(data: memoryview) -> Undo | None:
+    """What stands at the end of a file as a record, though the file may be another one by now."""
     if len(data) < TRAILER.size:
         return None
-    original_size, count, crc, size, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
+    original_size, count, _, size, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
     start, end = len(data) - size, len(data) - TRAILER.size
     if magic != MAGIC or not original_size <= start <= end or count > MAX_RANGES:
         return None
@@ -128,6 +139,4 @@ def read(data: memoryview) -> Undo | None:
         if pos > end or offset + length > original_size:
             return None
         old.append((offset, bytes(data[pos - length : pos])))
-    new = [data[offset : offset + len(before)] for offset, before in old]
-    unsigned = TRAILER.pack(original_size, count, 0, size, MAGIC)
-    return Undo(original_size, old, start) if checksum([*new, data[original_size:end], unsigned]) == crc else None
+    return Undo(original_size, old, start)

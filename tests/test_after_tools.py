@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, Workshop, apply, judge, outcome
 
+from linker.payload import check_end
 from sframegen import add_section, remove
 from sframegen.elf import PT_GNU_SFRAME, PT_LOAD, open_elf
 
@@ -79,6 +80,7 @@ def test_add_section_the_tool_and_then_remove(tool: Tool, shop: Workshop, tmp_pa
     assert ".sframe" not in {s.name for s in elf.sections}
     assert elf.build_id() == open_elf(shop.original).build_id()
     assert tool.leaves.encode() in file.read_bytes()
+    check_end(elf)  # nothing is left of the record that would look like a payload
     shop.run(file)
 
 
