@@ -321,9 +321,9 @@ class Machine(Cursor):
             self.initial[cie] = self.intern()
             program, end = array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])
             self.run(0, nothing, nothing, program, end, array("I", [cie]), no_rows, no_rows, no_rows, 0)
-            self.initial[cie] = self.final
             if self.fault:
                 return
+            self.initial[cie] = self.final
 
     @cython.cfunc
     @cython.exceptval(-1)
