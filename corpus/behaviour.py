@@ -42,15 +42,17 @@ class Nature(NamedTuple):
     machine: str
     is_dynamic: bool  # ld.so loads it
     is_program: bool
+    library_path: str  # DT_RUNPATH or DT_RPATH: a copy's own $ORIGIN would lead nowhere
 
 
 def nature_of(file: Path) -> Nature:
     with file.open("rb") as stream:
         elf = ELFFile(stream)
-        dynamic = next((segment for segment in elf.iter_segments("PT_DYNAMIC") if isinstance(segment, DynamicSegment)), None)
-        flags = 0 if dynamic is None else next((tag.entry.d_val for tag in dynamic.iter_tags("DT_FLAGS_1")), 0)
-        is_program = elf.header.e_type == "ET_EXEC" or bool(flags & DF_1_PIE)
-        return Nature(elf.header.e_machine, dynamic is not None, is_program)
+        dynamic = [segment for segment in elf.iter_segments("PT_DYNAMIC") if isinstance(segment, DynamicSegment)]
+        tags = [tag for segment in dynamic for tag in segment.iter_tags()]
+        is_pie = any(tag.entry.d_tag == "DT_FLAGS_1" and tag.entry.d_val & DF_1_PIE for tag in tags)
+        paths = [str(path) for tag in tags for path in (getattr(tag, "runpath", ""), getattr(tag, "rpath", "")) if path]
+        return Nature(elf.header.e_machine, bool(dynamic), elf.header.e_type == "ET_EXEC" or is_pie, ":".join(paths))
 
 
 def interpreter_of(program: Path) -> str:
@@ -75,13 +77,16 @@ class Behaviour:
         nature = nature_of(file)
         if nature.machine != self.machine:
             return
+        libraries = "LD_LIBRARY_PATH=" + nature.library_path.replace("${ORIGIN}", "$ORIGIN").replace(
+            "$ORIGIN", str(original.parent)
+        )
         if nature.is_dynamic:
             yield "ld.so --verify", [self.ld_so, "--verify", str(file)]
             tracing = ["LD_TRACE_LOADED_OBJECTS=1", "LD_WARN=1", "LD_BIND_NOW=1"]
-            yield "ldd -r", ["env", "-i", *tracing, self.ld_so, str(file)]
+            yield "ldd -r", ["env", "-i", libraries, *tracing, self.ld_so, str(file)]
         if not self.may_run:
             return
-        alone = [*ALONE, *(f"{name}={value}" for name, value in ENVIRONMENT.items())]
+        alone = [*ALONE, *(f"{name}={value}" for name, value in ENVIRONMENT.items()), libraries]
         if nature.is_dynamic and not nature.is_program:
             yield "preloaded", [*alone, f"LD_PRELOAD={file}", "/bin/true"]
         if nature.is_program and original.parent.name == "bin" and not NOT_RUN.fullmatch(original.name):
