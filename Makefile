@@ -1,5 +1,5 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS: what pytest gets. CORPUS_RUN_FLAGS: what corpus/run gets.
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS: what pytest and corpus/run get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,7 @@ class Behaviour:
     def __init__(self) -> None:
         self.ld_so = interpreter_of(Path(sys.executable))
         self.machine = nature_of(Path(sys.executable)).machine
-        self.may_run = run([*ALONE, "true"], Path("/")) == Outcome(0, b"")
+        self.may_run = shutil.which(ALONE[0]) is not None and run([*ALONE, "true"], Path("/")) == Outcome(0, b"")
 
     def of(self, file: Path, original: Path, directory: Path) -> dict[str, Outcome]:
         """By check, of CHECKS those that suit a copy of `original`; run in `directory`."""
