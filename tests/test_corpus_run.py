@@ -55,7 +55,7 @@ def test_each_file_is_tried_and_told(machine: Path, peers: Peers, tmp_path: Path
         "program": "added",
         "library.so": "added",
     }
-    assert results["payload"]["reason"].startswith("7 bytes follow the ELF image at N: a payload")
+    assert results["payload"]["reason"].startswith("7 bytes follow the ELF image at N: ")
     for name, check in (("program", "--version"), ("library.so", "preloaded")):
         result = results[name]
         assert (result["judged"], result["differences"], result["unsteady"]) == ("equal", [], [])
