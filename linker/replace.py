@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -97,7 +96,7 @@ def new_file(directory: int, name: str) -> BinaryIO:
 @contextmanager
 def temporary_name(directory: int) -> Iterator[str]:
     """A name that no other file there has, and none afterwards."""
-    name = f".sframegen.{secrets.token_hex(8)}"
+    name = f".sframegen.{os.urandom(8).hex()}"
     try:
         yield name
     finally:
