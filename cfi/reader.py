@@ -25,7 +25,7 @@ SUPPORTED_VERSIONS = (1, 3, 4)
 WITHOUT_DATA = set("SBG")  # augmentation letters
 MAX_CODE_ALIGNMENT = 1 << 24  # times a 32-bit advance stays within 64 bits
 ADDRESS_SIZES = (4, 8)
-BATCH_ROWS = 1 << 16  # half a megabyte: what is copied out of it is still in the cache
+BATCH_ROWS = 1 << 19
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 
@@ -94,7 +94,8 @@ def _run(
     runner.start(PROGRAM, registers.fp, registers.sp, base, shapes, states, numbers)
     _check(runner, section)
     first_row = zeros("I", len(cie) + 1)
-    room = max(min(BATCH_ROWS, len(section.data)), 1 + longest)  # an FDE makes at most one row a byte, and one
+    # An FDE makes at most one row a byte, and one; most make one in five bytes.
+    room = max(min(BATCH_ROWS, len(section.data) // 4), 1 + longest)
     row_start, row_rule = zeros("I", room), zeros("I", room)
     done = 0
     while done < len(cie):
