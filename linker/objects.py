@@ -168,7 +168,7 @@ def _addresses(elf: ElfFile) -> list[int]:
 def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
     """Each symbol's address, None for those that are defined elsewhere; written into the table in `data`."""
     code = RECORDS[Sym, elf.byte_order]
-    raw = elf.contents(table)
+    raw = elf.slice(table.header.sh_offset, table.header.sh_size, table.name)
     extended = next((s for s in elf.sections if s.header.sh_type == SHT_SYMTAB_SHNDX and s.header.sh_link == table.number), None)
     wide = elf.contents(extended) if extended else b""
     found: list[int | None] = []

@@ -118,7 +118,8 @@ def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], o
         if piece.group:
             members[piece.group.number] += [number, number + 1]
     for group, numbers in members.items():
-        data = bytes(elf.contents(elf.sections[group])) + struct.pack(f"{mark}{len(numbers)}I", *numbers)
+        at, size = headers[group].sh_offset, headers[group].sh_size
+        data = bytes(elf.slice(at, size, "section group")) + struct.pack(f"{mark}{len(numbers)}I", *numbers)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
     data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + b".sframe\0.rela.sframe\0"
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
+import zlib
 from bisect import bisect_left
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from peers import Compiler
 from cfi.errors import FormatError
 from linker.archive import members, rewritten
 from sframegen import add_section, convert, find, read
-from sframegen.elf import SHT_GNU_SFRAME, open_elf
+from sframegen.elf import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB, ElfFile, open_elf
 from sframegen.optimize import LEVELS
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from cross import Machine
     from peers import Peers
 
-    from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.model import FunctionTable
 
@@ -255,6 +256,22 @@ def test_damaged_objects_are_refused_or_taken(compile_c: Compiler, data: st.Data
     path.write_bytes(raw)
     with suppress(FormatError):
         add_section(path, output=path.with_suffix(".out"))
+
+
+def test_a_compressed_symbol_table_does_no_harm(compile_c: Compiler, tmp_path: Path) -> None:
+    """Nobody compresses one: expanded, it would not be where its entries are written to."""
+    raw = bytearray(compile_c(HALVES["two"], *FLAGS, "-c", name="two.o").read_bytes())
+    elf = ElfFile(memoryview(bytes(raw)))
+    [table] = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
+    expanded = b"".join(struct.pack("<IBBHQQ", 0, 0, 0, 1, value, 0) for value in range(10_000))
+    packed = struct.pack("<IIQQ", 1, 0, len(expanded), 8) + zlib.compress(expanded)
+    shdr = struct.Struct("<IIQQQQIIQQ")
+    header = table.header._replace(sh_flags=SHF_COMPRESSED, sh_offset=len(raw), sh_size=len(packed))
+    shdr.pack_into(raw, elf.header.e_shoff + table.number * shdr.size, *header)
+    path = tmp_path / "two.o"
+    path.write_bytes(raw + packed)
+    with suppress(FormatError):
+        add_section(path)
 
 
 ARCHIVE = b"!<arch>\n"
