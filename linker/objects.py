@@ -29,8 +29,11 @@ from sframegen.elf import (
     SHN_UNDEF,
     SHN_XINDEX,
     SHT_GNU_SFRAME,
+    SHT_GROUP,
     SHT_NOBITS,
+    SHT_RELA,
     SHT_SYMTAB,
+    SHT_SYMTAB_SHNDX,
     SYM_SIZE,
     Ehdr,
     ElfFile,
@@ -45,8 +48,6 @@ if TYPE_CHECKING:
     from sframegen.abi import Abi
     from sframegen.elf import Section
 
-SHT_RELA, SHT_GROUP, SHT_SYMTAB_SHNDX = 4, 17, 18
-SHF_GROUP = 0x200
 RELA_CODE, RELA_SIZE = "QQq", 24
 FIRST_ADDRESS = 1 << 20
 GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them

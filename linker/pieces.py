@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.apply import copy_file
 from linker.merge import select
-from linker.objects import RELA_CODE, RELA_SIZE, SHF_GROUP, SHT_RELA, Placed, Rela, groups
+from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups
 from linker.ranges import align_up
 from sframegen.abi import Relocation
-from sframegen.elf import MARKS, RECORDS, SHF_ALLOC, SHN_LORESERVE, SHT_GNU_SFRAME, Ehdr, Shdr
+from sframegen.elf import (
+    MARKS,
+    RECORDS,
+    SHF_ALLOC,
+    SHF_GROUP,
+    SHF_INFO_LINK,
+    SHN_LORESERVE,
+    SHT_GNU_SFRAME,
+    SHT_RELA,
+    Ehdr,
+    Shdr,
+)
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, FLAGS_AT, HEADER_SIZE
 from sframegen.optimize import encoder_at
 
@@ -28,7 +39,6 @@ if TYPE_CHECKING:
     from sframegen.model import FunctionTable
     from sframegen.optimize import Level
 
-SHF_INFO_LINK = 0x40
 ALIGN = 8
 
 

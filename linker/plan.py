@@ -28,6 +28,7 @@ from sframegen.elf import (
     SHT_GNU_SFRAME,
     SHT_NOBITS,
     SHT_SYMTAB,
+    SHT_SYMTAB_SHNDX,
     SYM_SIZE,
     ElfFile,
     Phdr,
@@ -49,7 +50,6 @@ MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the lar
 MAX_SECTION = 1 << 40
 MAX_SYMBOLS = 1 << 16  # in what moves; real files have a handful
 ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 6, 8
-SHT_SYMTAB_SHNDX = 18
 CHUNK = 1 << 16  # symbols looked at in one go
 NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
 SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}

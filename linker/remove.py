@@ -23,8 +23,12 @@ from sframegen.elf import (
     PT_LOAD,
     RECORDS,
     SHDR_SIZE,
+    SHF_INFO_LINK,
     SHT_DYNSYM,
+    SHT_GROUP,
     SHT_NOBITS,
+    SHT_REL,
+    SHT_RELA,
     SHT_SYMTAB,
     Ehdr,
     Phdr,
@@ -36,8 +40,6 @@ from sframegen.format.records import MAGIC
 if TYPE_CHECKING:
     from sframegen.elf import ElfFile
 
-SHT_RELA, SHT_REL, SHT_GROUP = 4, 9, 17
-SHF_INFO_LINK = 0x40
 UNUSED_SEGMENT = Phdr(PT_NULL, 0, 0, 0, 0, 0, 0, 0)
 UNUSED_SECTION = Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 

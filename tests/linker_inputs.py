@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from linker.apply import write_all, writes_of
-from linker.plan import SHT_SYMTAB_SHNDX, plan_injection
+from linker.plan import plan_injection
 from linker.ranges import align_up
 from sframegen.elf import (
     EM_S390,
@@ -23,13 +23,16 @@ from sframegen.elf import (
     PT_PHDR,
     RECORDS,
     SHDR_SIZE,
+    SHF_INFO_LINK,
     SHN_LORESERVE,
     SHN_XINDEX,
     SHT_DYNSYM,
     SHT_NOTE,
     SHT_PROGBITS,
+    SHT_RELA,
     SHT_STRTAB,
     SHT_SYMTAB,
+    SHT_SYMTAB_SHNDX,
     SYM_SIZE,
     ByteOrder,
     Ehdr,
@@ -45,8 +48,7 @@ if TYPE_CHECKING:
 
     from linker.plan import InjectionPlan
 
-SHT_RELA, SHT_HASH, SHT_DYNAMIC = 4, 5, 6
-SHF_INFO_LINK = 0x40
+SHT_HASH, SHT_DYNAMIC = 5, 6
 
 # Thread-local storage, and a forced unwind that runs a cleanup in each of four frames: 7 + 1 + 2 + 3 + 4 = 17.
 SOURCE = r"""
