@@ -27,7 +27,7 @@ def merge(pieces: list[SframeSection], code: list[tuple[int, int]]) -> tuple[Fun
         if piece.abi.sframe_id != first.abi.sframe_id:
             what = f"piece {number} is for {piece.abi.name}, the first one for {first.abi.name}"
             raise FormatError(what, ".sframe", piece.address - first.address)
-    table = gather(piece.table for piece in pieces)
+    table = gather(piece.table for piece in pieces) if len(pieces) > 1 else first.table
     if not code:  # a file that loads nothing
         return table, 0
     starts = [start for start, _ in code]

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from linker.plan import extended_numbers
 from linker.ranges import align_up
 from sframegen.elf import (
     EHDR_SIZE,
@@ -33,7 +34,6 @@ from sframegen.elf import (
     SHT_NOBITS,
     SHT_RELA,
     SHT_SYMTAB,
-    SHT_SYMTAB_SHNDX,
     SYM_SIZE,
     Ehdr,
     ElfFile,
@@ -170,14 +170,13 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
     """Each symbol's address, None for those that are defined elsewhere; written into the table in `data`."""
     code = RECORDS[Sym, elf.byte_order]
     raw = elf.slice(table.header.sh_offset, table.header.sh_size, table.name)
-    extended = next((s for s in elf.sections if s.header.sh_type == SHT_SYMTAB_SHNDX and s.header.sh_link == table.number), None)
-    wide = elf.contents(extended) if extended else b""
+    extended = extended_numbers(elf, table)
     found: list[int | None] = []
     for number, entry in enumerate(code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
         symbol = Sym(*entry)
         index = symbol.st_shndx
         if index == SHN_XINDEX:
-            index = int.from_bytes(wide[4 * number : 4 * number + 4], elf.byte_order)
+            index = extended(number)
         elif index >= SHN_LORESERVE:
             index = SHN_UNDEF
         if index == SHN_UNDEF or index >= len(addresses):

@@ -109,21 +109,21 @@ class Objects(NamedTuple):
             contents[at] = buffer.getvalue()
         out.writelines(rewritten(members(self.data, self.file), contents, self.file))
 
-    def check(self, prepared: Mapping[int, Prepared], written: Objects | None) -> list[str]:
+    def check(self, prepared: Mapping[int, Prepared], written: ElfFile | Objects) -> list[str]:
         """What is wrong with the file as it was written."""
-        if written is None or len(written.members) != len(self.members):
+        if isinstance(written, ElfFile) or len(written.members) != len(self.members):
             return ["other objects than before"]
         pairs = zip(self.members, written.members.values(), strict=True)
         return [f"{elf.name}: {finding}" for at, elf in pairs if at in prepared for finding in check(prepared[at], elf)]
 
 
-def open_objects(path: str) -> Objects | None:
-    """The objects of a file; None where it is neither an object nor an archive. Raises FormatError or OSError."""
+def open_given(path: str) -> ElfFile | Objects:
+    """A linked ELF file, or what is not linked yet: an object or an archive. Raises FormatError or OSError."""
     data, status = map_file(path)
     if is_archive(data):
         return Objects(path, data, dict(_objects(data, path)))
     elf = ElfFile(data, path, status)
-    return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else None
+    return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else elf
 
 
 def _objects(data: memoryview, file: str) -> Iterator[tuple[int, ElfFile]]:

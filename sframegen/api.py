@@ -14,7 +14,7 @@ from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.lock import locked
 from linker.merge import merge
 from linker.original import original_of
-from linker.relocatable import Objects, open_objects
+from linker.relocatable import Objects, open_given
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.signed import signatures
 from linker.target import Target
@@ -88,10 +88,9 @@ def add_section(
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout, level = _layout(version), _level(optimize)
     with _naming(target.source), locked(target.path):
-        objects = open_objects(str(target.source))
-        if objects is not None:
-            return _add_to_objects(objects, target, layout, level, per_function=per_function, force=force)
-        elf = open_elf(target.source)
+        elf = open_given(str(target.source))
+        if isinstance(elf, Objects):
+            return _add_to_objects(elf, target, layout, level, per_function=per_function, force=force)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
         base = base_of(elf)
@@ -186,9 +185,7 @@ def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Lev
         return summary
 
     def check(written: Path) -> None:
-        findings = objects.check(prepared, open_objects(str(written)))
-        if findings:
-            raise FormatError(f"verification failed, nothing was changed: {findings[0]}")
+        _refuse(objects.check(prepared, open_given(str(written))))
 
     return target.write(summary, partial(objects.write, prepared), check)
 
@@ -208,7 +205,7 @@ def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -
 def _verify(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
     from linker.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
 
-    _refuse(base.elf, verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written))
+    _refuse(verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written))
 
 
 def convert(
@@ -258,7 +255,7 @@ def convert(
                 findings.append(f"another rule at {address:#x}")
             elif lost != sum(left_out.values()):
                 findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
-            _refuse(elf, findings)
+            _refuse(findings)
 
         return target.write(change, partial(write_all, elf, exchange.writes), check)
 
@@ -302,7 +299,7 @@ def remove(
         def check(written: Path) -> None:
             from linker.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
-            _refuse(elf, verify_writes(result, *plan, written))
+            _refuse(verify_writes(result, *plan, written))
 
         return target.write(removal, write, check)
 
@@ -317,10 +314,10 @@ def _naming(file: Path) -> Iterator[None]:
         raise
 
 
-def _refuse(elf: ElfFile, findings: list[str]) -> None:
+def _refuse(findings: list[str]) -> None:
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise elf.error(f"verification failed, nothing was changed: {findings[0]}{more}")
+        raise FormatError(f"verification failed, nothing was changed: {findings[0]}{more}")
 
 
 def _layout(version: int) -> Layout:
