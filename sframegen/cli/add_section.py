@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, by_file, json_list, note, outputs_of
-from sframegen.cli.several import JOBS, each
+from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list
+from sframegen.cli.several import JOBS, changes
 from sframegen.summary import fates_table, total_fates
 
 if TYPE_CHECKING:
@@ -76,39 +76,36 @@ def command(
 
     An object, or each object of an archive, gets sections with relocations, as an assembler makes them.
     """
-    outputs = outputs_of(files, output, output_dir)
+    run = Run()
+    add = partial(
+        api.add_section,
+        debug_file=debug_file or None,
+        version=int(version),
+        optimize=optimize,
+        replace=replace,
+        per_function=per_function,
+        force=force,
+    )
+    changed = changes(
+        run,
+        files,
+        add,
+        output=output,
+        output_dir=output_dir,
+        jobs=jobs,
+        preserve_timestamps=preserve_timestamps,
+        dry_run=dry_run,
+        no_verify=no_verify,
+        quiet=quiet,
+        as_json=as_json,
+    )
     if per_function and not as_json:
         raise click.UsageError("--per-function needs --json")
-    links = {file: [] for file in files} if outputs else by_file(files)
-
-    def add(path: str) -> Summary:
-        if output_dir is not None and not dry_run:
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
-        return api.add_section(
-            path,
-            output=outputs.get(path),
-            verify=not no_verify,
-            dry_run=dry_run,
-            debug_file=Path(debug_file) if debug_file else None,
-            preserve_timestamps=preserve_timestamps,
-            version=int(version),
-            optimize=optimize,
-            replace=replace,
-            per_function=per_function,
-            force=force,
-            hard_links=links[path],
-        )
-
-    run = Run()
-    verify, lines = not (no_verify or dry_run), not (quiet or as_json)
     summaries: list[Summary] = []
-    for path, summary in each(run, tuple(links), add, jobs, verify=verify, lines=lines):
+    for summary in changed:
         summaries.append(summary)
-        if not quiet:
-            for warning in summary.warnings:
-                note(f"{path}: warning: {warning}")
-            if not as_json:
-                _print(summary, verbose=verbose, plan=dry_run)
+        if not (quiet or as_json):
+            _print(summary, verbose=verbose, plan=dry_run)
         _judge(run, summary, strict=strict, min_coverage=min_coverage)
     if verbose and not (quiet or as_json) and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, by_file, json_list, note, outputs_of
-from sframegen.cli.several import JOBS, each
+from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list
+from sframegen.cli.several import JOBS, changes
 
 if TYPE_CHECKING:
     from sframegen.versions import VersionChange
@@ -50,34 +50,26 @@ def command(
     replaced only when the new one is complete and verified. One that has the version already stays as it is, and -o or
     --output-dir gets a copy.
     """
-    outputs = outputs_of(files, output, output_dir)
-    links = {file: [] for file in files} if outputs else by_file(files)
-
-    def convert(path: str) -> VersionChange:
-        if output_dir is not None and not dry_run:
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
-        return api.convert(
-            path,
-            int(version),
-            output=outputs.get(path),
-            verify=not no_verify,
-            dry_run=dry_run,
-            preserve_timestamps=preserve_timestamps,
-            hard_links=links[path],
-        )
-
     run = Run()
-    verify, lines = not (no_verify or dry_run), not (quiet or as_json)
-    changes: list[VersionChange] = []
-    for path, change in each(run, tuple(links), convert, jobs, verify=verify, lines=lines):
-        changes.append(change)
-        if not quiet:
-            for warning in change.warnings:
-                note(f"{path}: warning: {warning}")
-            if not as_json:
-                _print(change, verbose=verbose, plan=dry_run)
+    reports: list[VersionChange] = []
+    for change in changes(
+        run,
+        files,
+        partial(api.convert, version=int(version)),
+        output=output,
+        output_dir=output_dir,
+        jobs=jobs,
+        preserve_timestamps=preserve_timestamps,
+        dry_run=dry_run,
+        no_verify=no_verify,
+        quiet=quiet,
+        as_json=as_json,
+    ):
+        reports.append(change)
+        if not (quiet or as_json):
+            _print(change, verbose=verbose, plan=dry_run)
     if as_json:
-        sys.stdout.writelines(json_list((iter([json.dumps(c.to_json())]) for c in changes), several=len(files) > 1))
+        sys.stdout.writelines(json_list((iter([json.dumps(c.to_json())]) for c in reports), several=len(files) > 1))
     ctx.exit(run.status)
 
 

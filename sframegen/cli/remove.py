@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, Run, by_file, json_list, note, outputs_of
-from sframegen.cli.several import JOBS, each
+from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, Run, json_list
+from sframegen.cli.several import JOBS, changes
 
 if TYPE_CHECKING:
     from sframegen.removal import SectionRemoval
@@ -47,34 +47,26 @@ def command(
     and its headers are taken out of what is there, and the rest stays as it is. A FILE without a section stays as it is, and -o or
     --output-dir gets a copy.
     """
-    outputs = outputs_of(files, output, output_dir)
-    links = {file: [] for file in files} if outputs else by_file(files)
-
-    def remove(path: str) -> SectionRemoval:
-        if output_dir is not None and not dry_run:
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
-        return api.remove(
-            path,
-            output=outputs.get(path),
-            verify=not no_verify,
-            dry_run=dry_run,
-            force=force,
-            preserve_timestamps=preserve_timestamps,
-            hard_links=links[path],
-        )
-
     run = Run()
-    verify, lines = not (no_verify or dry_run), not (quiet or as_json)
     removals: list[SectionRemoval] = []
-    for path, removal in each(run, tuple(links), remove, jobs, verify=verify, lines=lines):
+    for removal in changes(
+        run,
+        files,
+        partial(api.remove, force=force),
+        output=output,
+        output_dir=output_dir,
+        jobs=jobs,
+        preserve_timestamps=preserve_timestamps,
+        dry_run=dry_run,
+        no_verify=no_verify,
+        quiet=quiet,
+        as_json=as_json,
+    ):
         removals.append(removal)
-        if not quiet:
-            for warning in removal.warnings:
-                note(f"{path}: warning: {warning}")
-            if not as_json:
-                click.echo(removal.one_line())
-                if dry_run and removal.plan is not None:
-                    click.echo(str(removal.plan))
+        if not (quiet or as_json):
+            click.echo(removal.one_line())
+            if dry_run and removal.plan is not None:
+                click.echo(str(removal.plan))
     if as_json:
         sys.stdout.writelines(json_list((iter([json.dumps(r.to_json())]) for r in removals), several=len(files) > 1))
     ctx.exit(run.status)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
 from cfi.errors import FormatError
+from sframegen.cli.output import by_file, note, outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +33,55 @@ JOBS = click.option(
     metavar="N",
     help="Work on so many FILEs at a time.",
 )
+
+
+class Report(Protocol):
+    warnings: list[str]
+
+
+R = TypeVar("R", bound=Report)
+
+
+def changes(
+    run: Run,
+    files: tuple[str, ...],
+    change: Callable[..., R],
+    *,
+    output: str | None,
+    output_dir: str | None,
+    jobs: int,
+    preserve_timestamps: bool,
+    dry_run: bool,
+    no_verify: bool,
+    quiet: bool,
+    as_json: bool,
+) -> Iterator[R]:
+    """What `change`, one of the public functions that write a file, reports of each file that it does not refuse.
+
+    Names of one file are one. Warnings are printed before their report is given.
+    """
+    outputs = outputs_of(files, output, output_dir)
+    links = {file: [] for file in files} if outputs else by_file(files)
+
+    def work(path: str) -> R:
+        if output_dir is not None and not dry_run:
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
+        return change(
+            path,
+            output=outputs.get(path),
+            verify=not no_verify,
+            dry_run=dry_run,
+            preserve_timestamps=preserve_timestamps,
+            hard_links=links[path],
+        )
+
+    def warned(path: str, report: R) -> R:
+        for warning in () if quiet else report.warnings:
+            note(f"{path}: warning: {warning}")
+        return report
+
+    verify, lines = not (no_verify or dry_run), not (quiet or as_json)
+    return (warned(path, report) for path, report in each(run, tuple(links), work, jobs, verify=verify, lines=lines))
 
 
 def each(
