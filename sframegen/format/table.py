@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, TypeVar
 
+from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.format import unpack
-from sframegen.format.records import FDE_TYPE_MASK, FRE_TYPE_MASK, PAUTH_KEY_B_BIT, PCTYPE_MASK_BIT, SIGNAL_BIT
+from sframegen.format.records import FDE_TYPE_MASK, PAUTH_KEY_B_BIT, PCTYPE_MASK_BIT, SIGNAL_BIT
 from sframegen.format.words import decode_rule, words_size
 from sframegen.model import FdeType, FunctionTable, Kind, Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from sframegen.format.decode import SframeSection
+
+T = TypeVar("T")
 
 # Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
 # at most 3 (libxul); 64 rows a byte keeps a hostile megabyte below 768 MB of columns.
@@ -22,35 +28,59 @@ ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
 def decode_table(section: SframeSection) -> FunctionTable:
     """All of it. Raises FormatError with the offset in the section."""
-    view, layout, place, fres_end = section.data, section.layout, section.place, section.fres_end
-    index_at, count = section.index_at, section.header.num_fdes
-    big = section.abi.byte_order == "big"
-    fault = array("q", [0, 0])
-    offset = array("q", bytes(8 * count))
-    table = FunctionTable(size=array("I", bytes(4 * count)), first_row=array("I", bytes(4 * (count + 1))))
-    attribute = array("B", bytes(3 * count))
-    block_at = array("Q", bytes(8 * count))
-    unpack.functions(
-        view, index_at, section.fres_at, fres_end, big, offset, table.size, attribute, table.first_row, block_at, layout.fields,
-        fault,
-    )  # fmt: skip
-    _raise(fault, place)
-    if table.first_row[-1] > len(view) * MAX_ROWS_PER_BYTE:
-        raise FormatError(f"{table.first_row[-1]} rows in {len(view)} bytes", place)
-    table.row_start = array("I", bytes(4 * table.first_row[-1]))
-    row_at = array("I", bytes(4 * table.first_row[-1]))
-    unpack.rows(view, fres_end, big, table.size, attribute, table.first_row, block_at, table.row_start, row_at, fault)
-    _raise(fault, place)
+    decoder = Decoder()
+    decoder.add(section)
+    return decoder.table
 
-    if section.relative:
-        first = section.address + index_at
-        origins: range | list[int] = range(first, first + count * layout.index_size, layout.index_size)
-    else:
-        origins = [section.address] * count
-    table.start = array("Q", [(origin + distance) & ADDRESS_MASK for origin, distance in zip(origins, offset, strict=True)])
-    _name_kinds(table, attribute, place, block_at)
-    _name_rules(table, section, row_at)
-    return table
+
+class Decoder:
+    """Decodes sections into one `table`, one behind the other: each kind and each rule is in it once."""
+
+    def __init__(self) -> None:
+        self.table = FunctionTable()
+        self._kinds: dict[Kind, int] = {}
+        self._rules: dict[Rule, int] = {}
+        # What bytes mean depends on the section's header.
+        self._known: dict[tuple[int, int, int, int], tuple[dict[int, int], dict[bytes, int]]] = {}
+
+    def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> None:
+        """`starts`: the functions' addresses, where the section does not say them. After a FormatError `table` is of no use."""
+        view, layout, place, fres_end = section.data, section.layout, section.place, section.fres_end
+        index_at, count = section.index_at, section.header.num_fdes
+        big = section.abi.byte_order == "big"
+        fault = array("q", [0, 0])
+        offset, size, first_row = zeros("q", count), zeros("I", count), zeros("I", count + 1)
+        attribute, block_at = zeros("B", 3 * count), zeros("Q", count)
+        unpack.functions(
+            view, index_at, section.fres_at, fres_end, big, offset, size, attribute, first_row, block_at, layout.fields, fault
+        )
+        _raise(fault, place)
+        if first_row[-1] > len(view) * MAX_ROWS_PER_BYTE:
+            raise FormatError(f"{first_row[-1]} rows in {len(view)} bytes", place)
+        row_start, row_at, row_rule = (zeros("I", first_row[-1]) for _ in range(3))
+        unpack.rows(view, fres_end, big, size, attribute, first_row, block_at, row_start, row_at, fault)
+        _raise(fault, place)
+
+        abi = section.abi
+        kinds, rules = self._known.setdefault((abi.sframe_id, abi.fixed_fp_offset, abi.fixed_ra_offset, layout.version), ({}, {}))
+
+        def new_kind(key: int, function: int) -> int:
+            return _number(self._kinds, kind_of(key >> 16, key >> 8 & 0xFF, key & 0xFF, place, block_at[function] - 2))
+
+        def new_rule(fde_type: int, at: int, _: bytes) -> int:
+            return _number(self._rules, rule_of(section, FdeType(fde_type), at))
+
+        kind = zeros("H", count)
+        unpack.names(bytes(view), attribute, first_row, row_at, kinds, rules, new_kind, new_rule, kind, row_rule)
+        table = self.table
+        rows = len(table.row_start)
+        table.start += array("Q", _starts(section, offset) if starts is None else starts)
+        table.size += size
+        table.kind += kind
+        table.first_row += array("I", [rows + row for row in first_row[1:]]) if rows else first_row[1:]
+        table.row_start += row_start
+        table.row_rule += row_rule
+        table.kinds, table.rules = list(self._kinds), list(self._rules)
 
 
 def kind_of(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:
@@ -77,30 +107,14 @@ def _raise(fault: array[int], place: str) -> None:
         raise FormatError(unpack.FAULTS[fault[0]], place, fault[1])
 
 
-def _name_kinds(table: FunctionTable, attribute: array[int], place: str, block_at: array[int]) -> None:
-    numbers: dict[bytes, int] = {}
-    raw = attribute.tobytes()
-    for function in range(len(table.size)):
-        info, info2, rep_size = raw[3 * function : 3 * function + 3]
-        key = bytes([info & ~FRE_TYPE_MASK, info2, rep_size])
-        number = numbers.get(key)
-        if number is None:
-            number = numbers[key] = len(table.kinds)
-            table.kinds.append(kind_of(info, info2, rep_size, place, block_at[function] - 2))
-        table.kind.append(number)
+def _starts(section: SframeSection, distances: array[int]) -> list[int]:
+    if section.relative:
+        first, step = section.address + section.index_at, section.layout.index_size
+        origins: Iterable[int] = range(first, first + len(distances) * step, step)
+    else:
+        origins = repeat(section.address, len(distances))
+    return [(origin + distance) & ADDRESS_MASK for origin, distance in zip(origins, distances, strict=True)]
 
 
-def _name_rules(table: FunctionTable, section: SframeSection, row_at: array[int]) -> None:
-    view = section.data
-    numbers: dict[tuple[FdeType, bytes], int] = {}
-    rules: dict[Rule, int] = {}
-    for function in range(len(table.size)):
-        fde_type = table.kinds[table.kind[function]].fde_type
-        for row in range(table.first_row[function], table.first_row[function + 1]):
-            at = row_at[row]
-            raw = bytes(view[at : at + 1 + words_size(view[at])])
-            number = numbers.get((fde_type, raw))
-            if number is None:
-                number = numbers[fde_type, raw] = rules.setdefault(rule_of(section, fde_type, at), len(rules))
-            table.row_rule.append(number)
-    table.rules = list(rules)
+def _number(numbers: dict[T, int], value: T) -> int:
+    return numbers.setdefault(value, len(numbers))

@@ -10,6 +10,8 @@ except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cfi.columns import Bytes, Column
 
 COMPILED: bool = cython.compiled
@@ -172,3 +174,53 @@ def rows(
                 fault[0] = 4
                 fault[1] = pos
                 return
+
+
+@cython.locals(
+    attribute="const unsigned char[::1]",
+    first_row="const unsigned int[::1]",
+    row_at="const unsigned int[::1]",
+    kind="unsigned short[::1]",
+    row_rule="unsigned int[::1]",
+)
+def names(
+    data: bytes,
+    attribute: Column,
+    first_row: Column,
+    row_at: Column,
+    kinds: dict[int, int],
+    rules: dict[bytes, int],
+    new_kind: Callable[[int, int], int],
+    new_rule: Callable[[int, int, bytes], int],
+    kind: Column,
+    row_rule: Column,
+) -> None:
+    """Numbers what the functions and the rows say. What `kinds` and `rules` do not know yet, `new_kind` and `new_rule` number.
+
+    `kinds`: by info without the FRE type, info2, rep_size as one number; new_kind(that, function). `rules`: by the FDE type, as a
+    byte, the row's info byte and its data words; new_rule(FDE type, offset of the info byte, the key).
+    """
+    function: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    info: cython.int
+    fde_type: cython.int
+    key: cython.int
+    raw: bytes
+    types = [bytes([number]) for number in range(32)]
+    for function in range(len(kind)):
+        fde_type = attribute[function * 3 + 1] & 0x1F
+        key = (attribute[function * 3] & 0xF0) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
+        number = kinds.get(key)
+        if number is None:
+            number = kinds[key] = new_kind(key, function)
+        kind[function] = number
+        prefix = types[fde_type]
+        for row in range(first_row[function], first_row[function + 1]):
+            at = row_at[row]
+            info = data[at]
+            raw = prefix + data[at : at + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))]
+            number = rules.get(raw)
+            if number is None:
+                number = rules[raw] = new_rule(fde_type, at, raw)
+            row_rule[row] = number
