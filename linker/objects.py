@@ -158,8 +158,8 @@ def _addresses(elf: ElfFile) -> list[int]:
         if header.sh_type != SHT_NOBITS:
             elf.slice(header.sh_offset, header.sh_size, section.name)
         here = align_up(here, min(max(header.sh_addralign, 16), 4096))
-        addresses.append(here)
-        if header.sh_flags & SHF_ALLOC or section.name in CFI_SECTIONS:
+        addresses.append(here if header.sh_flags & SHF_ALLOC else 0)  # CIE pointers of .debug_frame count from its start
+        if header.sh_flags & SHF_ALLOC:
             here += header.sh_size + GAP
         if here >= MAX_SPAN:
             raise elf.error("its sections do not fit into 2 GiB", section.name)
@@ -212,7 +212,7 @@ def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data:
     loads = sorted((addresses[section.number], section.header) for section in code)
     for section in elf.sections:
         header = section.header
-        if header.sh_flags & SHF_ALLOC or section.name in CFI_SECTIONS:
+        if header.sh_flags & SHF_ALLOC:
             header = header._replace(sh_addr=addresses[section.number])
         if section.number == 0:
             header = header._replace(sh_info=len(loads))

@@ -246,6 +246,16 @@ def damaged(path: Path, elf: ElfFile) -> Path:
     return copy
 
 
+def test_debug_frame_serves_too(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    """Its CIE pointers are relocated: they count from the section's start, not from address 0."""
+    made = tmp_path / "made.o"
+    source = "int f(int); int g(int x) { return f(x) + 1; } __attribute__((section(\".odd\"))) int h(int x) { return f(g(x)) + 2; }"
+    shutil.copy(compile_c(source, "-O2", "-g", "-fPIC", "-fno-asynchronous-unwind-tables", "-c", name="made.o"), made)
+    assert add_section(made).coverage == 100
+    subprocess.run([peers.tool("ld"), "-shared", "-o", tmp_path / "linked", made], check=True)
+    assert judge(tmp_path / "linked", {"g", "h"}, peers, tmp_path) == 2
+
+
 @given(st.data())
 def test_damaged_objects_are_refused_or_taken(compile_c: Compiler, data: st.DataObject) -> None:
     raw = bytearray(compile_c(HALVES["two"], *FLAGS, "-c", name="two.o").read_bytes())
