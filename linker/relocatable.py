@@ -45,6 +45,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level) -> Prepared:
     converted = convert(sources.sections, placed.image.executable_ranges(), abi, layout)
     if not len(converted.table):
         return Prepared(elf, placed, sources, converted, converted.table, [])
+    level = level._replace(share=False)  # GNU ld reserves the inputs' sizes, and writes each function's rows apart, over what follows
     table = encoder_of(placed.image, converted.coverage, converted.encoded, level).table
     had = gather(tables_of(placed.image))
     if not len(had):

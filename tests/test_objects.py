@@ -91,6 +91,9 @@ def judge(linked: Path, names: set[str], peers: Peers, directory: Path) -> int:
     text = subprocess.run([peers.tool("readelf"), "--sframe", linked], check=True, capture_output=True, text=True)
     assert not text.stderr
     assert "SORTED" in text.stdout
+    [section] = [one.header for one in open_elf(linked).sections if one.name == ".sframe"]
+    others = [one.header.sh_offset for one in open_elf(linked).sections if one.header.sh_offset > section.sh_offset]
+    assert section.sh_offset + section.sh_size <= min(others), "GNU ld wrote more than it had room for"
     return judged
 
 
@@ -246,10 +249,25 @@ def damaged(path: Path, elf: ElfFile) -> Path:
     return copy
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_functions_with_equal_rows_leave_the_sections_behind_alone(
+    peers: Peers, compile_c: Compiler, tmp_path: Path, level: str
+) -> None:
+    """GNU ld makes room for the objects' sections as they are, and writes the rows of each function apart."""
+    made = tmp_path / "made.o"
+    source = "int f(int);" + "".join(
+        f'__attribute__((section(".text.g{n}"))) int g{n}(int x) {{ return f(x + {n}) * f(x); }}' for n in range(99)
+    )
+    shutil.copy(compile_c(source, "-O2", "-fPIC", "-c", name="made.o"), made)
+    add_section(made, optimize=level)
+    subprocess.run([peers.tool("ld"), "-shared", "-o", tmp_path / "linked", made], check=True)
+    assert judge(tmp_path / "linked", {f"g{n}" for n in range(99)}, peers, tmp_path) == 99
+
+
 def test_debug_frame_serves_too(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
     """Its CIE pointers are relocated: they count from the section's start, not from address 0."""
     made = tmp_path / "made.o"
-    source = "int f(int); int g(int x) { return f(x) + 1; } __attribute__((section(\".odd\"))) int h(int x) { return f(g(x)) + 2; }"
+    source = 'int f(int); int g(int x) { return f(x) + 1; } __attribute__((section(".odd"))) int h(int x) { return f(g(x)) + 2; }'
     shutil.copy(compile_c(source, "-O2", "-g", "-fPIC", "-fno-asynchronous-unwind-tables", "-c", name="made.o"), made)
     assert add_section(made).coverage == 100
     subprocess.run([peers.tool("ld"), "-shared", "-o", tmp_path / "linked", made], check=True)
