@@ -1,0 +1,190 @@
+"""Map files (`-Map`) of GNU ld, gold, lld and mold: where a link put the sections of its inputs."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
+
+from cfi.errors import FormatError
+from sframegen.elf import MAX_ADDRESS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Longer lines are refused: symbols of C++ have some ten thousand characters at most.
+MAX_LINE = 1 << 20
+
+# lld and mold: columns. Names of input sections are indented by 8, symbols by 16; lld names pieces of .eh_frame one by one.
+INDENT, SYMBOL_INDENT = " " * 8, " " * 16
+MADE_BY_LINKER = {"<internal>", "linker stubs", ""}  # "": by a statement of a script
+PIECE_OF_EH_FRAME = ".eh_frame+0x"
+
+# GNU ld and gold: names, indented by 1 where they are of input sections; one of more than 14 characters is on a line of its own.
+PLACE_INDENT = " " * 16
+PLACE = r" 0x([0-9a-f]{1,16}) +0x([0-9a-f]{1,16})"
+GNU_INPUT = re.compile(rf" (\S.*?){PLACE} (.+)")
+GNU_OUTPUT = re.compile(rf"(\S.*?){PLACE}(?: .*)?")
+GNU_ADDRESS = re.compile(r" 0x[0-9a-f]{16}")
+GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a script's, in the place of a file's name
+PATTERN = "("  # a script's, "*(.text)"
+GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
+GNU_BEGIN = re.compile(r"\*default\* +0x[0-9a-f]+ +0x[0-9a-f]+")  # ends the memory regions, whatever the language of the headings
+GOLD_BEGIN, GOLD_FINAL = "Memory map", " ** file header"
+
+
+class Placement(NamedTuple):
+    """An input section in the output."""
+
+    file: str  # as the map has it, "a.o", or of a member of an archive "/usr/lib/libx.a"
+    member: str  # "member.o" of an archive, else ""
+    section: str
+    address: int  # where it starts; without `-r` absolute, with it the offset in its output section
+    size: int
+    output: str  # name of the output section
+    output_number: int  # how many output sections the map has named before: tells those of one name apart
+
+
+class _Map:
+    """Lines without their ends, read one by one; knows which one an error is in."""
+
+    def __init__(self, stream: TextIO, file: str) -> None:
+        self.stream = stream
+        self.file = file
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self.stream.readline(MAX_LINE):
+            self.number += 1
+            if line[-1] != "\n":
+                raise self.error("too long" if len(line) == MAX_LINE else "cut off, or this is no map")
+            yield line[:-1]
+
+    def error(self, message: str, number: int = 0) -> FormatError:
+        return FormatError(message, f"line {number or self.number}", file=self.file)
+
+    def refuse(self, line: str, number: int = 0) -> NoReturn:
+        raise self.error(f"not what a linker writes: {line[:80]!r}", number)
+
+    def placement(self, where: str, section: str, address: int, size: int, output: str, number: int) -> Placement:
+        if address + size > MAX_ADDRESS:
+            raise self.error(f"{size:#x} bytes at {address:#x} do not fit into the address space")
+        return Placement(*split_member(where), section, address, size, output, number)
+
+
+def read_map(path: str | os.PathLike[str]) -> Iterator[Placement]:
+    """Every input section of more than 0 bytes that is in the output, in the map's order, without what linkers made themselves.
+
+    Sections that the link dropped or folded into others are not there, nor is .eh_frame where a linker writes it anew. GNU ld 2.40
+    gives some sections of its own (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens them, and only
+    GNU ld has the path of a thin archive's member. Raises FormatError, which names the line.
+    """
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:  # noqa: PTH123 - `path` may be bytes
+        yield from _read(_Map(stream, os.fsdecode(path)))
+
+
+def split_member(name: str) -> tuple[str, str]:
+    """(archive, member) of "archive(member)", (file, "") of other names. "a(1)" is taken for a member: objects have suffixes."""
+    if not name.endswith(")"):
+        return name, ""
+    depth = 0
+    for at in range(len(name) - 1, 0, -1):
+        depth += (name[at] == ")") - (name[at] == "(")
+        if depth == 0:
+            return name[:at], name[at + 1 : -1]
+    return name, ""
+
+
+# The first line; the others: address, size, name; the base of sizes.
+COLUMNS = (
+    (
+        re.compile(r" +VMA +LMA +Size +Align +Out +In +Symbol"),
+        re.compile(r" *([0-9a-f]{1,16}) +[0-9a-f]{1,16} +([0-9a-f]{1,16}) +[0-9]{1,20} (.*)"),
+        16,
+    ),
+    (
+        re.compile(r" +VMA +Size +Align +Out +In +Symbol"),
+        re.compile(r" *(0|0x[0-9a-f]{1,16}) +([0-9]{1,20}) +[0-9]{1,20} (.*)"),
+        10,
+    ),
+)
+
+
+def _read(lines: _Map) -> Iterator[Placement]:
+    found = iter(lines)
+    first = next(found, "")
+    for header, row, base in COLUMNS:
+        if header.fullmatch(first):
+            yield from _columns(lines, found, row, base)
+            return
+    for line in found:
+        if GNU_BEGIN.fullmatch(line) or line == GOLD_BEGIN:
+            yield from _gnu(lines, found, needs_header=line == GOLD_BEGIN)
+            return
+    raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
+
+
+def _columns(lines: _Map, found: Iterator[str], row: re.Pattern[str], base: int) -> Iterator[Placement]:
+    output, number = "", -1
+    for line in found:
+        fields = row.fullmatch(line)
+        if fields is None:
+            if not line:  # lld's table of cross references follows
+                return
+            lines.refuse(line)
+        address, size, name = fields.groups()
+        if name.startswith(SYMBOL_INDENT):
+            continue
+        if not name.startswith(INDENT):
+            output, number = name, number + 1
+            continue
+        if not name.endswith(")"):  # a script's statement
+            continue
+        where, _, section = name[len(INDENT) : -1].rpartition(":(")
+        length = int(size, base)
+        if length and where not in MADE_BY_LINKER and not section.startswith(PIECE_OF_EH_FRAME):
+            yield lines.placement(where, section, int(address, 16), length, output, number)
+
+
+def _gnu(lines: _Map, found: Iterator[str], *, needs_header: bool) -> Iterator[Placement]:
+    output: str | None = None  # None: an output section that the link did not make
+    number = -1
+    name = ""  # a line that can be one with the next
+    for text in found:
+        line = text
+        if needs_header and line:
+            if line != GOLD_FINAL:
+                raise lines.error("gold's maps of -r links do not name input sections")
+            needs_header = False
+        held, name = name, ""
+        joined = bool(held) and line.startswith(PLACE_INDENT + "0x")
+        if joined:
+            line = held + line[len(PLACE_INDENT) - 1 :]
+        elif _is_cut(held):
+            lines.refuse(held, lines.number - 1)
+        elif line.startswith(PLACE_INDENT):  # a symbol, a statement of a script
+            continue
+        if not line.startswith(" "):
+            fields = GNU_OUTPUT.fullmatch(line)
+            output, number = (fields[1].rstrip(), number + 1) if fields else (None, number)
+        elif line.startswith(GNU_NO_SECTION):
+            continue
+        else:
+            fields = GNU_INPUT.fullmatch(line)
+            if fields is None:
+                place = None if joined else GNU_ADDRESS.search(line)
+                if PATTERN not in (line[: place.start()] if place else held) and (joined or place):
+                    lines.refuse(line)
+            elif output is not None and not GNU_DATA.match(where := fields[4]) and where not in MADE_BY_LINKER:
+                size = int(fields[3], 16)
+                if size:
+                    yield lines.placement(where, fields[1].rstrip(), int(fields[2], 16), size, output, number)
+        if fields is None and not joined:
+            name = line
+    if _is_cut(name):
+        lines.refuse(name)
+
+
+def _is_cut(name: str) -> bool:
+    """Whether it can only be the name of an input section."""
+    return name.startswith(" ") and PATTERN not in name
