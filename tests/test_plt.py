@@ -1,0 +1,304 @@
+"""The rows of PLTs, by three judges: the instructions, the CFI and the SFrame section that GNU ld writes for them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from cross import ARM64, S390X
+from linker_inputs import Writer
+from map_inputs import MAKERS
+from oracles import cfi_text
+from oracles.files import elf_facts
+from oracles.rules import ABIS, by_byte
+
+from cfi.errors import FormatError
+from linker.plt import MAX_SIZE, plt_functions
+from sframegen.abi import AARCH64, AMD64, abi_of
+from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
+from sframegen.model import Kind, Rule, Where
+from sframegen.section import read_sframe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peers import Compiler, Peers
+
+    from sframegen.model import FunctionTable
+
+pytestmark = pytest.mark.once
+
+# free has its address taken and is called: one entry of .plt.got; a thread's variable by descriptor: an entry of its own in .plt.
+SOURCE = """
+#include <stdlib.h>
+#include <stdio.h>
+extern __thread int of_another;
+static __thread int own;
+int use(int argc) {
+    void (*volatile release)(void *) = free;
+    release(malloc(argc));
+    free(malloc(argc));
+    puts("x");
+#ifdef DESCRIPTORS
+    own += of_another;
+#endif
+    return ++own;
+}
+#ifdef MAIN
+int main(int argc, char **argv) { return use(argc); }
+#endif
+"""
+LAZY, NOW, IBT = "-Wl,-z,lazy", "-Wl,-z,now", "-Wl,-z,ibtplt"
+SHARED, PIE, NO_PIE, STATIC_PIE = "-shared", "-pie -DMAIN", "-no-pie -DMAIN", "-static-pie -DMAIN"
+DESCRIPTORS = "-mtls-dialect=gnu2 -DDESCRIPTORS"
+
+
+class Form(NamedTuple):
+    flags: str
+    sizes: dict[str, int]  # section -> bytes of an entry
+    descriptor: bool = False
+
+
+AMD64_FORMS = [
+    *(Form(f"{kind} {bind}", {".plt": 16, ".plt.got": 8}) for kind in (PIE, SHARED) for bind in (LAZY, NOW)),
+    *(Form(f"{kind} {bind} {IBT}", {".plt": 16, ".plt.got": 16, ".plt.sec": 16}) for kind in (PIE, SHARED) for bind in (LAZY, NOW)),
+    *(Form(f"{NO_PIE} {bind}", {".plt": 16}) for bind in (LAZY, NOW)),
+    Form(f"{NO_PIE} {LAZY} {IBT}", {".plt": 16, ".plt.sec": 16}),
+    Form(f"{PIE} {LAZY} -fcf-protection=full", {".plt": 16, ".plt.got": 8}),
+    Form(f"{STATIC_PIE} {LAZY}", {".plt": 16, ".plt.got": 8}),
+    Form(f"{STATIC_PIE} {IBT}", {".plt": 16, ".plt.got": 16, ".plt.sec": 16}),
+    Form(f"{SHARED} {LAZY} {DESCRIPTORS}", {".plt": 16, ".plt.got": 8}, descriptor=True),
+    Form(f"{SHARED} {LAZY} {IBT} {DESCRIPTORS}", {".plt": 16, ".plt.got": 16, ".plt.sec": 16}, descriptor=True),
+]
+S390X_FORMS = [Form(f"{kind} {bind}", {".plt": 32}) for kind in (PIE, SHARED, NO_PIE) for bind in (LAZY, NOW)]
+INSTRUCTION = re.compile(r" *([0-9a-f]+):\t[0-9a-f ]+\t(.+)")
+
+
+class Machine(NamedTuple):
+    objdump: str
+    at_entry: int  # n of CFA = SP + n where a function is entered
+    pushed: int  # by an entry of .plt before it jumps to the first one
+    moves_sp: re.Pattern[str]
+    step: int  # how far
+
+
+MACHINES = {
+    "AMD64": Machine("objdump", 8, 8, re.compile("push "), 8),
+    "s390x": Machine("s390x-linux-gnu-objdump", 160, 0, re.compile(r"\w+\s+%r15\b"), -1),  # -1: would be wrong, and is not there
+}
+
+
+def elf_of(file: Path) -> ElfFile:
+    return ElfFile(memoryview(file.read_bytes()), str(file))
+
+
+def ours(file: Path) -> FunctionTable:
+    elf = elf_of(file)
+    return plt_functions(elf, abi_of(elf))
+
+
+def offsets_from_sp(table: FunctionTable, where: set[int]) -> dict[int, int]:
+    """Address of each byte that has a rule -> n of CFA = SP + n."""
+    found = {}
+    for number, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
+        kind = table.kinds[table.kind[number]]
+        for at in sorted(where & set(range(start, start + size))):
+            offset = (at - start) % kind.rep_size if kind.mask else at - start
+            rule = next(rule for begin, rule in reversed(table.rows(number)) if begin <= offset)
+            assert rule.cfa is not None
+            found[at] = rule.cfa.offset
+    return found
+
+
+def sections(file: Path) -> dict[str, range]:
+    """The PLT's: their addresses."""
+    found = [section for section in elf_of(file).sections if section.name.startswith(".plt")]
+    return {section.name: range(section.header.sh_addr, section.header.sh_addr + section.header.sh_size) for section in found}
+
+
+def by_instructions(machine: Machine, file: Path, form: Form, peers: Peers) -> dict[int, int]:
+    """Address of each instruction of the PLT -> n of CFA = SP + n: what there is at an entry, and what was pushed since."""
+    found = {}
+    for name, places in sections(file).items():
+        command = [peers.tool(machine.objdump), "-d", "-j", name, str(file)]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        above = 0
+        for match in filter(None, map(INSTRUCTION.match, text.splitlines())):
+            address = int(match[1], 16)
+            if (address - places.start) % form.sizes[name] == 0:
+                above = machine.at_entry + (machine.pushed if name == ".plt" and address == places.start else 0)
+            found[address] = above
+            above += machine.step if machine.moves_sp.match(match[2]) else 0
+    return found
+
+
+def by_cfi(file: Path, peers: Peers, where: set[int]) -> dict[int, int]:
+    """The same by GNU ld's .eh_frame, as GNU readelf prints it."""
+    facts = elf_facts(file)
+    cfi = cfi_text.read(peers.tool("readelf"), str(file), ABIS[facts.machine], facts.executable())
+    rules = {at: cfi.rows.values[row].rule for at, row in by_byte(cfi.table).items() if at in where}
+    return {at: int(rule.cfa.removeprefix("sp+")) for at, rule in rules.items() if rule}
+
+
+class Judged(NamedTuple):
+    """What is where, and the addresses of instructions for which the judges, and we, say what the instructions do not do."""
+
+    places: dict[str, range]
+    table: FunctionTable
+    gnu: FunctionTable
+    wrong: set[int]
+    wrong_cfi: set[int]
+    wrong_gnu: set[int]
+
+
+def judge(machine: Machine, file: Path, form: Form, peers: Peers) -> Judged:
+    places = sections(file)
+    assert places.keys() == form.sizes.keys()
+    truth = by_instructions(machine, file, form, peers)
+    where = set(truth)
+    table, gnu = ours(file), read_sframe(elf_of(file)).table
+    said = (offsets_from_sp(table, where), by_cfi(file, peers, where), offsets_from_sp(gnu, where))
+    assert said[0].keys() == said[1].keys() == where
+    return Judged(places, table, gnu, *({at for at, n in rows.items() if n != truth[at]} for rows in said))
+
+
+def functions(table: FunctionTable, places: dict[str, range], *names: str) -> dict[tuple[int, int], object]:
+    """(address, size) -> kind and rows of each in those sections."""
+    whole = zip(table.start, table.size, table.kind, strict=True)
+    return {
+        (start, size): (table.kinds[kind], table.rows(number))
+        for number, (start, size, kind) in enumerate(whole)
+        if any(start in places.get(name, ()) for name in names)
+    }
+
+
+@pytest.mark.parametrize("form", AMD64_FORMS, ids=lambda form: form.flags)
+def test_amd64(form: Form, peers: Peers, compile_c: Compiler) -> None:
+    file = compile_c(SOURCE, "-O1", "-fPIC", "-Wa,--gsframe", *form.flags.split(), peer_binutils=True)
+    found = judge(MACHINES["AMD64"], file, form, peers)
+    assert found.wrong == set()
+    # What GNU ld has wrong is in docs/differences.md.
+    last = found.places[".plt"].stop - 16 if form.descriptor else 0
+    assert found.wrong_cfi == ({last + 10} if form.descriptor and IBT not in form.flags else set())
+    got = found.places.get(".plt.got", range(0))
+    assert found.wrong_gnu - found.wrong_cfi == {at for at in found.wrong_gnu if at in got}
+    assert set(got[:: form.sizes.get(".plt.got", 1)]) <= found.wrong_gnu
+
+    names = (".plt", ".plt.sec")
+    mine, gnu = functions(found.table, found.places, *names), functions(found.gnu, found.places, *names)
+    if form.descriptor:  # GNU ld has it in the function of the entries before it
+        assert mine.pop((last, 16)) == (Kind(), [(0, rule_of(8)), (10, rule_of(16))])
+        (start, size), entries = next(item for item in gnu.items() if item[0][0] + item[0][1] == last + 16)
+        assert mine.pop((start, size - 16)) == entries == gnu.pop((start, size))
+    assert mine == gnu
+    (mine_got, gnu_got) = (functions(table, found.places, ".plt.got") for table in (found.table, found.gnu))
+    entry = Kind(rep_size=form.sizes.get(".plt.got", 0), mask=True)
+    assert gnu_got == {place: (entry, [(0, rule_of(16))]) for place in mine_got}
+    assert mine_got == {place: (entry, [(0, rule_of(8))]) for place in mine_got}
+
+
+def rule_of(above_sp: int) -> Rule:
+    return Rule(Where(AMD64.sp, above_sp), Where(None, -8, deref=True))
+
+
+@pytest.mark.parametrize("form", S390X_FORMS, ids=lambda form: form.flags)
+def test_s390x(form: Form, peers: Peers, tmp_path: Path) -> None:
+    compiler = S390X.compiler(peers, tmp_path)
+    for tool in ("as", "ld"):
+        (tmp_path / tool).symlink_to(peers.tool(f"{S390X.prefix}{tool}"))
+    file = compiler(SOURCE, "-B", f"{tmp_path}/", "-O1", "-fPIC", "-Wa,--gsframe", *form.flags.split())
+    found = judge(MACHINES["s390x"], file, form, peers)
+    assert found.wrong == found.wrong_cfi == found.wrong_gnu == set()
+    assert {(rule.ra, rule.fp) for rule in found.table.rules} == {(None, None)}
+    mine, gnu = functions(found.table, found.places, ".plt"), functions(found.gnu, found.places, ".plt")
+    assert len(mine) == 2
+    assert gnu == (mine if NO_PIE in form.flags else {})  # the others: docs/differences.md
+
+
+@pytest.mark.parametrize("flags", [f"-static {LAZY} -DMAIN", f"-static {IBT} -DMAIN"])
+def test_static_programs_get_none_as_by_gnu_ld(flags: str, compile_c: Compiler) -> None:
+    """Their .plt has entries of the C library's, for functions chosen at start, without CFI."""
+    file = compile_c(SOURCE, "-O1", "-Wa,--gsframe", *flags.split(), peer_binutils=True)
+    places = sections(file)
+    assert functions(read_sframe(elf_of(file)).table, places, *places) == {}
+    assert functions(ours(file), places, *places) == {}
+
+
+@pytest.mark.parametrize(
+    ("linker", "flags", "alike"),
+    [
+        ("GNU", LAZY, True),
+        ("GNU", IBT, True),
+        ("lld", LAZY, True),
+        ("lld", "-fcf-protection=full -Wl,-z,force-ibt", True),
+        ("gold", LAZY, True),
+        ("mold", LAZY, False),
+    ],
+)
+def test_other_linkers(linker: str, flags: str, alike: bool, peers: Peers, compile_c: Compiler) -> None:
+    """Those whose instructions are GNU ld's."""
+    (maker,) = (maker for maker in MAKERS if maker.name == linker)
+    file = compile_c(SOURCE, "-O1", "-fPIC", *maker.flags(peers), *PIE.split(), *flags.split())
+    sizes = {section.name: section.header.sh_entsize or 16 for section in elf_of(file).sections}
+    truth = by_instructions(MACHINES["AMD64"], file, Form("", sizes), peers)
+    assert offsets_from_sp(ours(file), set(truth)) == (truth if alike else {})
+
+
+def test_aarch64_has_none(peers: Peers, tmp_path: Path) -> None:
+    compiler = ARM64.compiler(peers, tmp_path)
+    file = compiler(SOURCE, "-O1", "-fPIC", *SHARED.split())
+    assert ".plt" in sections(file)
+    assert abi_of(elf_of(file)) == AARCH64
+    assert len(ours(file)) == 0
+
+
+FIRST = bytes.fromhex("ff3511111111 ff2522222222 0f1f4000")
+LAZY_ENTRY = bytes.fromhex("ff2511111111 6800000000 e900000000")
+DIRECT = bytes.fromhex("ff2511111111 6690")
+
+
+def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_ALLOC | SHF_EXECINSTR) -> ElfFile:
+    writer = Writer("little", 0)
+    writer.put(name, SHT_PROGBITS, flags, code)
+    writer.headers[name] = writer.headers[name]._replace(sh_addr=address)
+    return ElfFile(memoryview(writer.finish([])))
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "functions"),
+    [
+        (".plt", FIRST + 3 * LAZY_ENTRY, [(0x1000, 16), (0x1010, 48)]),
+        (".plt", FIRST, [(0x1000, 16)]),
+        (".plt", FIRST + LAZY_ENTRY + DIRECT + LAZY_ENTRY, [(0x1000, 16), (0x1010, 16)]),  # nothing is said of what is not known
+        (
+            ".plt",
+            FIRST + bytes(16) + LAZY_ENTRY + bytes(16) + LAZY_ENTRY,
+            [(0x1000, 16), (0x1010, 64)],
+        ),  # entries that nothing uses
+        (".plt", FIRST + bytes(32), [(0x1000, 16)]),
+        (".plt.got", bytes(8), []),
+        (".plt", FIRST + LAZY_ENTRY[:-1], [(0x1000, 16)]),
+        (".plt", LAZY_ENTRY, []),
+        (".plt", 2 * DIRECT, []),
+        (".plt.got", 2 * DIRECT, [(0x1000, 16)]),
+        (".plt.got", FIRST + LAZY_ENTRY, []),
+        (".plt.sec", 2 * DIRECT, []),
+        (".text", FIRST + LAZY_ENTRY, []),
+        (".plt", b"", []),
+    ],
+)
+def test_only_code_that_is_known_has_rows(name: str, code: bytes, functions: list[tuple[int, int]]) -> None:
+    table = plt_functions(file_with(name, code), AMD64)
+    assert list(zip(table.start, table.size, strict=True)) == functions
+
+
+def test_sections_that_are_not_what_they_are_called() -> None:
+    code = FIRST + LAZY_ENTRY
+    assert len(plt_functions(file_with(".plt", code, flags=SHF_ALLOC), AMD64)) == 0
+    assert len(plt_functions(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64)) == 2
+    with pytest.raises(FormatError, match=r"\.plt: 0x4000001 bytes at address 0x1000: no PLT"):
+        plt_functions(file_with(".plt", bytes(MAX_SIZE + 1)), AMD64)
+    with pytest.raises(FormatError, match=r"\.plt: 0x20 bytes at address 0xfffffffffffffff0: no PLT"):
+        plt_functions(file_with(".plt", code, address=(1 << 64) - 16), AMD64)
