@@ -1,43 +1,86 @@
-"""Many tables of functions -> one."""
+"""Many SFrame sections -> one table of functions. What wins where they disagree: docs/objects.md."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from itertools import groupby, islice, pairwise
+from operator import lt
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.format.records import F_FRAME_POINTER
+from sframegen.format.table import Decoder
 from sframegen.model import FunctionTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from sframegen.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.model import Kind, Rule
 
+DEAD = (1 << 64) - 1  # the address of a function whose code was dropped; no function is there
 
-def merge(pieces: list[SframeSection], code: list[tuple[int, int]]) -> tuple[FunctionTable, int]:
-    """(what the sections say together, functions that are left out because no code is there). `code`: ranges, ascending.
 
-    Sections of different versions are merged, those of different ABIs are not: FormatError. Linkers leave functions of which they
-    dropped the code, at address 0 or elsewhere outside of it.
-    """
-    first = pieces[0]
-    for number, piece in enumerate(pieces):
-        if piece.abi.sframe_id != first.abi.sframe_id:
-            what = f"piece {number} is for {piece.abi.name}, the first one for {first.abi.name}"
-            raise FormatError(what, ".sframe", piece.address - first.address)
-    table = gather(piece.table for piece in pieces) if len(pieces) > 1 else first.table
-    if not code:  # a file that loads nothing
-        return table, 0
-    starts = [start for start, _ in code]
-    alive = []
-    for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
-        place = bisect_right(starts, start) - 1
-        if place >= 0 and size and start + size <= code[place][1]:
-            alive.append(function)
-    dead = len(table) - len(alive)
-    return (select(table, alive) if dead else table), dead
+class Merger:
+    """Takes SFrame sections of one ABI, of whatever versions, one after the other; none is kept."""
+
+    def __init__(self) -> None:
+        self.abi: Abi | None = None
+        self.sections = 0
+        self.flags = F_FRAME_POINTER  # those of the header that hold for all sections
+        self.versions: set[int] = set()
+        self.fixed_offsets: set[tuple[int, int]] = set()  # from the CFA: of FP, of RA
+        self._decoder = Decoder()
+
+    def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> Sequence[int]:
+        """Returns the sizes of its functions. `starts`: their addresses, DEAD for those without code; None: it says them itself.
+
+        Raises FormatError.
+        """
+        if self.abi and section.abi.sframe_id != self.abi.sframe_id:
+            raise FormatError(f"SFrame section for {section.abi.name}, others are for {self.abi.name}", section.place, 4)
+        self.abi = self.abi or section.abi
+        self.sections += 1
+        self.flags &= section.header.flags
+        self.versions.add(section.header.version)
+        self.fixed_offsets.add((section.abi.fixed_fp_offset, section.abi.fixed_ra_offset))
+        return self._decoder.add(section, starts)
+
+    def merged(self, code: Sequence[tuple[int, int]]) -> tuple[FunctionTable, int]:
+        """(all functions by address, number of those left out because no code is there). `code`: ranges, ascending.
+
+        Linkers leave functions of which they dropped the code, at address 0 or elsewhere outside of it.
+        """
+        table = self._decoder.table
+        functions: Sequence[int] = range(len(table))
+        if code:  # else a file that loads nothing
+            starts = [start for start, _ in code]
+            functions = [
+                function
+                for function, (start, size) in enumerate(zip(table.start, table.size, strict=True))
+                if size and (place := bisect_right(starts, start) - 1) >= 0 and start + size <= code[place][1]
+            ]
+        dead = len(table) - len(functions)
+        if dead == 0 and all(map(lt, table.start, islice(table.start, 1, None))):
+            return table, 0
+        functions = sorted(functions, key=table.start.__getitem__)
+        if any(table.start[one] == table.start[other] for one, other in pairwise(functions)):
+            functions = _distinct(table, functions)
+        return select(table, functions), dead
+
+
+def _distinct(table: FunctionTable, functions: Sequence[int]) -> list[int]:
+    """Each once. Of several at one address a search finds the last: the longest, in whatever order they came."""
+    found: list[int] = []
+    for _, group in groupby(functions, table.start.__getitem__):
+        same = list(group)
+        if len(same) > 1:
+            said = {(table.size[one], repr((table.kinds[table.kind[one]], table.rows(one)))): one for one in same}
+            same = [said[key] for key in sorted(said)]
+        found += same
+    return found
 
 
 def select(table: FunctionTable, functions: Iterable[int]) -> FunctionTable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.plan import extended_numbers
@@ -34,6 +35,7 @@ from sframegen.elf import (
     SHT_NOBITS,
     SHT_RELA,
     SHT_SYMTAB,
+    STT_SECTION,
     SYM_SIZE,
     Ehdr,
     ElfFile,
@@ -84,8 +86,29 @@ class Placed:
         return self.sections[bisect_right(self.sections, address, key=lambda one: one[0]) - 1][2]
 
     def anchor_of(self, address: int) -> Anchor:
-        """The last anchor at or before the address of a function: its FDE's."""
-        return self.anchors[bisect_right(self.anchors, address, key=lambda one: one.address) - 1]
+        """The last anchor at or before the address of a function: its FDE's; where it has none, a symbol's of its section."""
+        number = self.section_at(address)
+        last = bisect_right(self.anchors, address, key=lambda one: one.address) - 1
+        if last >= 0 and self.section_at(self.anchors[last].address) == number:
+            return self.anchors[last]
+        if number not in self._symbols:
+            raise self.image.error(
+                "no symbol is in it, so that no relocation can name its functions", self.image.sections[number].name
+            )
+        return self._symbols[number]
+
+    @cached_property
+    def _symbols(self) -> dict[int, Anchor]:
+        """For each section of code a symbol that is in it, the section's own if it has one."""
+        found: dict[int, Anchor] = {}
+        table = self.symbol_table
+        raw = self.image.contents(table) if table else memoryview(b"")
+        for symbol, entry in enumerate(RECORDS[Sym, self.image.byte_order].iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
+            _, info, _, index, value, _ = entry
+            number = self.section_at(value) if _holds(self.sections, value) else SHN_UNDEF
+            if number != SHN_UNDEF and index in (number, SHN_XINDEX) and (number not in found or info & 15 == STT_SECTION):
+                found[number] = Anchor(value, symbol, 0)
+        return found
 
 
 def place(elf: ElfFile, abi: Abi) -> Placed:
@@ -96,7 +119,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     addresses = _addresses(elf)
     data = bytearray(elf.data)
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
-    code = [section for section in elf.sections if _is_code(section)]
+    code = [section for section in elf.sections if is_code(section)]
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, Anchor] = {}
     for section in elf.sections:
@@ -138,7 +161,7 @@ def _is_relocated(section: Section) -> bool:
     return plain and section.name in CFI_SECTIONS
 
 
-def _is_code(section: Section) -> bool:
+def is_code(section: Section) -> bool:
     header = section.header
     flags = SHF_ALLOC | SHF_EXECINSTR
     return header.sh_flags & flags == flags and header.sh_type != SHT_NOBITS and header.sh_size > 0
@@ -150,15 +173,15 @@ def _holds(placed: list[tuple[int, int, int]], address: int) -> bool:
 
 
 def _addresses(elf: ElfFile) -> list[int]:
-    """The address of each section."""
-    addresses = []
+    """The address of each section. SFrame sections come last, so that others do not move when these are exchanged."""
+    addresses = [0] * len(elf.sections)
     here = FIRST_ADDRESS
-    for section in elf.sections:
+    for section in sorted(elf.sections, key=lambda section: section.header.sh_type == SHT_GNU_SFRAME):
         header = section.header
         if header.sh_type != SHT_NOBITS:
             elf.slice(header.sh_offset, header.sh_size, section.name)
         here = align_up(here, min(max(header.sh_addralign, 16), 4096))
-        addresses.append(here if header.sh_flags & SHF_ALLOC else 0)  # CIE pointers of .debug_frame count from its start
+        addresses[section.number] = here if header.sh_flags & SHF_ALLOC else 0  # CIE pointers of .debug_frame count from its start
         if header.sh_flags & SHF_ALLOC:
             here += header.sh_size + GAP
         if here >= MAX_SPAN:

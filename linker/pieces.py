@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.apply import copy_file
+from linker.inputs import sframe_sections
 from linker.merge import select
 from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups
 from linker.ranges import align_up
@@ -27,19 +28,18 @@ from sframegen.elf import (
     Ehdr,
     Shdr,
 )
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, FLAGS_AT, HEADER_SIZE
-from sframegen.optimize import encoder_at
+from sframegen.format.encode import Encoder
+from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sframegen.elf import ElfFile, Section
-    from sframegen.format.encode import Encoder
     from sframegen.format.words import EncodedRules
     from sframegen.model import FunctionTable
-    from sframegen.optimize import Level
 
 ALIGN = 8
+NO_SECTION = Shdr(*[0] * len(Shdr._fields))
 
 
 class Piece(NamedTuple):
@@ -50,8 +50,12 @@ class Piece(NamedTuple):
     relocations: list[Rela]
 
 
-def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules, level: Level) -> list[Piece]:
-    """`table`: functions at the addresses that `placed` gave them."""
+def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules, flags: int = 0) -> list[Piece]:
+    """`table`: functions at the addresses that `placed` gave them. `flags`: of the header, besides those that every piece has.
+
+    No two functions share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each function
+    apart, over what follows.
+    """
     group_of = groups(elf)
     functions: dict[int, list[int]] = defaultdict(list)
     for function, start in enumerate(table.start):
@@ -59,15 +63,15 @@ def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: Encod
         functions[group.number if group else 0].append(function)
     made = []
     for number, chosen in functions.items():
-        encoder = encoder_at(select(table, chosen), encoded, level)
+        encoder = Encoder(select(table, chosen), encoded.abi, encoded.layout, encoded=encoded)
+        encoder.flags = F_FDE_FUNC_START_PCREL | flags  # only a linker knows whether they ascend
         made.append(Piece(elf.sections[number] if number else None, _section(encoder), _relocations(encoder, placed)))
     return made
 
 
 def _section(encoder: Encoder) -> bytearray:
-    """Function starts are left to the relocations; only a linker knows whether they ascend."""
+    """Function starts are left to the relocations."""
     section = encoder.encode(0)
-    section[FLAGS_AT] = F_FDE_FUNC_START_PCREL
     layout = encoder.layout
     for at in range(HEADER_SIZE, HEADER_SIZE + len(encoder.table) * layout.index_size, layout.index_size):
         section[at : at + layout.start_width] = bytes(layout.start_width)
@@ -87,11 +91,28 @@ def _relocations(encoder: Encoder, placed: Placed) -> list[Rela]:
     return found
 
 
+def old_sections(elf: ElfFile) -> Iterator[tuple[int, int, int]]:
+    """(its section group's number or 0, its number, that of its relocations) of each SFrame section."""
+    group_of = groups(elf)
+    relocations = {section.header.sh_info: section.number for section in elf.sections if section.header.sh_type == SHT_RELA}
+    for section in sframe_sections(elf):
+        group = group_of.get(section.number)
+        if section.number in relocations:
+            yield (group.number if group else 0), section.number, relocations[section.number]
+
+
 def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], out: BinaryIO) -> None:
-    """The whole object to `out`, an empty file: the original, then what is new or has grown, then the section headers."""
+    """The whole object to `out`, an empty file: the original, then what is new or has grown, then the section headers.
+
+    SFrame sections that the object has are taken out: what is new has their numbers, as far as they go.
+    """
     mark = MARKS[elf.byte_order]
     names = elf.sections[elf.shstrndx]
     headers = [section.header for section in elf.sections]
+    free: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by the section group: numbers of sections and their relocations
+    for group, number, relocations in old_sections(elf):
+        free[group].append((number, relocations))
+        headers[number] = headers[relocations] = NO_SECTION
     sframe_name = names.header.sh_size
     rela_name = sframe_name + len(".sframe\0")
     members: dict[int, list[int]] = defaultdict(list)
@@ -109,24 +130,20 @@ def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], o
     for piece in pieces:
         in_group = SHF_GROUP if piece.group else 0
         raw = b"".join(struct.pack(mark + RELA_CODE, r.offset, r.symbol << 32 | r.type, r.addend) for r in piece.relocations)
-        number = len(headers)
-        headers += [
-            Shdr(sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0),
-            Shdr(
-                rela_name,
-                SHT_RELA,
-                SHF_INFO_LINK | in_group,
-                0,
-                append(raw),
-                len(raw),
-                symbol_table.number,
-                number,
-                ALIGN,
-                RELA_SIZE,
-            ),
-        ]
-        if piece.group:
-            members[piece.group.number] += [number, number + 1]
+        group = piece.group.number if piece.group else 0
+        if free[group]:
+            number, relocations = free[group].pop(0)
+        else:
+            number, relocations = len(headers), len(headers) + 1
+            headers += [NO_SECTION, NO_SECTION]
+            if group:
+                members[group] += [number, relocations]
+        headers[number] = Shdr(
+            sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
+        )
+        headers[relocations] = Shdr(
+            rela_name, SHT_RELA, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
+        )
     for group, numbers in members.items():
         at, size = headers[group].sh_offset, headers[group].sh_size
         data = bytes(elf.slice(at, size, "section group")) + struct.pack(f"{mark}{len(numbers)}I", *numbers)

@@ -9,7 +9,7 @@ from linker.apply import copy_file
 from linker.archive import is_archive, members, rewritten
 from linker.merge import gather
 from linker.objects import Placed, place
-from linker.pieces import Piece, pieces_of, write_object
+from linker.pieces import Piece, old_sections, pieces_of, write_object
 from sframegen.abi import abi_of
 from sframegen.agreement import difference
 from sframegen.conversion import Converted, convert
@@ -26,15 +26,21 @@ if TYPE_CHECKING:
     from sframegen.optimize import Level
 
 
-class Prepared(NamedTuple):
-    """An object and the sections that it is to get; `table`: what they say, at the addresses of `placed`."""
+class Filled(NamedTuple):
+    """An object and the SFrame sections that it is to have, none: it stays as it is. `table`: what they say, as `placed`."""
 
     elf: ElfFile
     placed: Placed
-    sources: Sources
-    converted: Converted
     table: FunctionTable
     pieces: list[Piece]
+
+
+class Prepared(NamedTuple):
+    """An object to be filled with what its own call frame information says."""
+
+    filled: Filled
+    sources: Sources
+    converted: Converted
 
 
 def prepare(elf: ElfFile, layout: Layout, level: Level) -> Prepared:
@@ -44,38 +50,40 @@ def prepare(elf: ElfFile, layout: Layout, level: Level) -> Prepared:
     sources = find_sources(placed.image)
     converted = convert(sources.sections, placed.image.executable_ranges(), abi, layout)
     if not len(converted.table):
-        return Prepared(elf, placed, sources, converted, converted.table, [])
-    level = level._replace(share=False)  # GNU ld reserves the inputs' sizes, and writes each function's rows apart, over what follows
+        return Prepared(Filled(elf, placed, converted.table, []), sources, converted)
+    level = level._replace(share=False)
     table = encoder_of(placed.image, converted.coverage, converted.encoded, level).table
     had = gather(tables_of(placed.image))
     if not len(had):
-        return Prepared(elf, placed, sources, converted, table, pieces_of(elf, placed, table, converted.encoded, level))
+        return Prepared(Filled(elf, placed, table, pieces_of(elf, placed, table, converted.encoded)), sources, converted)
     if difference(had, table) != (None, 0):
         raise elf.error("already has an SFrame section, which says something else; objcopy -R .sframe -R .rela.sframe removes it")
-    return Prepared(elf, placed, sources, converted, table, [])
+    return Prepared(Filled(elf, placed, table, []), sources, converted)
 
 
-def write(prepared: Prepared, out: BinaryIO) -> None:
+def write_object_of(filled: Filled, out: BinaryIO) -> None:
     """The object with its new sections, to an empty file."""
-    if prepared.pieces and prepared.placed.symbol_table:
-        write_object(prepared.elf, prepared.placed.symbol_table, prepared.pieces, out)
+    if filled.pieces and filled.placed.symbol_table:
+        write_object(filled.elf, filled.placed.symbol_table, filled.pieces, out)
     else:
-        copy_file(prepared.elf, out)
+        copy_file(filled.elf, out)
 
 
-def check(prepared: Prepared, written: ElfFile) -> list[str]:
+def check_object(filled: Filled, written: ElfFile) -> list[str]:
     """What is wrong with a written object: its sections are those of before, and the new ones say what they were made to say."""
     findings = []
-    changed = {piece.group.number for piece in prepared.pieces if piece.group} | {prepared.elf.shstrndx, 0}
-    for before, after in zip(prepared.elf.sections, written.sections, strict=False):
+    elf = filled.elf
+    changed = {piece.group.number for piece in filled.pieces if piece.group} | {elf.shstrndx, 0}
+    changed.update(number for _, *numbers in old_sections(elf) for number in numbers)
+    for before, after in zip(elf.sections, written.sections, strict=False):
         same = before.header == after.header and before.name == after.name
         if before.number not in changed and not same:
             findings.append(f"section {before.number} {before.name} has changed")
-    if written.data[64 : len(prepared.elf.data)] != prepared.elf.data[64:]:
+    if written.data[64 : len(elf.data)] != elf.data[64:]:
         findings.append("bytes of the original have changed")
-    placed = place(written, prepared.converted.encoded.abi)
-    moved = [one for one in zip(prepared.placed.sections, placed.sections, strict=True) if one[0] != one[1]]
-    address, lost = difference(prepared.table, gather(tables_of(placed.image)))
+    placed = place(written, abi_of(elf))
+    moved = [one for one in zip(filled.placed.sections, placed.sections, strict=True) if one[0] != one[1]]
+    address, lost = difference(filled.table, gather(tables_of(placed.image)))
     if moved or address is not None or lost:
         findings.append("the new sections say something else than they should")
     return findings
@@ -101,12 +109,12 @@ class Objects(NamedTuple):
     def write(self, prepared: Mapping[int, Prepared], out: BinaryIO) -> None:
         """The file with its objects as they were prepared, to an empty file."""
         if not is_archive(self.data):
-            write(prepared[0], out)
+            write_object_of(prepared[0].filled, out)
             return
         contents = {}
         for at, one in prepared.items():
             buffer = io.BytesIO()
-            write(one, buffer)
+            write_object_of(one.filled, buffer)
             contents[at] = buffer.getvalue()
         out.writelines(rewritten(members(self.data, self.file), contents, self.file))
 
@@ -115,21 +123,24 @@ class Objects(NamedTuple):
         if isinstance(written, ElfFile) or len(written.members) != len(self.members):
             return ["other objects than before"]
         pairs = zip(self.members, written.members.values(), strict=True)
-        return [f"{elf.name}: {finding}" for at, elf in pairs if at in prepared for finding in check(prepared[at], elf)]
+        return [
+            f"{elf.name}: {finding}" for at, elf in pairs if at in prepared for finding in check_object(prepared[at].filled, elf)
+        ]
 
 
 def open_given(path: str) -> ElfFile | Objects:
     """A linked ELF file, or what is not linked yet: an object or an archive. Raises FormatError or OSError."""
     data, status = map_file(path)
     if is_archive(data):
-        return Objects(path, data, dict(_objects(data, path)))
+        return Objects(path, data, {at: elf for at, _, elf in objects_in(data, path)})
     elf = ElfFile(data, path, status)
     return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else elf
 
 
-def _objects(data: memoryview, file: str) -> Iterator[tuple[int, ElfFile]]:
+def objects_in(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]]:
+    """(offset of its header, its name, itself) of each object of an archive."""
     for member in members(data, file):
         if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
             elf = ElfFile(member.contents, f"{file}({member.name})")
             if elf.header.e_type == ET_REL:
-                yield member.at, elf
+                yield member.at, member.name, elf

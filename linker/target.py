@@ -29,8 +29,8 @@ class Target(NamedTuple):
     path: Path
     verify: bool
     dry_run: bool
-    preserve_timestamps: bool
-    hard_links: Sequence[Path]  # other names of the file, which follow it
+    preserve_timestamps: bool = False
+    hard_links: Sequence[Path] = ()  # other names of the file, which follow it
 
     @classmethod
     def of(

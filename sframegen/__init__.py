@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sframegen.api import FormatError as FormatError
+    from sframegen.api import Merged as Merged
     from sframegen.api import SectionRemoval as SectionRemoval
     from sframegen.api import Summary as Summary
     from sframegen.api import VersionChange as VersionChange
     from sframegen.api import add_section as add_section
     from sframegen.api import convert as convert
     from sframegen.api import find as find
+    from sframegen.api import merge as merge
     from sframegen.api import read as read
     from sframegen.api import remove as remove
 

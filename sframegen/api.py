@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
@@ -12,20 +13,23 @@ from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
 from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.lock import locked
-from linker.merge import merge
+from linker.merge import Merger
+from linker.merging import fill, in_linked, merge_objects
 from linker.original import original_of
-from linker.relocatable import Objects, open_given
+from linker.partial_link import link
+from linker.relocatable import Objects, check_object, open_given, write_object_of
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.signed import signatures
 from linker.target import Target
 from sframegen import conversion
 from sframegen.abi import abi_of
 from sframegen.agreement import agree, difference
-from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, open_elf
+from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, ET_REL, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.records import F_FDE_SORTED
 from sframegen.lower import lower
+from sframegen.merged import Merged
 from sframegen.names import FunctionNames
 from sframegen.optimize import LEVELS, MAX_GAP, Level, encoder_of
 from sframegen.removal import SectionRemoval
@@ -49,7 +53,10 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import Layout
     from sframegen.model import FunctionTable
 
-__all__ = ["FormatError", "SectionRemoval", "Summary", "VersionChange", "add_section", "convert", "find", "read", "remove"]
+__all__ = [
+    "FormatError", "Merged", "SectionRemoval", "Summary", "VersionChange",
+    "add_section", "convert", "find", "merge", "read", "remove",
+]  # fmt: skip
 
 ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
 UNLINKED = {ET_CORE: "a core file"}
@@ -173,14 +180,16 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
 
 def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool, force: bool) -> Summary:
     prepared = objects.prepare(layout, level)
-    parts = []
-    for one in prepared.values():
-        part = _summary(one.elf.name, one.placed.image, one.sources, one.converted, per_function=per_function)
-        part.section_bytes = sum(len(piece.section) for piece in one.pieces)
-        part.rows = len(one.table.row_start)
+    parts, changed = [], []
+    for filled, sources, converted in prepared.values():
+        part = _summary(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
+        part.section_bytes = sum(len(piece.section) for piece in filled.pieces)
+        part.rows = len(filled.table.row_start)
         parts.append(part)
+        if filled.pieces:
+            changed.append(filled.elf)
     summary = total(str(target.source), parts)
-    summary.warnings += _signed([one.elf for one in prepared.values() if one.pieces], target.source, force=force)
+    summary.warnings += _signed(changed, target.source, force=force)
     if not summary.section_bytes and target.path == target.source:
         return summary
 
@@ -231,7 +240,10 @@ def convert(
         elf = open_elf(target.source)
         pieces = read_pieces(elf)
         abi = pieces[0].abi
-        merged, dead = merge(pieces, elf.executable_ranges())
+        merger = Merger()
+        for piece in pieces:
+            merger.add(piece)
+        merged, dead = merger.merged(elf.executable_ranges())
         change = VersionChange(str(target.source), min(piece.header.version for piece in pieces), layout.version)
         change.pieces, change.dead = len(pieces), dead
         is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
@@ -242,7 +254,9 @@ def convert(
         table, left_out = lower(merged, abi, layout)
         if not len(table):
             raise elf.error(f"nothing in its SFrame section can be said in version {layout.version}")
-        exchange = plan_exchange(elf, place, Encoder(table, abi, layout, share=abi.shares_rows).encode(place.address))
+        encoder = Encoder(table, abi, layout, share=abi.shares_rows)
+        encoder.flags |= layout.flags & merger.flags
+        exchange = plan_exchange(elf, place, encoder.encode(place.address))
         change.functions, change.rows = len(table), len(table.row_start)
         change.section_bytes_before, change.section_bytes = place.size, exchange.size
         change.left_out = {reason.value: count for reason, count in left_out.items()}
@@ -302,6 +316,58 @@ def remove(
             _refuse(verify_writes(result, *plan, written))
 
         return target.write(removal, write, check)
+
+
+def merge(
+    objects: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    executable: str | os.PathLike[str] | None = None,
+    map_file: str | os.PathLike[str] | None = None,
+    linker: str = "ld",
+    version: int = 3,
+    optimize: str = "none",
+    verify: bool = True,
+    dry_run: bool = False,
+) -> Merged:
+    """One SFrame section out of those of `objects` (objects, archives of them), as GNU ld makes it, in `output`.
+
+    With `map_file`, the linker's map of the link that made `executable` of them: a copy of that with the section, which takes the
+    place of one that it has. Else: what `linker -r` makes of the objects, with the section and its relocations. `optimize`: at
+    "none" each function is as its object has it; else as for `add_section`. Raises FormatError or OSError; `output` is then as it
+    was.
+    """
+    layout, level = _layout(version), _level(optimize)
+    if executable is not None and map_file is not None:
+        linked = Path(executable)
+        return _merge_into(linked, Path(map_file), objects, Target(linked, Path(output), verify, dry_run), layout, level)
+    with TemporaryDirectory() as directory:
+        made = link(linker, objects, Path(directory))
+        target = Target(made.output, Path(output), verify, dry_run)
+        report = _merge_into(made.output, made.map_file, objects, target, layout, level)
+        report.warnings += made.messages
+        return report
+
+
+def _merge_into(
+    linked: Path, map_file: Path, objects: Sequence[str | os.PathLike[str]], target: Target, layout: Layout, level: Level
+) -> Merged:
+    with _naming(linked), locked(target.path):
+        elf = open_elf(linked)
+        report = Merged(str(linked))
+        if elf.header.e_type == ET_REL:
+            filled = fill(elf, map_file, objects, layout, level, report)
+
+            def check(written: Path) -> None:
+                _refuse(check_object(filled, open_elf(written)))
+
+            return target.write(report, partial(write_object_of, filled), check)
+        base = base_of(elf)
+        encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
+        plan = plan_section(base, encoder)
+        writes = all_writes(plan, base, encoder)
+        report.plan = plan
+        return target.write(report, partial(write_all, elf, writes, record=base.record), partial(_verify, plan, base))
 
 
 @contextmanager

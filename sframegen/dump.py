@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sframegen.equations import rule_fields
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED
+from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
 from sframegen.format.words import fixed
 from sframegen.model import FdeType
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
     NameAt = Callable[[int], str | None]
 
-FLAG_NAMES = {F_FDE_SORTED: "SFRAME_F_FDE_SORTED", F_FDE_FUNC_START_PCREL: "SFRAME_F_FDE_FUNC_START_PCREL"}
+FLAG_NAMES = {
+    F_FDE_SORTED: "SFRAME_F_FDE_SORTED",
+    F_FRAME_POINTER: "SFRAME_F_FRAME_POINTER",
+    F_FDE_FUNC_START_PCREL: "SFRAME_F_FDE_FUNC_START_PCREL",
+}
 FIXED, UNCHANGED, PADDING = "f", "u", "U"
 
 

@@ -34,7 +34,7 @@ SHT_GNU_SFRAME = 0x6FFFFFF4
 SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK, SHF_GROUP, SHF_COMPRESSED = 1, 2, 4, 0x40, 0x200, 0x800
 ELFCOMPRESS_ZLIB = 1
 NT_GNU_BUILD_ID = 3
-STT_FUNC, STT_GNU_IFUNC = 2, 10
+STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
 
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192

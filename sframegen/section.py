@@ -8,6 +8,8 @@ from sframegen.elf import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from sframegen.format.decode import decode, open_section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
 
@@ -47,19 +49,28 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
 
     Nearly always it is one. Raises FormatError where there is none, or where a piece is bad.
     """
-    data, address = _found(elf)
-    pieces: list[SframeSection] = []
+    opened = list(pieces(*_found(elf)))
+    for piece in opened:
+        _ = piece.table
+    return opened
+
+
+def pieces(data: memoryview, address: int) -> Iterator[SframeSection]:
+    """The sections that stand one behind the other, with zeros between them; of each the header is read. Raises FormatError."""
     at = 0
     while at < len(data):
-        piece = decode(data[at:], address + at)
-        pieces.append(piece)
+        piece = open_section(data[at:], address + at)
+        piece.data = piece.data[: piece.end]
+        yield piece
         at += piece.end
-        padding = bytes(data[at : at + ZEROS])
-        while padding and not padding.strip(b"\0"):
-            at += len(padding)
-            padding = bytes(data[at : at + ZEROS])
-        at += len(padding) - len(padding.lstrip(b"\0"))
-    return pieces
+        window = 64
+        while at < len(data):
+            padding = bytes(data[at : at + window])
+            rest = len(padding.lstrip(b"\0"))
+            at += len(padding) - rest
+            if rest:
+                break
+            window = min(2 * window, ZEROS)
 
 
 def _found(elf: ElfFile) -> tuple[memoryview, int]:

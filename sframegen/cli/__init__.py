@@ -15,6 +15,7 @@ COMMANDS = {
     "convert": "Write SFrame sections in another version of the format.",
     "dump": "Print SFrame sections, as GNU readelf does.",
     "lookup": "Print the unwind rule at addresses of a file.",
+    "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
     "remove": "Take SFrame sections out again: the files as they were.",
 }
 EPILOG = """\

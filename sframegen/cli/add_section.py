@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list
+from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level
 from sframegen.cli.several import JOBS, changes
 from sframegen.summary import fates_table, total_fates
 
@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
 @click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF: faster.")
-@click.option(
-    "--optimize",
-    type=click.Choice(["none", "share", "fast", "size"]),
-    default="fast",
-    show_default=True,
-    help="none: one FDE a function. share: equal rows once. fast, size: neighbours joined, as far as look-ups allow, or further.",
-)
+@level("fast")
 @click.option("--replace", is_flag=True, help="Put the new section in the place of another one that FILE has, by whomever.")
 @click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out; files are still written.")
 @click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of the code is covered.")

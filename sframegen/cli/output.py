@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -15,7 +15,9 @@ from sframegen.format.layouts import WRITABLE
 from sframegen.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 
@@ -23,6 +25,17 @@ FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type
 OUTPUT = click.option("-o", "--output", type=click.Path(), help="Write to this file; FILE stays as it is.")
 OUTPUT_DIR = click.option("--output-dir", type=click.Path(), help="Write to files of the same names in this directory.")
 VERSIONS = click.Choice([str(version) for version in sorted(WRITABLE, reverse=True)])
+
+
+def level(default: str) -> Callable[[Decorated], Decorated]:
+    """The option of how small a section is made."""
+    return click.option(
+        "--optimize",
+        type=click.Choice(["none", "share", "fast", "size"]),
+        default=default,
+        show_default=True,
+        help="none: one FDE a function. share: equal rows once. fast, size: neighbours joined, as look-ups allow, or further.",
+    )
 
 
 class Run:

@@ -48,6 +48,7 @@ class Encoder:
         self.table = table
         self.abi = abi
         self.layout = layout
+        self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # the header's; more can be set until it is encoded
         unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
             raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
@@ -80,7 +81,7 @@ class Encoder:
         header = Header(
             magic=MAGIC,
             version=self.layout.version,
-            flags=F_FDE_SORTED | F_FDE_FUNC_START_PCREL,
+            flags=self.flags,
             abi_arch=abi.sframe_id,
             cfa_fixed_fp_offset=abi.fixed_fp_offset,
             cfa_fixed_ra_offset=abi.fixed_ra_offset,

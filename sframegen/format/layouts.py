@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
+from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
+
 NONE = -1
 
 
@@ -12,6 +14,7 @@ class Layout(NamedTuple):
     """Field offsets are in bytes from the start of the index entry; of the attribute where that stands before the FREs."""
 
     version: int
+    flags: int  # those that the header can have
     index_size: int
     start_width: int  # of the signed function start, the entry's first field
     size_at: int
@@ -42,13 +45,18 @@ class Layout(NamedTuple):
 
 
 V1 = Layout(
-    version=1, index_size=17, start_width=4, size_at=4, fre_offset_at=8, attribute_in_block=False, attribute_size=0,
+    version=1, flags=F_FDE_SORTED | F_FRAME_POINTER,
+    index_size=17, start_width=4, size_at=4, fre_offset_at=8, attribute_in_block=False, attribute_size=0,
     num_fres_at=12, num_fres_width=4, info_at=16, info2_at=NONE, rep_size_at=NONE, default_rep_size=16,
     flex=False, signal=False, registers_as_odd_offsets=False,
 )  # fmt: skip
-V2 = V1._replace(version=2, index_size=20, rep_size_at=17, default_rep_size=0, registers_as_odd_offsets=True)
+V2 = V1._replace(
+    version=2, flags=V1.flags | F_FDE_FUNC_START_PCREL, index_size=20, rep_size_at=17, default_rep_size=0,
+    registers_as_odd_offsets=True,
+)  # fmt: skip
 V3 = Layout(
-    version=3, index_size=16, start_width=8, size_at=8, fre_offset_at=12, attribute_in_block=True, attribute_size=5,
+    version=3, flags=F_FDE_SORTED | F_FDE_FUNC_START_PCREL,
+    index_size=16, start_width=8, size_at=8, fre_offset_at=12, attribute_in_block=True, attribute_size=5,
     num_fres_at=0, num_fres_width=2, info_at=2, info2_at=3, rep_size_at=4, default_rep_size=0,
     flex=True, signal=True, registers_as_odd_offsets=False,
 )  # fmt: skip

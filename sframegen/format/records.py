@@ -8,6 +8,7 @@ from typing import NamedTuple
 MAGIC = 0xDEE2
 
 F_FDE_SORTED = 0x1
+F_FRAME_POINTER = 0x2  # all functions keep the frame pointer
 F_FDE_FUNC_START_PCREL = 0x4
 
 # sfda_func_info
@@ -23,7 +24,6 @@ DATAWORD_COUNT_MASK, DATAWORD_SIZE_MASK = 0x0F, 0x03
 
 DATAWORD_WIDTHS = (1, 2, 4)  # bytes, by fre_dataword_size
 MAX_FUNCTION_ROWS = 0xFFFF
-FLAGS_AT = 3  # in the header
 
 
 class Header(NamedTuple):

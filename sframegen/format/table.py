@@ -37,14 +37,23 @@ class Decoder:
     """Decodes sections into one `table`, one behind the other: each kind and each rule is in it once."""
 
     def __init__(self) -> None:
-        self.table = FunctionTable()
+        self._table = FunctionTable()
         self._kinds: dict[Kind, int] = {}
         self._rules: dict[Rule, int] = {}
         # What bytes mean depends on the section's header.
         self._known: dict[tuple[int, int, int, int], tuple[dict[int, int], dict[bytes, int]]] = {}
 
-    def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> None:
-        """`starts`: the functions' addresses, where the section does not say them. After a FormatError `table` is of no use."""
+    @property
+    def table(self) -> FunctionTable:
+        """What was added so far."""
+        self._table.kinds, self._table.rules = list(self._kinds), list(self._rules)
+        return self._table
+
+    def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> array[int]:
+        """Returns the functions' sizes. `starts`: their addresses, where the section does not say them.
+
+        After a FormatError `table` is of no use.
+        """
         view, layout, place, fres_end = section.data, section.layout, section.place, section.fres_end
         index_at, count = section.index_at, section.header.num_fdes
         big = section.abi.byte_order == "big"
@@ -72,7 +81,7 @@ class Decoder:
 
         kind = zeros("H", count)
         unpack.names(bytes(view), attribute, first_row, row_at, kinds, rules, new_kind, new_rule, kind, row_rule)
-        table = self.table
+        table = self._table
         rows = len(table.row_start)
         table.start += array("Q", _starts(section, offset) if starts is None else starts)
         table.size += size
@@ -80,7 +89,7 @@ class Decoder:
         table.first_row += array("I", [rows + row for row in first_row[1:]]) if rows else first_row[1:]
         table.row_start += row_start
         table.row_rule += row_rule
-        table.kinds, table.rules = list(self._kinds), list(self._rules)
+        return size
 
 
 def kind_of(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:

@@ -1,0 +1,164 @@
+"""Where a linker put the code of its input files, by its map, and so where the functions of their SFrame sections are."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from os.path import normpath
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from linker.inputs import described
+from linker.maps import read_map
+from linker.merge import DEAD
+from linker.objects import RELA_SIZE, is_code
+from sframegen.elf import SHN_UNDEF, SHT_RELA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from linker.maps import Placement
+    from linker.merge import Merger
+    from sframegen.elf import ElfFile, Section
+
+# Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).
+CHANGED_BY_RELOCATION = 16
+MAX_PAIRS = 4096  # of sections of one name and size and of places for them that are compared; real objects have one or two
+
+Places = dict[str, list[tuple[int, int]]]  # by the section's name: (address, size) of each in the order of the map
+
+
+class Counts(NamedTuple):
+    """Of functions: `dropped`: their code is not in the linked file. `unknown`: not to be told from another section's."""
+
+    functions: int
+    dropped: int
+    unknown: int
+
+
+class LinkerMap:
+    """The executable sections of each input file of a link."""
+
+    def __init__(self, path: str | os.PathLike[str], linked: ElfFile, address_of: Callable[[Placement], int | None]) -> None:
+        """`address_of`: in `linked`, None for what is not code."""
+        self.path = os.fspath(path)
+        self.linked = linked
+        self._places: dict[tuple[str, str], Places] = {}
+        self._taken: set[tuple[str, str]] = set()
+        for placement in read_map(path):
+            address = address_of(placement)
+            if address is not None and placement.size:
+                places = self._places.setdefault((normpath(placement.file), placement.member), {})
+                places.setdefault(placement.section, []).append((address, placement.size))
+        self._by_end: dict[tuple[str, str], list[tuple[str, str]]] | None = None
+
+    def add(self, elf: ElfFile, path: str, member: str, merger: Merger) -> Counts | None:
+        """Adds what an object's SFrame sections say, at the addresses of its code. None: the link was without this object.
+
+        Raises FormatError where a section is bad, or the linked file has other code there.
+        """
+        key = self._key(path, member)
+        if key is None:
+            return None
+        self._taken.add(key)
+        functions = dropped = unknown = 0
+        addresses: dict[int, int | None] | None = None
+        for section, numbers, offsets in described(elf):
+            if addresses is None:
+                addresses = self._addresses(elf, member, self._places.get(key, {}))
+            starts = []
+            for number, offset in zip(numbers, offsets, strict=True):
+                address = addresses.get(number, DEAD)
+                unknown += address is None
+                starts.append(DEAD if address in (None, DEAD) else address + offset)
+            self._check_ends(elf, numbers, offsets, merger.add(section, starts))
+            functions += len(starts)
+            dropped += starts.count(DEAD)
+        return Counts(functions, dropped - unknown, unknown)
+
+    def others(self) -> list[str]:
+        """Files of the link, with code, of which `add` was not given anything."""
+        return [f"{file}({member})" if member else file for file, member in self._places if (file, member) not in self._taken]
+
+    def _key(self, path: str, member: str) -> tuple[str, str] | None:
+        """What the map calls a file: by the same name, else by as much of the end of its path as tells it from others."""
+        if (normpath(path), member) in self._places:
+            return normpath(path), member
+        if self._by_end is None:
+            self._by_end = defaultdict(list)
+            for key in self._places:
+                self._by_end[Path(key[0]).name, key[1]].append(key)
+                if key[1]:  # of a thin archive
+                    self._by_end[Path(key[1]).name, ""].append(key)
+        candidates = self._by_end.get((Path(path).name, member), [])
+        if len(candidates) > 1:
+            real = Path(path).resolve()
+            origins = (Path(), Path(self.path).parent)
+            same = [c for c in candidates if any((at / c[0]).resolve() == real for at in origins)]
+            candidates = same or _closest(path, candidates)
+        if len(candidates) > 1:
+            names = ", ".join(sorted(file for file, _ in candidates)[:3])
+            raise FormatError(f"the map has {len(candidates)} files of that name ({names}): give it by the name it was linked by")
+        return candidates[0] if candidates else None
+
+    def _addresses(self, elf: ElfFile, member: str, places: Places) -> dict[int, int | None]:
+        """By the section's number, of those whose code is linked; None where it is one of several, and nothing says which."""
+        alike: dict[tuple[str, int], list[Section]] = defaultdict(list)
+        for section in elf.sections:
+            if is_code(section):
+                alike[section.name, section.header.sh_size].append(section)
+        relocations: dict[int, int] = defaultdict(int)
+        for section in elf.sections:
+            if section.header.sh_type == SHT_RELA:
+                relocations[section.header.sh_info] += section.header.sh_size // RELA_SIZE
+        found: dict[int, int | None] = {}
+        for (name, size), sections in alike.items():
+            candidates = [address for address, placed_size in places.get(name, ()) if placed_size == size]
+
+            def matches(section: Section, address: int) -> bool:
+                return self._is_at(address, elf.contents(section), CHANGED_BY_RELOCATION * relocations[section.number])
+
+            if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
+                found.update(zip((section.number for section in sections), candidates, strict=True))
+            elif len(candidates) == len(sections) == 1 and not member:
+                raise elf.error(
+                    f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link", name
+                )
+            elif len(candidates) * len(sections) > MAX_PAIRS:
+                found.update((section.number, None) for section in sections)
+            else:
+                found.update(_assigned({s.number: [c for c in candidates if matches(s, c)] for s in sections}))
+        return found
+
+    def _is_at(self, address: int, code: memoryview, limit: int) -> bool:
+        """Whether the linked file has an input section's code there, but for `limit` bytes."""
+        linked = self.linked.at(address, len(code))
+        if linked == code:
+            return True
+        different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")
+        return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
+
+    @staticmethod
+    def _check_ends(elf: ElfFile, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        for number, offset, size in zip(numbers, offsets, sizes, strict=True):
+            if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size - size:
+                raise elf.error(
+                    f"a function of {size} bytes at {offset:#x} is not inside of {elf.sections[number].name}", ".sframe"
+                )
+
+
+def _assigned(matches: dict[int, list[int]]) -> dict[int, int | None]:
+    """An address for each section whose code is at only one, which has the code of no other section; else None."""
+    addresses = list(matches.values())
+    return {number: some[0] if len(some) == 1 and addresses.count(some) == 1 else None for number, some in matches.items() if some}
+
+
+def _closest(path: str, candidates: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those whose path has the most components at its end in common with `path`."""
+    by_length: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for candidate in candidates:
+        pairs = zip(reversed(Path(path).parts), reversed(Path(candidate[0]).parts), strict=False)
+        length = next((n for n, (one, other) in enumerate(pairs) if one != other), len(path))
+        by_length[length].append(candidate)
+    return by_length[max(by_length)]

@@ -1,0 +1,107 @@
+"""What the `.sframe` sections of an object say of which code, as a linker reads it: by their relocations, and quickly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from linker.objects import relocations
+from linker.plan import extended_numbers
+from sframegen.abi import Relocation, abi_of
+from sframegen.elf import (
+    RECORDS,
+    SHN_LORESERVE,
+    SHN_UNDEF,
+    SHN_XINDEX,
+    SHT_GNU_SFRAME,
+    SHT_PROGBITS,
+    SHT_SYMTAB,
+    SYM_SIZE,
+    Sym,
+)
+from sframegen.section import pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from linker.objects import Rela
+    from sframegen.elf import ElfFile, Section
+    from sframegen.format.decode import SframeSection
+
+R_NONE = 0  # on all ABIs
+
+
+class Described(NamedTuple):
+    """An SFrame section, of which the header is read, and where each of its functions is.
+
+    `numbers`: of the sections that hold them, SHN_UNDEF where a linker has dropped the code. `offsets`: in these, in bytes.
+    """
+
+    section: SframeSection
+    numbers: list[int]
+    offsets: list[int]
+
+
+def sframe_sections(elf: ElfFile) -> list[Section]:
+    """Those of an object that are not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
+    return [
+        section
+        for section in elf.sections
+        if section.header.sh_size
+        and (section.header.sh_type == SHT_GNU_SFRAME or (section.header.sh_type == SHT_PROGBITS and section.name == ".sframe"))
+    ]
+
+
+def described(elf: ElfFile) -> Iterator[Described]:
+    """Each SFrame section of an object, and each part of one that a linker left behind another. Raises FormatError."""
+    abi = abi_of(elf)
+    for section in sframe_sections(elf):
+        symbols = _Symbols(elf)
+        by_offset = {rela.offset: rela for rela in relocations(elf, section)}
+        for piece in pieces(elf.contents(section), section.header.sh_addr):
+            if piece.abi.sframe_id != abi.sframe_id:
+                raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
+            yield _placed(elf, piece, piece.address - section.header.sh_addr, by_offset, symbols)
+
+
+def _placed(elf: ElfFile, piece: SframeSection, base: int, by_offset: dict[int, Rela], symbols: _Symbols) -> Described:
+    """`base`: the piece's offset in its section, from which relocations count."""
+    step, wanted = piece.layout.index_size, Relocation(piece.layout.start_width, pc_relative=True)
+    kinds = [number for number, kind in piece.abi.relocations.items() if kind == wanted]
+    numbers, offsets = [], []
+    first, origin = base + piece.index_at, None if piece.relative else base
+    for function in range(piece.header.num_fdes):
+        at = first + function * step
+        rela = by_offset.get(at)
+        if rela is None:
+            raise elf.error(f"function {function} has no relocation", ".sframe", at)
+        if rela.type == R_NONE or rela.symbol == 0:
+            numbers.append(SHN_UNDEF)
+            offsets.append(0)
+            continue
+        if rela.type not in kinds:
+            raise elf.error(f"relocation type {rela.type} is not one for the start of a function", ".sframe", at)
+        number, value = symbols[rela.symbol]
+        numbers.append(number)
+        offsets.append(value + rela.addend - (0 if origin is None else at - origin))
+    return Described(piece, numbers, offsets)
+
+
+class _Symbols:
+    """By number: (section, value) of each, read when it is asked for."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        self._elf = elf
+        table = next((section for section in elf.sections if section.header.sh_type == SHT_SYMTAB), None)
+        self._raw = elf.contents(table) if table else memoryview(b"")
+        self._extended = extended_numbers(elf, table) if table else None
+        self._code = RECORDS[Sym, elf.byte_order]
+
+    def __getitem__(self, symbol: int) -> tuple[int, int]:
+        if (symbol + 1) * SYM_SIZE > len(self._raw):
+            raise self._elf.error(f"relocation by symbol {symbol}, of {len(self._raw) // SYM_SIZE}", ".rela.sframe")
+        _, _, _, number, value, _ = self._code.unpack_from(self._raw, symbol * SYM_SIZE)
+        if number == SHN_XINDEX and self._extended:
+            number = self._extended(symbol)
+        elif number >= SHN_LORESERVE:
+            number = SHN_UNDEF
+        return (number if number < len(self._elf.sections) else SHN_UNDEF), value

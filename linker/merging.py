@@ -1,0 +1,165 @@
+"""The section of a linked file out of the sections of its objects: gathered one by one, put where the linker put their code."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from itertools import islice
+from operator import add, gt, itemgetter
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from linker.archive import is_archive
+from linker.by_map import LinkerMap
+from linker.merge import Merger, gather, select
+from linker.objects import place
+from linker.pieces import pieces_of
+from linker.plt import plt_functions
+from linker.relocatable import Filled, objects_in
+from sframegen.abi import abi_of
+from sframegen.coverage import Coverage, Pieces, Unsaid
+from sframegen.elf import ElfFile, map_file
+from sframegen.format.records import F_FRAME_POINTER
+from sframegen.format.words import EncodedRules
+from sframegen.lower import lower
+from sframegen.optimize import encoder_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator
+
+    from linker.maps import Placement
+    from linker.objects import Placed
+    from sframegen.format.encode import Encoder
+    from sframegen.format.layouts import Layout
+    from sframegen.merged import Merged
+    from sframegen.model import FunctionTable
+    from sframegen.optimize import Level
+
+
+def in_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
+    """The map of the link that made a program or library."""
+    code = elf.executable_ranges()
+    starts = [start for start, _ in code]
+
+    def address_of(placement: Placement) -> int | None:
+        at = bisect_right(starts, placement.address) - 1
+        return placement.address if at >= 0 and placement.address + placement.size <= code[at][1] else None
+
+    return LinkerMap(map_file, elf, address_of)
+
+
+def in_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
+    """The map of the link (-r) that made an object. It names sections, which are told apart by their order in map and object."""
+    addresses: dict[str, list[int]] = defaultdict(list)
+    for start, _, number in sorted(placed.sections, key=itemgetter(2)):
+        addresses[placed.image.sections[number].name].append(start)
+    numbers: dict[str, list[int]] = defaultdict(list)
+
+    def address_of(placement: Placement) -> int | None:
+        if not placement.size or placement.output not in addresses:
+            return None
+        known = numbers[placement.output]
+        if not known or known[-1] != placement.output_number:
+            known.append(placement.output_number)
+        starts = addresses[placement.output]
+        if len(known) > len(starts):
+            raise FormatError(
+                f"it has {len(known)} output sections {placement.output}, {placed.image.name} {len(starts)}", file=str(map_file)
+            )
+        return starts[len(known) - 1] + placement.address
+
+    return LinkerMap(map_file, placed.image, address_of)
+
+
+def fill(
+    elf: ElfFile,
+    map_file: str | os.PathLike[str],
+    paths: Iterable[str | os.PathLike[str]],
+    layout: Layout,
+    level: Level,
+    report: Merged,
+) -> Filled:
+    """An object that a linker made of others, with the sections that it is to have."""
+    placed = place(elf, abi_of(elf))
+    encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), report)
+    pieces = pieces_of(elf, placed, encoder.table, encoder.encoded, encoder.flags & F_FRAME_POINTER)
+    report.section_bytes = sum(len(piece.section) for piece in pieces)
+    return Filled(elf, placed, encoder.table, pieces)
+
+
+def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, report: Merged) -> Merger:
+    """What the objects say, those in archives too, at the addresses of their code. Raises FormatError that names the object."""
+    merger = Merger()
+    abi = abi_of(linker_map.linked)
+    given = 0
+    for path in paths:
+        for member, elf in _objects(str(path)):
+            given += 1
+            if abi_of(elf) != abi:
+                raise elf.error(f"an object for {abi_of(elf).name}, {linker_map.linked.name} is for {abi.name}")
+            try:
+                counts = linker_map.add(elf, str(path), member, merger)
+            except FormatError as error:
+                error.file = error.file or elf.name
+                raise
+            report.objects_unlinked += counts is None
+            if counts:
+                report.objects += bool(counts.functions)
+                report.objects_without += not counts.functions
+                report.dropped += counts.dropped
+                report.unknown += counts.unknown
+    if report.objects_unlinked == given:
+        raise FormatError("none of the objects is in the map", file=linker_map.path)
+    report.others = linker_map.others()
+    report.versions = sorted(merger.versions)
+    return merger
+
+
+def _objects(path: str) -> Iterator[tuple[str, ElfFile]]:
+    """(name of the member or "", object) of a file."""
+    data, status = map_file(path)
+    if is_archive(data):
+        for _, member, elf in objects_in(data, path):
+            yield member, elf
+    else:
+        yield "", ElfFile(data, path, status)
+
+
+def merge_objects(
+    paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, layout: Layout, level: Level, report: Merged
+) -> Encoder:
+    """The encoder of what the linked file's objects say of its code, and of its PLT. Counts into `report`.
+
+    At the level that changes nothing, each function is as its object has it. Raises FormatError.
+    """
+    elf = linker_map.linked
+    merger = gather_objects(paths, linker_map, report)
+    if not merger.sections:
+        raise FormatError(
+            "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section", file=elf.name
+        )
+    abi = abi_of(elf)
+    table, _ = merger.merged(elf.executable_ranges())
+    plt = plt_functions(elf, abi)
+    if len(plt):
+        both = gather([table, plt])
+        table = select(both, sorted(range(len(both)), key=both.start.__getitem__))
+    report.plt_functions = len(plt)
+    as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
+    if level.max_rows or not as_they_are or _overlap(table):
+        table, left_out = lower(table, abi, layout)
+        report.left_out = {reason.value: count for reason, count in left_out.items()}
+    if not len(table):
+        raise FormatError("nothing of what its objects say is about its code", file=elf.name)
+    nothing = Coverage(table, Pieces(array("I"), array("Q"), array("Q")), Unsaid(array("Q"), array("I"), bytearray()), 0, {}, [])
+    encoder = encoder_of(elf, nothing, EncodedRules(table.rules, abi, layout), level)
+    encoder.flags |= layout.flags & (0 if report.objects_without else merger.flags)
+    report.functions, report.rows, report.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
+    return encoder
+
+
+def _overlap(table: FunctionTable) -> bool:
+    """Whether two functions, which stand by address, describe the same code."""
+    return any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))

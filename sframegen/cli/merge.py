@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+
+import click
+
+from sframegen import api
+from sframegen.cli.output import VERSIONS, Run, level, note
+
+
+@click.command(name="merge")
+@click.argument("files", metavar="[EXE] OBJ...", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--output", metavar="OUT", type=click.Path(), required=True, help="Write to this file.")
+@click.option("--map", "map_file", metavar="MAP", type=click.Path(), help="The linker's map (-Map) of the link that made EXE.")
+@click.option("--linker", metavar="LD", default="ld", show_default=True, help="Without --map: whose -r makes one of OBJs.")
+@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
+@level("none")
+@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back: faster.")
+@click.option("-v", "--verbose", is_flag=True, help="Say what was left out, and which linked files were not given.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    files: tuple[str, ...],
+    *,
+    output: str,
+    map_file: str | None,
+    linker: str,
+    version: str,
+    optimize: str,
+    dry_run: bool,
+    no_verify: bool,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Make one SFrame section out of those of objects, as GNU ld does.
+
+    With --map: the section of the program or library EXE, which a linker made of the objects and archives OBJ; OUT is EXE with
+    that section. Functions whose code was dropped or folded go, those of the procedure linkage table are added. It works with the
+    maps of GNU ld, lld and mold. OBJs that the link was without are skipped, as are those without a section, which are counted.
+
+    Without --map: OUT is the relocatable object that LD -r makes of OBJs, with one section, which linkers can merge with others.
+    """
+    if map_file is not None and len(files) == 1:
+        raise click.UsageError("--map takes EXE and its objects")
+    run = Run()
+    with run.file(files[0]):
+        executable = files[0] if map_file is not None else None
+        report = api.merge(
+            files[1:] if map_file is not None else files,
+            output,
+            executable=executable,
+            map_file=map_file,
+            linker=linker,
+            version=int(version),
+            optimize=optimize,
+            verify=not no_verify,
+            dry_run=dry_run,
+        )
+        for warning in () if quiet else report.warnings:
+            note(f"{output}: warning: {warning}")
+        if as_json:
+            click.echo(json.dumps(report.to_json()))
+        elif not quiet:
+            click.echo(report.one_line())
+            for line in report.details() if verbose else ():
+                click.echo(line)
+            if dry_run and report.plan is not None:
+                click.echo(str(report.plan))
+    ctx.exit(run.status)

@@ -1,0 +1,58 @@
+"""What one merge did, in numbers and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sframegen.names import printable
+
+
+@dataclass
+class Merged:
+    """Functions of the objects' sections are `functions` and `dropped`, and those of which the map does not tell enough."""
+
+    file: str  # the linked file
+    output: str = ""  # the path written, "" if none
+    objects: int = 0  # whose sections are merged
+    objects_without: int = 0  # without a section
+    objects_unlinked: int = 0  # that the link was without
+    functions: int = 0  # in the new section
+    dropped: int = 0  # without code in the linked file
+    unknown: int = 0  # left out: the map does not tell which of several sections they are in
+    plt_functions: int = 0  # that no object brings along, of `functions`
+    rows: int = 0
+    section_bytes: int = 0
+    versions: list[int] = field(default_factory=list)  # of the objects' sections
+    left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
+    others: list[str] = field(default_factory=list)  # files with code in the link, that were not given
+    note: str = ""
+    plan: object | None = None  # an InjectionPlan, or an Exchange
+    warnings: list[str] = field(default_factory=list)
+
+    def one_line(self) -> str:
+        line = (
+            f"{printable(self.output or self.file)}: {self.functions:,} functions of {self.objects:,} objects, {self.rows:,} rows; "
+            f".sframe {self.section_bytes:,} bytes"
+        )
+        lost = sum(self.left_out.values())
+        parts = {
+            f"{self.objects_without:,} objects without .sframe": self.objects_without,
+            f"{self.dropped:,} functions without code left out": self.dropped,
+            f"{self.unknown:,} functions left out that the map does not tell apart": self.unknown,
+            f"{lost:,} bytes of code left out": lost,
+            self.note: self.note,
+        }
+        return "; ".join([line, *(part for part, holds in parts.items() if holds)])
+
+    def details(self) -> list[str]:
+        """Lines that say what was left out, and why."""
+        lines = [f"  versions merged: {', '.join(map(str, self.versions))}"]
+        lines += [f"  {self.plt_functions:,} functions of the PLT"] * bool(self.plt_functions)
+        lines += [f"  {self.objects_unlinked:,} objects that were not linked"] * bool(self.objects_unlinked)
+        lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
+        reasons = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
+        return lines + [f"  left out: {size:,} bytes: {reason}" for reason, size in reasons]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))
