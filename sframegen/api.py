@@ -362,6 +362,7 @@ def _merge_into(
                 _refuse(check_object(filled, open_elf(written)))
 
             return target.write(report, partial(write_object_of, filled), check)
+        report.warnings += _signed([elf], linked, force=True)  # another file is written, which is to be signed anyhow
         base = base_of(elf)
         encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
         plan = plan_section(base, encoder)

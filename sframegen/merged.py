@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sframegen.names import printable
+from sframegen.names import count_of, printable
 
 
 @dataclass
@@ -26,33 +26,31 @@ class Merged:
     versions: list[int] = field(default_factory=list)  # of the objects' sections
     left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
     others: list[str] = field(default_factory=list)  # files with code in the link, that were not given
-    note: str = ""
     plan: object | None = None  # an InjectionPlan, or an Exchange
     warnings: list[str] = field(default_factory=list)
 
     def one_line(self) -> str:
         line = (
-            f"{printable(self.output or self.file)}: {self.functions:,} functions of {self.objects:,} objects, {self.rows:,} rows; "
-            f".sframe {self.section_bytes:,} bytes"
+            f"{printable(self.output or self.file)}: {count_of(self.functions, 'function')} of {count_of(self.objects, 'object')}, "
+            f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
         )
         lost = sum(self.left_out.values())
         parts = {
-            f"{self.objects_without:,} objects without .sframe": self.objects_without,
-            f"{self.dropped:,} functions without code left out": self.dropped,
-            f"{self.unknown:,} functions left out that the map does not tell apart": self.unknown,
-            f"{lost:,} bytes of code left out": lost,
-            self.note: self.note,
+            f"{count_of(self.objects_without, 'object')} without .sframe": self.objects_without,
+            f"{count_of(self.dropped, 'function')} without code left out": self.dropped,
+            f"{count_of(self.unknown, 'function')} left out that the map does not tell apart": self.unknown,
+            f"{count_of(lost, 'byte')} of code left out": lost,
         }
         return "; ".join([line, *(part for part, holds in parts.items() if holds)])
 
     def details(self) -> list[str]:
         """Lines that say what was left out, and why."""
         lines = [f"  versions merged: {', '.join(map(str, self.versions))}"]
-        lines += [f"  {self.plt_functions:,} functions of the PLT"] * bool(self.plt_functions)
-        lines += [f"  {self.objects_unlinked:,} objects that were not linked"] * bool(self.objects_unlinked)
+        lines += [f"  {count_of(self.plt_functions, 'function')} of the PLT"] * bool(self.plt_functions)
+        lines += [f"  {count_of(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
         lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
         reasons = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
-        return lines + [f"  left out: {size:,} bytes: {reason}" for reason, size in reasons]
+        return lines + [f"  left out: {count_of(size, 'byte')}: {reason}" for reason, size in reasons]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))

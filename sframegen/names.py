@@ -1,4 +1,4 @@
-"""Functions by name and names by address, from a file's own symbol table."""
+"""Functions by name and names by address, from a file's own symbol table; how names and numbers are printed."""
 
 from __future__ import annotations
 
@@ -57,3 +57,8 @@ def address_of(elf: ElfFile, text: str) -> int:
 def printable(text: str) -> str:
     """`text` in one line, whatever it holds."""
     return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 function`, `2,000 functions`."""
+    return f"{number:,} {noun}" + "s" * (number != 1)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sframegen.names import printable
+from sframegen.names import count_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,8 +55,8 @@ class Summary:
             10_000 * self.covered_bytes // self.code_bytes / 100 if self.code_bytes else 0.0
         )  # 100.00 only if nothing is missing
         line = (
-            f"{file}: {_count(self.functions, 'function')}, {percent:.2f} % of {_count(self.code_bytes, 'byte')} covered, "
-            f"{_count(self.rows, 'row')}; .sframe {_count(self.section_bytes, 'byte')}"
+            f"{file}: {count_of(self.functions, 'function')}, {percent:.2f} % of {count_of(self.code_bytes, 'byte')} covered, "
+            f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
         )
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
@@ -65,9 +65,9 @@ class Summary:
 
     def details(self) -> list[str]:
         """Lines that say what became of all executable bytes, and what was left out, and why."""
-        lines = [f"  {self.functions_covered:,} of {_count(self.functions, 'function')} covered from start to end"]
+        lines = [f"  {self.functions_covered:,} of {count_of(self.functions, 'function')} covered from start to end"]
         lines += fates_table(self.fates)
-        lines += [f"  ignored: {_count(number, 'FDE')}: {reason}" for reason, number in _most_first(self.ignored_fdes)]
+        lines += [f"  ignored: {count_of(number, 'FDE')}: {reason}" for reason, number in _most_first(self.ignored_fdes)]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def fates_table(fates: Fates) -> list[str]:
     total = sum(count for *_, count in rows)
     width = len(f"{total:,}")
     return [
-        f"  {_count(total, 'executable byte')}",
+        f"  {count_of(total, 'executable byte')}",
         *(f"  {count:{width},} {100 * count / total:6.2f} %  {group}: {fate}" for group, fate, count in rows),
     ]
 
@@ -120,10 +120,6 @@ def total_fates(summaries: Iterable[Summary]) -> Fates:
 
 def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
     return _most_first(counts) if group == "left_out" else list(counts.items())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
