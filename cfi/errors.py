@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class FormatError(ValueError):
     """Input that cannot be read. `str()` is one line: `app.so: .eh_frame+0x1a4: expected 4 bytes, have 2`.
@@ -19,3 +25,13 @@ class FormatError(ValueError):
     def __str__(self) -> str:
         where = self.place + (f"+{self.offset:#x}" if self.offset is not None else "")
         return ": ".join(part for part in (self.file, where, self.message) if part)
+
+
+@contextmanager
+def naming(file: str) -> Iterator[None]:
+    """A FormatError of the block names the file, if it names none."""
+    try:
+        yield
+    except FormatError as error:
+        error.file = error.file or file
+        raise

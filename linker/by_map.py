@@ -16,7 +16,7 @@ from linker.objects import RELA_SIZE, is_code
 from sframegen.elf import SHN_UNDEF, SHT_RELA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from linker.maps import Placement
     from linker.merge import Merger
@@ -72,7 +72,12 @@ class LinkerMap:
                 address = addresses.get(number, DEAD)
                 unknown += address is None
                 starts.append(DEAD if address in (None, DEAD) else address + offset)
-            self._check_ends(elf, numbers, offsets, merger.add(section, starts))
+            sizes = merger.add(section, starts)
+            for number, offset, size in zip(numbers, offsets, sizes, strict=True):
+                if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size - size:
+                    counted = "" if section.relative else "; without FUNC_START_PCREL starts count from the section"
+                    what = f"a function of {size} bytes at {offset:#x} is not inside of {elf.sections[number].name}{counted}"
+                    raise elf.error(what, ".sframe")
             functions += len(starts)
             dropped += starts.count(DEAD)
         return Counts(functions, dropped - unknown, unknown)
@@ -138,14 +143,6 @@ class LinkerMap:
             return True
         different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
-
-    @staticmethod
-    def _check_ends(elf: ElfFile, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
-        for number, offset, size in zip(numbers, offsets, sizes, strict=True):
-            if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size - size:
-                raise elf.error(
-                    f"a function of {size} bytes at {offset:#x} is not inside of {elf.sections[number].name}", ".sframe"
-                )
 
 
 def _assigned(matches: dict[int, list[int]]) -> dict[int, int | None]:

@@ -9,18 +9,18 @@ from itertools import islice
 from operator import add, gt, itemgetter
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import FormatError, naming
 from linker.archive import is_archive
 from linker.by_map import LinkerMap
-from linker.merge import Merger, gather, select
+from linker.inputs import described
+from linker.merge import DEAD, Merger, gather, select
 from linker.objects import place
-from linker.pieces import pieces_of
+from linker.pieces import piece
 from linker.plt import plt_functions
 from linker.relocatable import Filled, objects_in
 from sframegen.abi import abi_of
 from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf import ElfFile, map_file
-from sframegen.format.records import F_FRAME_POINTER
 from sframegen.format.words import EncodedRules
 from sframegen.lower import lower
 from sframegen.optimize import encoder_of
@@ -81,12 +81,10 @@ def fill(
     level: Level,
     report: Merged,
 ) -> Filled:
-    """An object that a linker made of others, with the sections that it is to have."""
+    """An object that a linker made of others, and the one section that it is to have, as `ld -r` makes it."""
     placed = place(elf, abi_of(elf))
     encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), report)
-    pieces = pieces_of(elf, placed, encoder.table, encoder.encoded, encoder.flags & F_FRAME_POINTER)
-    report.section_bytes = sum(len(piece.section) for piece in pieces)
-    return Filled(elf, placed, encoder.table, pieces)
+    return Filled(elf, placed, encoder.table, [piece(placed, encoder, None)])
 
 
 def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, report: Merged) -> Merger:
@@ -99,11 +97,8 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
             given += 1
             if abi_of(elf) != abi:
                 raise elf.error(f"an object for {abi_of(elf).name}, {linker_map.linked.name} is for {abi.name}")
-            try:
+            with naming(elf.name):
                 counts = linker_map.add(elf, str(path), member, merger)
-            except FormatError as error:
-                error.file = error.file or elf.name
-                raise
             report.objects_unlinked += counts is None
             if counts:
                 report.objects += bool(counts.functions)
@@ -115,6 +110,16 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
     report.others = linker_map.others()
     report.versions = sorted(merger.versions)
     return merger
+
+
+def read_all(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Raises the FormatError of the first object whose sections cannot be merged."""
+    merger = Merger()
+    for path in paths:
+        for _, elf in _objects(str(path)):
+            with naming(elf.name):
+                for section, numbers, _ in described(elf):
+                    merger.add(section, [DEAD] * len(numbers))
 
 
 def _objects(path: str) -> Iterator[tuple[str, ElfFile]]:

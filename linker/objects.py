@@ -147,16 +147,20 @@ def groups(elf: ElfFile) -> dict[int, Section]:
     members: dict[int, Section] = {}
     for group in elf.sections:
         if group.header.sh_type == SHT_GROUP:
-            raw = elf.contents(group)
-            numbers = struct.unpack(f"{MARKS[elf.byte_order]}{len(raw) // 4}I", raw[: len(raw) // 4 * 4])
-            members.update(dict.fromkeys(numbers[1:], group))
+            members.update(dict.fromkeys(members_of(elf, group)[1:], group))
     return members
+
+
+def members_of(elf: ElfFile, group: Section) -> list[int]:
+    """A section group's contents: its flags, then the numbers of its members."""
+    raw = elf.contents(group)
+    return list(struct.unpack(f"{MARKS[elf.byte_order]}{len(raw) // 4}I", raw[: len(raw) // 4 * 4]))
 
 
 def _is_relocated(section: Section) -> bool:
     """Call frame information, and `.sframe` sections that are there already."""
     if section.header.sh_type == SHT_GNU_SFRAME:
-        return True
+        return section.header.sh_size > 0
     plain = section.header.sh_type != SHT_NOBITS and not section.header.sh_flags & SHF_COMPRESSED
     return plain and section.name in CFI_SECTIONS
 

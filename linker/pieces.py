@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from linker.apply import copy_file
 from linker.inputs import sframe_sections
 from linker.merge import select
-from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups
+from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups, members_of
 from linker.ranges import align_up
 from sframegen.abi import Relocation
 from sframegen.elf import (
@@ -29,10 +29,10 @@ from sframegen.elf import (
     Shdr,
 )
 from sframegen.format.encode import Encoder
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
+from sframegen.format.records import F_FDE_SORTED, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from sframegen.elf import ElfFile, Section
     from sframegen.format.words import EncodedRules
@@ -50,23 +50,31 @@ class Piece(NamedTuple):
     relocations: list[Rela]
 
 
-def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules, flags: int = 0) -> list[Piece]:
-    """`table`: functions at the addresses that `placed` gave them. `flags`: of the header, besides those that every piece has.
+def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[Piece]:
+    """`table`: functions at the addresses that `placed` gave them.
 
-    No two functions share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each function
-    apart, over what follows.
+    The piece of what is in no group comes last: of an object's sections GNU ld takes only the last one for SFrame when it collects
+    garbage, and keeps all that others refer to.
     """
     group_of = groups(elf)
     functions: dict[int, list[int]] = defaultdict(list)
     for function, start in enumerate(table.start):
         group = group_of.get(placed.section_at(start))
         functions[group.number if group else 0].append(function)
-    made = []
-    for number, chosen in functions.items():
-        encoder = Encoder(select(table, chosen), encoded.abi, encoded.layout, encoded=encoded)
-        encoder.flags = F_FDE_FUNC_START_PCREL | flags  # only a linker knows whether they ascend
-        made.append(Piece(elf.sections[number] if number else None, _section(encoder), _relocations(encoder, placed)))
-    return made
+    return [
+        piece(placed, Encoder(select(table, functions[number]), encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
+        for number in sorted(functions, reverse=True)
+    ]
+
+
+def piece(placed: Placed, encoder: Encoder, group: Section | None) -> Piece:
+    """Of all that the encoder has.
+
+    No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
+    function apart, over what follows.
+    """
+    encoder.flags &= ~F_FDE_SORTED  # only a linker knows
+    return Piece(group if group and group.number else None, _section(encoder), _relocations(encoder, placed))
 
 
 def _section(encoder: Encoder) -> bytearray:
@@ -91,31 +99,31 @@ def _relocations(encoder: Encoder, placed: Placed) -> list[Rela]:
     return found
 
 
-def old_sections(elf: ElfFile) -> Iterator[tuple[int, int, int]]:
-    """(its section group's number or 0, its number, that of its relocations) of each SFrame section."""
-    group_of = groups(elf)
-    relocations = {section.header.sh_info: section.number for section in elf.sections if section.header.sh_type == SHT_RELA}
-    for section in sframe_sections(elf):
-        group = group_of.get(section.number)
-        if section.number in relocations:
-            yield (group.number if group else 0), section.number, relocations[section.number]
+def old_sections(elf: ElfFile) -> set[int]:
+    """The numbers of the SFrame sections that an object has, and of their relocations."""
+    old = {section.number for section in sframe_sections(elf)}
+    return old | {
+        section.number for section in elf.sections if section.header.sh_type == SHT_RELA and section.header.sh_info in old
+    }
 
 
 def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], out: BinaryIO) -> None:
     """The whole object to `out`, an empty file: the original, then what is new or has grown, then the section headers.
 
-    SFrame sections that the object has are taken out: what is new has their numbers, as far as they go.
+    SFrame sections that the object has are taken out: what is new gets their numbers, as far as they go.
     """
     mark = MARKS[elf.byte_order]
     names = elf.sections[elf.shstrndx]
     headers = [section.header for section in elf.sections]
-    free: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by the section group: numbers of sections and their relocations
-    for group, number, relocations in old_sections(elf):
-        free[group].append((number, relocations))
-        headers[number] = headers[relocations] = NO_SECTION
+    old = old_sections(elf)
+    free = sorted(old)
+    for number in old:
+        headers[number] = NO_SECTION
+    members = {group.number: members_of(elf, group) for number, group in groups(elf).items() if number in old}
+    for numbers in members.values():
+        numbers[1:] = [number for number in numbers[1:] if number not in old]
     sframe_name = names.header.sh_size
     rela_name = sframe_name + len(".sframe\0")
-    members: dict[int, list[int]] = defaultdict(list)
     chunks: list[tuple[int, bytes | bytearray]] = []
     end = len(elf.data)
 
@@ -127,17 +135,19 @@ def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], o
         end = at + len(data)
         return at
 
+    def new_number() -> int:
+        """Of a section."""
+        if free:
+            return free.pop(0)
+        headers.append(NO_SECTION)
+        return len(headers) - 1
+
     for piece in pieces:
         in_group = SHF_GROUP if piece.group else 0
         raw = b"".join(struct.pack(mark + RELA_CODE, r.offset, r.symbol << 32 | r.type, r.addend) for r in piece.relocations)
-        group = piece.group.number if piece.group else 0
-        if free[group]:
-            number, relocations = free[group].pop(0)
-        else:
-            number, relocations = len(headers), len(headers) + 1
-            headers += [NO_SECTION, NO_SECTION]
-            if group:
-                members[group] += [number, relocations]
+        number, relocations = new_number(), new_number()
+        if piece.group:
+            members.setdefault(piece.group.number, members_of(elf, piece.group)).extend((number, relocations))
         headers[number] = Shdr(
             sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
         )
@@ -145,8 +155,7 @@ def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], o
             rela_name, SHT_RELA, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
         )
     for group, numbers in members.items():
-        at, size = headers[group].sh_offset, headers[group].sh_size
-        data = bytes(elf.slice(at, size, "section group")) + struct.pack(f"{mark}{len(numbers)}I", *numbers)
+        data = struct.pack(f"{mark}{len(numbers)}I", *numbers)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
     data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + b".sframe\0.rela.sframe\0"
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))

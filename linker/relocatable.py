@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from linker.apply import copy_file
 from linker.archive import is_archive, members, rewritten
 from linker.merge import gather
-from linker.objects import Placed, place
+from linker.objects import Placed, groups, place
 from linker.pieces import Piece, old_sections, pieces_of, write_object
 from sframegen.abi import abi_of
 from sframegen.agreement import difference
@@ -73,8 +73,9 @@ def check_object(filled: Filled, written: ElfFile) -> list[str]:
     """What is wrong with a written object: its sections are those of before, and the new ones say what they were made to say."""
     findings = []
     elf = filled.elf
-    changed = {piece.group.number for piece in filled.pieces if piece.group} | {elf.shstrndx, 0}
-    changed.update(number for _, *numbers in old_sections(elf) for number in numbers)
+    old = old_sections(elf)
+    changed = {piece.group.number for piece in filled.pieces if piece.group} | {elf.shstrndx, 0} | old
+    changed |= {group.number for number, group in groups(elf).items() if number in old}
     for before, after in zip(elf.sections, written.sections, strict=False):
         same = before.header == after.header and before.name == after.name
         if before.number not in changed and not same:

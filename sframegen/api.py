@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
 from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.lock import locked
 from linker.merge import Merger
-from linker.merging import fill, in_linked, merge_objects
+from linker.merging import fill, in_linked, merge_objects, read_all
 from linker.original import original_of
 from linker.partial_link import link
 from linker.relocatable import Objects, check_object, open_given, write_object_of
@@ -42,7 +41,7 @@ from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from linker.base import Base
     from linker.plan import InjectionPlan
@@ -94,7 +93,7 @@ def add_section(
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout, level = _layout(version), _level(optimize)
-    with _naming(target.source), locked(target.path):
+    with naming(str(target.source)), locked(target.path):
         elf = open_given(str(target.source))
         if isinstance(elf, Objects):
             return _add_to_objects(elf, target, layout, level, per_function=per_function, force=force)
@@ -236,7 +235,7 @@ def convert(
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout = _layout(version)
-    with _naming(target.source), locked(target.path):
+    with naming(str(target.source)), locked(target.path):
         elf = open_elf(target.source)
         pieces = read_pieces(elf)
         abi = pieces[0].abi
@@ -291,7 +290,7 @@ def remove(
     file without a section stays as it is. Raises FormatError or OSError; the target is then as it was.
     """
     target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
-    with _naming(target.source), locked(target.path):
+    with naming(str(target.source)), locked(target.path):
         elf = open_elf(target.source)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error("neither a program nor a library")
@@ -338,23 +337,26 @@ def merge(
     was.
     """
     layout, level = _layout(version), _level(optimize)
+    report = Merged(str(executable or output))
     if executable is not None and map_file is not None:
-        linked = Path(executable)
-        return _merge_into(linked, Path(map_file), objects, Target(linked, Path(output), verify, dry_run), layout, level)
+        target = Target(Path(executable), Path(output), verify, dry_run)
+        return _merge_into(target, Path(map_file), objects, layout, level, report)
     with TemporaryDirectory() as directory:
-        made = link(linker, objects, Path(directory))
+        try:
+            made = link(linker, objects, Path(directory))
+        except FormatError:
+            read_all(objects)  # which says it better, if an object is the reason
+            raise
         target = Target(made.output, Path(output), verify, dry_run)
-        report = _merge_into(made.output, made.map_file, objects, target, layout, level)
         report.warnings += made.messages
-        return report
+        return _merge_into(target, made.map_file, objects, layout, level, report)
 
 
 def _merge_into(
-    linked: Path, map_file: Path, objects: Sequence[str | os.PathLike[str]], target: Target, layout: Layout, level: Level
+    target: Target, map_file: Path, objects: Sequence[str | os.PathLike[str]], layout: Layout, level: Level, report: Merged
 ) -> Merged:
-    with _naming(linked), locked(target.path):
-        elf = open_elf(linked)
-        report = Merged(str(linked))
+    with naming(report.file), locked(target.path):
+        elf = open_elf(target.source)
         if elf.header.e_type == ET_REL:
             filled = fill(elf, map_file, objects, layout, level, report)
 
@@ -362,23 +364,13 @@ def _merge_into(
                 _refuse(check_object(filled, open_elf(written)))
 
             return target.write(report, partial(write_object_of, filled), check)
-        report.warnings += _signed([elf], linked, force=True)  # another file is written, which is to be signed anyhow
+        report.warnings += _signed([elf], target.source, force=True)  # another file is written, which is to be signed anyhow
         base = base_of(elf)
         encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
         plan = plan_section(base, encoder)
         writes = all_writes(plan, base, encoder)
         report.plan = plan
         return target.write(report, partial(write_all, elf, writes, record=base.record), partial(_verify, plan, base))
-
-
-@contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """A FormatError of the block names the file, if it names none."""
-    try:
-        yield
-    except FormatError as error:
-        error.file = error.file or str(file)
-        raise
 
 
 def _refuse(findings: list[str]) -> None:

@@ -204,6 +204,41 @@ def test_what_ld_r_makes_links_like_the_objects(linked: Link) -> None:
     assert linked.readelf(program) == linked.readelf(linked.program)
 
 
+GROUPS = """
+    inline __attribute__((noinline)) int grouped(int a) { volatile int b[9] = {a}; return b[0]; }
+    int unused(int a) { return grouped(a) + 1; }
+    int main(int n, char **) { return n - 1; }
+"""
+
+
+@pytest.mark.parametrize("given", ["as it is", "with a piece for each group"])
+def test_ld_collects_garbage_from_what_merge_made_as_from_the_objects(
+    compile_c: Compiler, peers: Peers, tmp_path: Path, given: str
+) -> None:
+    flags = ("-x", "c++", "-O1", "-ffunction-sections", "-c")
+    source = tmp_path / "grouped.o"
+    if given == "as it is":
+        shutil.copy(compile_c(GROUPS, *flags, "-Wa,--gsframe", peer_binutils=True), source)
+    else:
+        shutil.copy(compile_c(GROUPS, *flags), source)
+        add_section(source)
+    merge([source], tmp_path / "one.o", linker=peers.tool("ld"))
+    assert sum(section.name == ".sframe" for section in open_elf(tmp_path / "one.o").sections) == 1
+    linked = Link(compile_c, peers, tmp_path)
+    program, _ = linked.link("collected", tmp_path / "one.o", "-Wl,--gc-sections")
+    assert not list(open_elf(program).functions_named(b"_Z6unusedi"))
+    assert not list(open_elf(program).functions_named(b"_Z7groupedi"))
+    whole, _ = linked.link("whole", tmp_path / "one.o")
+    [function] = open_elf(whole).functions_named(b"_Z7groupedi")
+    assert function.address in list(read(whole).table.start)
+
+
+def test_the_object_is_blamed_for_what_its_linker_stumbles_over(linked: Link) -> None:
+    overwrite(linked.objects[1], sframe_at(linked.objects[1]) + 8, b"\xe8\3")
+    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x8: 1000 functions do not fit"):
+        merge(linked.objects, linked.directory / "out.o", linker=linked.peers.tool("ld"))
+
+
 def test_versions_are_mixed_where_ld_refuses(linked: Link) -> None:
     section = open_elf(linked.objects[0]).section(".sframe")
     assert section is not None
