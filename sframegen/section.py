@@ -49,7 +49,8 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
 
     Nearly always it is one. Raises FormatError where there is none, or where a piece is bad.
     """
-    opened = list(pieces(*_found(elf)))
+    data, address = _found(elf)
+    opened = list(pieces(data, address)) or [open_section(data, address)]  # raises: nothing is no section
     for piece in opened:
         _ = piece.table
     return opened

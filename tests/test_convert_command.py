@@ -289,6 +289,12 @@ def small_file(path: Path, table: FunctionTable, abi: Abi = AMD64, layout: Layou
     return write_sframe_elf(path, bytes(Encoder(table, abi, layout).encode(0x3000)), abi, 0x3000)
 
 
+def test_an_empty_section_is_refused(tmp_path: Path) -> None:
+    result = run("--format", 2, write_sframe_elf(tmp_path / "file", b"", AMD64, 0x3000))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "expected 28 bytes of header, have 0" in result.stderr
+
+
 def test_nothing_left_is_refused(tmp_path: Path) -> None:
     drap = Rule(Where(10, 0), Where(None, -8, deref=True))
     file = small_file(tmp_path / "file", table_of(drap, Kind(FdeType.FLEX)))
