@@ -17,6 +17,7 @@ HEADER_END = b"`\n"
 INDEXES = {b"/": 4, b"/SYM64/": 8}
 LONG_NAMES = b"//"
 BSD_INDEX = b"__.SYMDEF"
+MAX_NAME = 4096  # bytes, which is what a path may have: many members could share one endless name
 
 
 class Member(NamedTuple):
@@ -86,7 +87,8 @@ def _short(header: bytes) -> bytes:
 
 def _name(short: bytes, long_names: bytes) -> str:
     if short[:1] == b"/" and short[1:].isdigit():
-        short = long_names[int(short[1:]) :].partition(b"\n")[0]
+        at = int(short[1:])
+        short = long_names[at : at + MAX_NAME].partition(b"\n")[0]
     return short.rstrip(b"/").decode(errors="replace") if short.strip(b"/") else short.decode()
 
 
