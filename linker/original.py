@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker import undo
 from linker.exchange import is_sframe
+from linker.image import MAX_PROGRAM_HEADERS
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.plan import SPARE_HEADERS
 from linker.ranges import Range, gaps, join, overlapping
@@ -67,14 +68,17 @@ def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryv
 
 def is_plausible(original: ElfFile, elf: ElfFile, record: undo.Undo) -> bool:
     """The same program in the same place, but for new read-only segments behind it; only headers and metadata differ."""
+    if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
+        return False
     tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
     kept = [segment for segment in original.segments if segment.p_type not in CHANGING_SEGMENTS]
+    changing, executable = may_change(original, elf), code(original)
     return (
         original.header._replace(**tables) == elf.header
         and all(segment in elf.segments for segment in kept)
         and is_loaded(original, elf)
-        and not any(gaps(may_change(original, elf), offset, offset + len(data)) for offset, data in record.old)
-        and not any(overlapping(code(original), offset, offset + len(data)) for offset, data in record.old)
+        and not any(gaps(changing, offset, offset + len(data)) for offset, data in record.old)
+        and not any(overlapping(executable, offset, offset + len(data)) for offset, data in record.old)
     )
 
 
