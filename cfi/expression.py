@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORD = 0xFFFFFFFFFFFFFFFF
+MAX_SIZE = 256  # bytes; compilers and linkers write some ten. Thousands of rules can have the same expression
 PC_PERIOD = 16  # bytes: the distance of PLT entries, whose expressions look at the low four bits of the PC
 
 
@@ -34,10 +35,12 @@ def evaluate(
     *,
     on_cfa: bool = False,
 ) -> Term | None:
-    """What the expression computes; None where it is no Term. Linear in its size.
+    """What the expression computes; None where it is no Term, or longer than MAX_SIZE.
 
     `pc_residue`: the PC modulo PC_PERIOD, where that may be used. `on_cfa`: a register's expression, on whose stack the CFA is.
     """
+    if len(expression) > MAX_SIZE:
+        return None
     try:
         return _run(expression, byte_order, pc_register, pc_residue, [Term(CFA, 0)] if on_cfa else [])
     except (_Unknown, IndexError):  # IndexError: an operand is cut off, or the stack is empty

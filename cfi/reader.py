@@ -13,7 +13,7 @@ from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import CfiRule, Cie, FdeTable, RegisterRule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from cfi.columns import Bytes
     from cfi.section import CfiSection, Registers
@@ -46,7 +46,8 @@ def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
         _read_section(section, registers, table, base, states, numbers)
         table.section_ends.append(len(table))
         base += len(section.data)
-    table.rules = [_rule(state, blocks) for state in states]
+    known: dict[tuple[int, ...], RegisterRule] = {}
+    table.rules = [_rule(state, blocks, known) for state in states]
     return table
 
 
@@ -196,16 +197,19 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _rule(state: tuple[int, ...], blocks: list[tuple[int, CfiSection]]) -> CfiRule:
+def _rule(state: tuple[int, ...], blocks: list[tuple[int, CfiSection]], known: dict[tuple[int, ...], RegisterRule]) -> CfiRule:
     ra_column, kind, register, offset, *saved, ra_state, block, block_size = state
     by_register = kind not in EXPRESSIONS
-    cfa = _register_rule((kind, register, offset) if by_register else (kind, block, block_size), blocks)
-    ra, fp, sp = (_register_rule(saved[i : i + 3], blocks) for i in range(0, 9, 3))
+    parts = [(kind, register, offset) if by_register else (kind, block, block_size), *(tuple(saved[i : i + 3]) for i in (0, 3, 6))]
+    for part in parts:
+        if part not in known:  # a long expression, of which there may be many rules, is copied once
+            known[part] = _register_rule(part, blocks)
+    cfa, ra, fp, sp = map(known.__getitem__, parts)
     return CfiRule(ra_column, cfa, ra, fp, sp, ra_state)
 
 
-def _register_rule(numbers: Sequence[int], blocks: list[tuple[int, CfiSection]]) -> RegisterRule:
-    kind, a, b = numbers
+def _register_rule(part: tuple[int, ...], blocks: list[tuple[int, CfiSection]]) -> RegisterRule:
+    kind, a, b = part
     if kind not in EXPRESSIONS:
         return RegisterRule(KINDS[kind], a, b)
     base, section = next((base, section) for base, section in reversed(blocks) if base <= a)
