@@ -5,7 +5,7 @@ from __future__ import annotations
 # remember_state nests once or twice in real code. 64 states of 16 numbers are 8 KiB; a deeper nest is not a compiler's.
 MAX_REMEMBERED = 64
 # libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
-MAX_STATES = 1 << 17
+MAX_STATES = 1 << 15
 
 SCAN = (
     "",
