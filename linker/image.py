@@ -57,6 +57,7 @@ def read_image(elf: ElfFile) -> Image:
     loads = check_loads(elf)
     check_sections(elf)
     check_end(elf)
+    elf.check_notes()
     dynamic = read_dynamic(elf)
     check_loader(elf, dynamic)
     start = elf.header.e_phoff

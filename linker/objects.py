@@ -33,7 +33,7 @@ from sframegen.elf import (
     SHT_GNU_SFRAME,
     SHT_GROUP,
     SHT_NOBITS,
-    SHT_RELA,
+    SHT_NULL,
     SHT_SYMTAB,
     STT_SECTION,
     SYM_SIZE,
@@ -116,6 +116,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
+    check_disjoint(elf)
     addresses = _addresses(elf)
     data = bytearray(elf.data)
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
@@ -132,14 +133,20 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     return Placed(image, tables[0] if tables else None, placed, by_code)
 
 
+def check_disjoint(elf: ElfFile) -> None:
+    """Raises FormatError for an object whose sections have more bytes than it has: what many share would be read many times."""
+    sizes = (section.header.sh_size for section in elf.sections if section.header.sh_type not in (SHT_NULL, SHT_NOBITS))
+    if sum(sizes) > len(elf.data):
+        raise elf.error("its sections overlap")
+
+
 def relocations(elf: ElfFile, section: Section) -> Iterator[Rela]:
     """Those that apply to a section."""
     code = struct.Struct(MARKS[elf.byte_order] + RELA_CODE)
-    for table in elf.sections:
-        if table.header.sh_type == SHT_RELA and table.header.sh_info == section.number:
-            raw = elf.contents(table)
-            for offset, info, addend in code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE]):
-                yield Rela(offset, info & 0xFFFFFFFF, info >> 32, addend)
+    for table in elf.relocation_tables.get(section.number, ()):
+        raw = elf.contents(table)
+        for offset, info, addend in code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE]):
+            yield Rela(offset, info & 0xFFFFFFFF, info >> 32, addend)
 
 
 def groups(elf: ElfFile) -> dict[int, Section]:

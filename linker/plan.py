@@ -24,10 +24,8 @@ from sframegen.elf import (
     SHF_ALLOC,
     SHN_LORESERVE,
     SHN_XINDEX,
-    SHT_DYNSYM,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
-    SHT_SYMTAB,
     SHT_SYMTAB_SHNDX,
     SYM_SIZE,
     ElfFile,
@@ -221,8 +219,7 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
     moved = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
     code = RECORDS[Sym, elf.byte_order]
     found = 0
-    tables = (next((s for s in elf.sections if s.header.sh_type == kind), None) for kind in (SHT_SYMTAB, SHT_DYNSYM))
-    for table in (table for table in tables if moved and table is not None and table.header.sh_entsize == SYM_SIZE):
+    for table in (table for table in elf.symbol_tables() if moved and table.header.sh_entsize == SYM_SIZE):
         header = table.header
         raw = elf.slice(header.sh_offset, header.sh_size, table.name)
         new_offset = follow(header, draft.moves).sh_offset

@@ -6,6 +6,7 @@ bytes become zeros. Its header goes from the table, if no symbol knows a section
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker import undo
@@ -24,12 +25,10 @@ from sframegen.elf import (
     RECORDS,
     SHDR_SIZE,
     SHF_INFO_LINK,
-    SHT_DYNSYM,
     SHT_GROUP,
     SHT_NOBITS,
     SHT_REL,
     SHT_RELA,
-    SHT_SYMTAB,
     Ehdr,
     Phdr,
     Section,
@@ -85,8 +84,12 @@ def plan_removal(elf: ElfFile) -> Removal:
         if int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
         for hole in gaps(kept, extent.start, min(extent.end, len(elf.data)))
     ]
-    for number in own_loads(elf):
-        if is_empty(elf, segments[number], kept, cleared):
+    loads = own_loads(elf)
+    if sum(segments[number].p_filesz for number in loads) > len(elf.data):
+        raise elf.error(f"{len(loads)} segments of SFrame sections overlap", "program header table")
+    values = sorted(entry.value for entry in read_dynamic(elf))
+    for number in loads:
+        if is_empty(elf, segments[number], kept, cleared, values):
             segments[number] = UNUSED_SEGMENT
     phdr = RECORDS[Phdr, elf.byte_order]
     record = undo.parse(elf.data)
@@ -124,8 +127,8 @@ def without_headers(elf: ElfFile) -> list[Section]:
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:
     """Whether a symbol is defined in any of them, or named in a group."""
-    tables = [s for s in elf.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
-    known = (next(symbols_of(elf.slice(s.header.sh_offset, s.header.sh_size, s.name), sections, elf), None) for s in tables)
+    tables = [elf.slice(s.header.sh_offset, s.header.sh_size, s.name) for s in elf.symbol_tables()]
+    known = (next(symbols_of(table, sections, elf), None) for table in tables)
     return any(s.header.sh_type == SHT_GROUP for s in elf.sections) or any(number is not None for number in known)
 
 
@@ -150,8 +153,9 @@ def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list
     return join(item for item in ranges if item.size)
 
 
-def is_empty(elf: ElfFile, load: Phdr, kept: list[Range], cleared: list[Range]) -> bool:
-    """Whether nothing names a byte of it, and all that is not cleared is zero."""
+def is_empty(elf: ElfFile, load: Phdr, kept: list[Range], cleared: list[Range], values: list[int]) -> bool:
+    """Whether nothing names a byte of it, and all that is not cleared is zero. `values`: of dynamic tags, ascending."""
     start, end = load.p_offset, load.p_offset + load.p_filesz
-    named = overlapping(kept, start, end) or any(0 <= entry.value - load.p_vaddr < load.p_memsz for entry in read_dynamic(elf))
+    tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)
+    named = overlapping(kept, start, end) or tags
     return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in gaps(cleared, start, end))

@@ -145,14 +145,14 @@ def _areas(elf: ElfFile, ignored: list[Range]) -> tuple[array[int], array[int], 
     """The executable ranges, cut where the fate of bytes without CFI changes: columns of start, end, file offset and fate."""
     code, offsets = _executable(elf)
     sections = (
-        _disjoint(
+        disjoint(
             (header.sh_addr, header.sh_addr + header.sh_size)
             for header in (section.header for section in elf.sections)
             if header.sh_type != SHT_NOBITS and header.sh_flags & SHF_ALLOC and header.sh_flags & SHF_EXECINSTR
         )
         or code
     )
-    ignored = _disjoint(ignored)
+    ignored = disjoint(ignored)
     starts, ends, places, fates = array("Q"), array("Q"), array("Q"), bytearray()
     for start, end in pairwise(sorted({at for ranges in (code, sections, ignored) for one in ranges for at in one})):
         number = _holder(code, start)
@@ -184,7 +184,7 @@ def _executable(elf: ElfFile) -> tuple[list[Range], list[int]]:
     return code, offsets
 
 
-def _disjoint(ranges: Iterable[Range]) -> list[Range]:
+def disjoint(ranges: Iterable[Range]) -> list[Range]:
     """The same addresses in ascending ranges without overlaps."""
     found: list[Range] = []
     for start, end in sorted(ranges):

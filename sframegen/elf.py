@@ -9,6 +9,7 @@ import struct
 import zlib
 from bisect import bisect_left, bisect_right
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cfi.errors import FormatError
@@ -39,8 +40,9 @@ STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
 MAX_SECTION_NAME = 1024
-# Deflate cannot expand its input further than this; a larger claim is a lie, and is refused before memory is asked for.
-MAX_DEFLATE_RATIO = 1032
+# Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
+MAX_DEFLATE_RATIO = 64
+MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
 MAX_ADDRESS = 1 << 64
 MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of megabytes
 
@@ -245,8 +247,16 @@ class ElfFile:
         places = [(s.p_offset, s.p_filesz, s.p_align) for s in self.segments if s.p_type == PT_NOTE] or [
             (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in self.sections if s.header.sh_type == SHT_NOTE
         ]
+        self.check_notes()
         for offset, size, align in dict.fromkeys(places):
             yield from self.notes_at(offset, size, align)
+
+    def check_notes(self) -> None:
+        """Raises FormatError where notes overlap by more than the two segments that linkers make for some: all are read."""
+        sizes = [s.p_filesz for s in self.segments if s.p_type == PT_NOTE]
+        sizes += [s.header.sh_size for s in self.sections if s.header.sh_type == SHT_NOTE]
+        if sum(sizes) > MAX_NOTES_PER_BYTE * len(self.data):
+            raise self.error(f"{len(sizes)} segments and sections of notes overlap", "note")
 
     def build_id(self) -> bytes | None:
         return next((note.desc for note in self.notes() if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
@@ -298,10 +308,24 @@ class ElfFile:
             if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and index != SHN_UNDEF:
                 yield name, value, size
 
+    def symbol_tables(self) -> Iterator[Section]:
+        """`.symtab` and `.dynsym`: a file has one of each type, and more are not read."""
+        for kind in (SHT_SYMTAB, SHT_DYNSYM):
+            yield from islice((section for section in self.sections if section.header.sh_type == kind), 1)
+
+    @cached_property
+    def relocation_tables(self) -> dict[int, list[Section]]:
+        """Those of type SHT_RELA, by the number of the section that they apply to."""
+        tables: dict[int, list[Section]] = {}
+        for section in self.sections:
+            if section.header.sh_type == SHT_RELA:
+                tables.setdefault(section.header.sh_info, []).append(section)
+        return tables
+
     @cached_property
     def _symbol_table(self) -> tuple[bytes, memoryview]:
         """Names and entries of the table that `functions` are in; both empty where there is none."""
-        table = next((s for kind in (SHT_SYMTAB, SHT_DYNSYM) for s in self.sections if s.header.sh_type == kind), None)
+        table = next(self.symbol_tables(), None)
         if table is None or table.header.sh_link >= len(self.sections):
             return b"", self.data[:0]
         names = bytes(self.contents(self.sections[table.header.sh_link]))

@@ -7,7 +7,8 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.elf import PF_X, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB
+from sframegen.elf import PF_X, PT_LOAD
+from sframegen.coverage import disjoint
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.join import followers, group, heads_of, rebuild, symbol_values
 from sframegen.model import FunctionTable
@@ -69,7 +70,7 @@ def may_follow(elf: ElfFile, coverage: Coverage) -> bytearray:
         array("Q", [offset for _, _, offset in loads]), padding_states(elf.header.e_machine),
         array("Q", sorted([*_symbol_places(elf), *coverage.unsaid.start])), MAX_GAP, marks,
     )  # fmt: skip
-    for start, end in coverage.ignored_ranges:
+    for start, end in disjoint(coverage.ignored_ranges):
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
         marks[first:last] = bytes(len(marks[first:last]))
     return marks
@@ -77,9 +78,8 @@ def may_follow(elf: ElfFile, coverage: Coverage) -> bytearray:
 
 def _symbol_places(elf: ElfFile) -> array[int]:
     """Addresses that defined symbols name."""
-    tables = [section for section in elf.sections if section.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
     values = array("Q")
-    for table in tables:
+    for table in elf.symbol_tables():
         raw = elf.contents(table)
         found = zeros("Q", len(raw) // 24)
         values += found[: symbol_values(raw, elf.byte_order == "big", found)]
