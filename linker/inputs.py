@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.objects import relocations
+from linker.objects import check_disjoint, relocations
 from linker.plan import extended_numbers
 from sframegen.abi import Relocation, abi_of
 from sframegen.elf import (
@@ -54,6 +54,7 @@ def sframe_sections(elf: ElfFile) -> list[Section]:
 def described(elf: ElfFile) -> Iterator[Described]:
     """Each SFrame section of an object, and each part of one that a linker left behind another. Raises FormatError."""
     abi = abi_of(elf)
+    check_disjoint(elf)
     for section in sframe_sections(elf):
         symbols = _Symbols(elf)
         by_offset = {rela.offset: rela for rela in relocations(elf, section)}
@@ -81,8 +82,11 @@ def _placed(elf: ElfFile, piece: SframeSection, base: int, by_offset: dict[int, 
         if rela.type not in kinds:
             raise elf.error(f"relocation type {rela.type} is not one for the start of a function", ".sframe", at)
         number, value = symbols[rela.symbol]
+        offset = value + rela.addend - (0 if origin is None else at - origin)
+        if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
+            raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}", ".sframe", at)
         numbers.append(number)
-        offsets.append(value + rela.addend - (0 if origin is None else at - origin))
+        offsets.append(offset)
     return Described(piece, numbers, offsets)
 
 
