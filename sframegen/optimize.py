@@ -7,8 +7,8 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.elf import PF_X, PT_LOAD
 from sframegen.coverage import disjoint
+from sframegen.elf import PF_X, PT_LOAD
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.join import followers, group, heads_of, rebuild, symbol_values
 from sframegen.model import FunctionTable

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import peers as foreign
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 # Far beyond what any test takes on a slow machine: ends a loop that does not end.
 TEST_TIME_CAP_SECONDS = 900
+
+settings.register_profile("sframegen", deadline=None)  # how long an example takes is the machine's business
+settings.load_profile("sframegen")
 
 
 @pytest.fixture(scope="session")
