@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import function_tables
 
@@ -63,6 +63,7 @@ def parts(table: FunctionTable, owners: list[int], count: int) -> list[FunctionT
     return [select(table, [f for f in range(len(table)) if owners[f % len(owners)] == part]) for part in range(count)]
 
 
+@settings(max_examples=40)
 @pytest.mark.parametrize("layout", [V2, V3], ids=["V2", "V3"])
 @given(st.data())
 def test_merging_is_independent_of_how_functions_are_spread_over_inputs(layout: Layout, data: st.DataObject) -> None:
