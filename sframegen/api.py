@@ -41,7 +41,7 @@ from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from linker.base import Base
     from linker.plan import InjectionPlan
@@ -328,19 +328,20 @@ def merge(
     optimize: str = "none",
     verify: bool = True,
     dry_run: bool = False,
+    progress: Callable[[Iterable[str | os.PathLike[str]]], Iterable[str | os.PathLike[str]]] = iter,
 ) -> Merged:
     """One SFrame section out of those of `objects` (objects, archives of them), as GNU ld makes it, in `output`.
 
     With `map_file`, the linker's map of the link that made `executable` of them: a copy of that with the section, which takes the
     place of one that it has. Else: what `linker -r` makes of the objects, with the section and its relocations. `optimize`: at
-    "none" each function is as its object has it; else as for `add_section`. Raises FormatError or OSError; `output` is then as it
-    was.
+    "none" each function is as its object has it; else as for `add_section`. `progress` is given the objects when they are read, and
+    passes them on. Raises FormatError or OSError; `output` is then as it was.
     """
     layout, level = _layout(version), _level(optimize)
     report = Merged(str(executable or output))
     if executable is not None and map_file is not None:
         target = Target(Path(executable), Path(output), verify, dry_run)
-        return _merge_into(target, Path(map_file), objects, layout, level, report)
+        return _merge_into(target, Path(map_file), progress(objects), layout, level, report)
     with TemporaryDirectory() as directory:
         try:
             made = link(linker, objects, Path(directory))
@@ -349,11 +350,11 @@ def merge(
             raise
         target = Target(made.output, Path(output), verify, dry_run)
         report.warnings += made.messages
-        return _merge_into(target, made.map_file, objects, layout, level, report)
+        return _merge_into(target, made.map_file, progress(objects), layout, level, report)
 
 
 def _merge_into(
-    target: Target, map_file: Path, objects: Sequence[str | os.PathLike[str]], layout: Layout, level: Level, report: Merged
+    target: Target, map_file: Path, objects: Iterable[str | os.PathLike[str]], layout: Layout, level: Level, report: Merged
 ) -> Merged:
     with naming(report.file), locked(target.path):
         elf = open_elf(target.source)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 
 import click
 
 from sframegen import api
 from sframegen.cli.output import VERSIONS, Run, level, note
+from sframegen.cli.several import with_bar
 
 
 @click.command(name="merge")
@@ -49,8 +52,9 @@ def command(
     run = Run()
     with run.file(files[0]):
         executable = files[0] if map_file is not None else None
+        objects = files[1:] if map_file is not None else files
         report = api.merge(
-            files[1:] if map_file is not None else files,
+            objects,
             output,
             executable=executable,
             map_file=map_file,
@@ -59,6 +63,7 @@ def command(
             optimize=optimize,
             verify=not no_verify,
             dry_run=dry_run,
+            progress=partial(with_bar, length=len(objects)) if sys.stderr.isatty() else iter,
         )
         for warning in () if quiet else report.warnings:
             note(f"{output}: warning: {warning}")
