@@ -85,18 +85,25 @@ class EncodedRules:
 def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule | None:
     """The rule of an FRE's info byte and data words (`raw`); None where their number fits no rule of that FDE type."""
     info = raw[0]
-    count = info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK
-    if count == 0:
+    if not info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK:
         return OUTERMOST
-    size = info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK
-    mark = BYTE_ORDER_MARKS[abi.byte_order]
-    signed = struct.unpack_from(f"{mark}{count}{SIGNED_CODES[size]}", raw, 1)
-    unsigned = struct.unpack_from(f"{mark}{count}{UNSIGNED_CODES[size]}", raw, 1)
+    signed, unsigned = data_words(raw, abi)
     if fde_type is FdeType.FLEX:
         rule = _flex_rule(signed, unsigned, abi)
     else:
         rule = _default_rule(signed, abi.sp if info & CFA_BASE_SP_BIT else abi.fp, abi, layout)
     return rule and rule._replace(ra_signed=bool(info & MANGLED_RA_BIT))
+
+
+def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The words behind an FRE info byte, as signed and as unsigned numbers."""
+    count = raw[0] >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK
+    size = raw[0] >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK
+    mark = BYTE_ORDER_MARKS[abi.byte_order]
+    return (
+        struct.unpack_from(f"{mark}{count}{SIGNED_CODES[size]}", raw, 1),
+        struct.unpack_from(f"{mark}{count}{UNSIGNED_CODES[size]}", raw, 1),
+    )
 
 
 def words_size(info: int) -> int:
@@ -195,22 +202,29 @@ def _control(where: Where) -> int:
     return base | FLEX_DEREF_BIT * where.deref
 
 
+def flex_places(words: Sequence[int]) -> list[int]:
+    """Where the control words of CFA, RA and FP are, and what follows: not the end where the words fit no rule."""
+    places = [0]
+    for _ in range(3):
+        at = places[-1]
+        places.append(at + (0 if at >= len(words) else 1 if words[at] == PADDING else 2))
+    return places
+
+
 def _flex_rule(signed: Sequence[int], unsigned: Sequence[int], abi: Abi) -> Rule | None:
-    places: list[Where | None] = []
-    at = 0
-    for offset in (None, abi.fixed_ra_offset, abi.fixed_fp_offset):
-        control = unsigned[at] if at < len(unsigned) else PADDING
-        at += 1
+    *places, end = flex_places(unsigned)
+    if end != len(unsigned):
+        return None
+    said: list[Where | None] = []
+    for at, offset in zip(places, (0, abi.fixed_ra_offset, abi.fixed_fp_offset), strict=True):
+        control = unsigned[at] if at < end else PADDING
         if control == PADDING:
-            places.append(None if offset is None else fixed(offset))
+            said.append(fixed(offset))
             continue
-        if at >= len(signed):
-            return None
         register = control >> FLEX_REGISTER_SHIFT if control & FLEX_REGISTER_BIT else None
-        places.append(Where(register, signed[at], bool(control & FLEX_DEREF_BIT)))
-        at += 1
-    cfa, ra, fp = places
-    if cfa is None or cfa.register is None or at < len(unsigned):
+        said.append(Where(register, signed[at + 1], bool(control & FLEX_DEREF_BIT)))
+    cfa, ra, fp = said
+    if cfa is None or cfa.register is None:
         return None
     return Rule(cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjustment), ra, fp)
 

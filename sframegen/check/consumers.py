@@ -1,0 +1,230 @@
+"""What readers of SFrame do with a section: a row for each thing that one of them cannot take. To add a consumer is to add rows."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.check.finding import Finding, Severity
+from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sframegen.check.wellformed import Facts
+    from sframegen.format.layouts import Layout
+    from sframegen.format.records import Header
+
+
+class Effect(IntEnum):
+    """What a consumer does, from what is least."""
+
+    FAILS = 0
+    CRASHES = 1
+    READS_OUT = 2
+    DROPS = 3
+    REJECTS = 4
+
+
+EFFECTS = {
+    Effect.FAILS: ("fails the look-up", Severity.WARNING),
+    Effect.CRASHES: ("crashes", Severity.ERROR),
+    Effect.READS_OUT: ("reads out of bounds", Severity.ERROR),
+    Effect.DROPS: ("drops the section for the process", Severity.ERROR),
+    Effect.REJECTS: ("rejects the section", Severity.ERROR),
+}
+
+
+class Consumer(NamedTuple):
+    title: str
+    versions: tuple[int, ...]  # that it reads
+    source: str
+
+
+# libsframe's room for the data words of one FRE, glibc's limit on their number.
+LIBSFRAME_WORD_BYTES, LIBSFRAME_WORDS, GLIBC_WORDS = 24, 6, 3
+
+CONSUMERS = {
+    "kernel": Consumer("the Linux kernel", (3,), "unwind_user patches for 7.x, with CONFIG_SFRAME_VALIDATION or without"),
+    "glibc": Consumer("glibc", (2,), "backtrace() of 2.42 and 2.43"),
+    "gnu": Consumer("GNU binutils", (2, 3), "libsframe 2.47, with which readelf, objdump and ld read"),
+}
+
+
+class Demand(NamedTuple):
+    """`broken`: names of rules of the specification, or what tells from the facts that the consumer cannot take the section.
+
+    `validated`: the kernel rejects the section for it when it is registered, where CONFIG_SFRAME_VALIDATION is set.
+    """
+
+    consumer: str
+    name: str
+    effect: Effect
+    says: str
+    broken: tuple[str, ...] | Callable[[Facts], bool]
+    validated: bool = False
+
+
+def _header(says: Callable[[Header], bool]) -> Callable[[Facts], bool]:
+    return lambda facts: facts.header is not None and says(facts.header)
+
+
+def _sized(says: Callable[[Facts, Header, Layout], bool]) -> Callable[[Facts], bool]:
+    return lambda facts: facts.header is not None and facts.layout is not None and says(facts, facts.header, facts.layout)
+
+
+def _foreign(facts: Facts) -> bool:
+    """A section that GNU's tools turn around before they read it, on the little-endian machines that this is about."""
+    return facts.byte_order == "big"
+
+
+def _wrong_order(facts: Facts) -> bool:
+    return facts.byte_order is not None and facts.expected_order not in (None, facts.byte_order)
+
+
+def _fdes_end(header: Header, layout: Layout) -> int:
+    return header.fdeoff + header.num_fdes * layout.index_size
+
+
+def _body(header: Header) -> int:
+    return HEADER_SIZE + header.auxhdr_len
+
+
+FAILS, CRASHES, READS_OUT, DROPS, REJECTS = Effect
+FLAGS_NEEDED = F_FDE_SORTED | F_FDE_FUNC_START_PCREL
+
+DEMANDS = (
+    Demand("kernel", "kernel-magic", REJECTS, "no magic number in its byte order", ("header-size", "magic", "version")),
+    Demand("kernel", "kernel-byte-order", REJECTS, "the other byte order", _wrong_order),
+    Demand("kernel", "kernel-sorted", REJECTS, "not flagged as sorted", _header(lambda h: not h.flags & F_FDE_SORTED)),
+    Demand(
+        "kernel", "kernel-pc-relative", REJECTS, "starts are not flagged as relative to themselves",
+        _header(lambda h: not h.flags & F_FDE_FUNC_START_PCREL),
+    ),
+    Demand("kernel", "kernel-auxiliary-header", REJECTS, "an auxiliary header", _header(lambda h: h.auxhdr_len > 0)),
+    Demand("kernel", "kernel-empty", REJECTS, "no functions, or no FREs", _header(lambda h: not (h.num_fdes and h.num_fres))),
+    Demand("kernel", "kernel-header-only", REJECTS, "nothing behind the header", _sized(lambda f, h, _: _body(h) >= f.size)),
+    Demand(
+        "kernel", "kernel-sub-sections", REJECTS, "FREs before the end of the index, or reaching past the end of the section",
+        _sized(lambda f, h, v: h.freoff < _fdes_end(h, v) or _body(h) + h.freoff + h.fre_len > f.size),
+    ),
+    Demand(
+        "kernel", "kernel-one-text", REJECTS, "code in more than one mapping, of which it registers the first to the last",
+        lambda f: f.executable is not None and len(f.executable) > 1,
+    ),
+    Demand("kernel", "kernel-order", DROPS, "functions do not ascend, as a search may notice", ("start-order",), validated=True),
+    Demand("kernel", "kernel-same-start", FAILS, "of functions with one start the last is found", ("same-start",), validated=True),
+    Demand("kernel", "kernel-overlap", FAILS, "a function behind the start of another hides it", ("overlap",)),
+    Demand("kernel", "kernel-outside-code", FAILS, "a function outside of the code", ("start-outside-code",), validated=True),
+    Demand("kernel", "kernel-block", FAILS, "a function whose FREs lie elsewhere", ("block-outside",), validated=True),
+    Demand("kernel", "kernel-no-rows", FAILS, "a function without FREs", lambda f: f.without_rows > 0),
+    Demand("kernel", "kernel-first-row", FAILS, "code before a function's first FRE", ("first-row",)),
+    Demand("kernel", "kernel-period", CRASHES, "a division by zero", ("mask-without-period",)),
+    Demand("kernel", "kernel-fre-type", DROPS, "unknown FRE type", ("fre-type",), validated=True),
+    Demand("kernel", "kernel-row-cut-off", DROPS, "an FRE that is cut off", ("row-cut-off",), validated=True),
+    Demand("kernel", "kernel-word-size", DROPS, "unknown data word size", ("word-size",), validated=True),
+    Demand("kernel", "kernel-row-order", DROPS, "FREs that do not ascend", ("row-order",), validated=True),
+    Demand("kernel", "kernel-row-beyond", DROPS, "an FRE behind the function's end", ("row-beyond-function",), validated=True),
+    Demand("kernel", "kernel-words", DROPS, "data words too few or left over", ("words", "padding-word"), validated=True),
+    Demand("kernel", "kernel-cfa-base", FAILS, "a CFA without a base register", ("cfa-base",)),
+    Demand("glibc", "glibc-magic", REJECTS, "no magic number in its byte order", ("header-size", "magic", "version")),
+    Demand("glibc", "glibc-byte-order", REJECTS, "the other byte order", _wrong_order),
+    Demand("glibc", "glibc-flags", REJECTS, "unknown flags", ("flags",)),
+    Demand("glibc", "glibc-offsets", REJECTS, "FREs before the index", _header(lambda h: h.fdeoff > h.freoff)),
+    Demand("glibc", "glibc-sorted", REJECTS, "not flagged as sorted", _header(lambda h: not h.flags & F_FDE_SORTED)),
+    Demand("glibc", "glibc-empty", REJECTS, "no functions", _header(lambda h: not h.num_fdes)),
+    Demand(
+        "glibc", "glibc-layout", READS_OUT, "an index not behind the header, or FREs not behind the index, where it takes them to be",
+        _sized(lambda f, h, v: h.fdeoff != 0 or h.freoff != _fdes_end(h, v)),
+    ),
+    Demand("glibc", "glibc-index", READS_OUT, "an index that reaches past the section", ("index-bounds",)),
+    Demand("glibc", "glibc-rows", READS_OUT, "FREs that reach past the section", ("rows-bounds", "block-outside", "row-cut-off")),
+    Demand("glibc", "glibc-order", FAILS, "functions do not ascend", ("start-order", "same-start")),
+    Demand("glibc", "glibc-overlap", FAILS, "functions overlap", ("overlap",)),
+    Demand("glibc", "glibc-no-rows", FAILS, "a function without FREs", lambda f: f.without_rows > 0),
+    Demand("glibc", "glibc-first-row", FAILS, "code before a function's first FRE", ("first-row",)),
+    Demand("glibc", "glibc-fre-type", FAILS, "unknown FRE type", ("fre-type",)),
+    Demand("glibc", "glibc-period", CRASHES, "a division by zero", ("mask-without-period",)),
+    Demand("glibc", "glibc-row-order", FAILS, "FREs that do not ascend", ("row-order",)),
+    Demand("glibc", "glibc-word-size", READS_OUT, "an unknown data word size, of which it takes each to be a byte", ("word-size",)),
+    Demand("glibc", "glibc-words", FAILS, "more than 3 data words", lambda f: f.most_words > GLIBC_WORDS),
+    Demand("gnu", "gnu-magic", REJECTS, "no header", ("header-size", "magic", "version")),
+    Demand("gnu", "gnu-flags", REJECTS, "unknown flags", ("flags",)),
+    Demand("gnu", "gnu-offsets", REJECTS, "FREs before the index", _header(lambda h: h.fdeoff > h.freoff)),
+    Demand(
+        "gnu", "gnu-foreign-auxiliary-header", REJECTS, "an auxiliary header in the other byte order",
+        lambda f: _foreign(f) and f.header is not None and f.header.auxhdr_len > 0,
+    ),
+    Demand(
+        "gnu", "gnu-foreign-total", REJECTS, "in the other byte order, a number of FREs that is not the functions' sum",
+        lambda f: _foreign(f) and f.header is not None and f.header.num_fres != f.claimed_rows,
+    ),
+    Demand(
+        "gnu", "gnu-foreign-shared", REJECTS, "in the other byte order, FREs that functions share: it turns them around twice",
+        lambda f: _foreign(f) and (f.shares_blocks or f.broken("blocks-overlap") is not None),
+    ),
+    Demand(
+        "gnu", "gnu-foreign-rest", REJECTS, "in the other byte order, bytes that no FRE accounts for",
+        lambda f: _foreign(f) and f.broken("trailing-bytes", "another-section", "unused-bytes", "sub-section-order") is not None,
+    ),
+    Demand("gnu", "gnu-index", READS_OUT, "an index that reaches past the section", ("index-bounds",)),
+    Demand("gnu", "gnu-rows", READS_OUT, "FREs that reach past the section", ("rows-bounds", "block-outside", "row-cut-off")),
+    Demand(
+        "gnu", "gnu-word-bytes", READS_OUT, "more than 24 bytes of data words, for which it has no room",
+        lambda f: f.most_word_bytes > LIBSFRAME_WORD_BYTES,
+    ),
+    Demand("gnu", "gnu-fre-type", CRASHES, "an assertion: unknown FRE type", ("fre-type",)),
+    Demand("gnu", "gnu-row-beyond", CRASHES, "an assertion: an FRE behind the function's end", ("row-beyond-function",)),
+    Demand("gnu", "gnu-period", CRASHES, "a division by zero", ("mask-without-period",)),
+    Demand("gnu", "gnu-sorted", FAILS, "not flagged as sorted", _header(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_SORTED)),
+    Demand(
+        "gnu", "gnu-pc-relative", FAILS, "starts that are not relative to themselves, which it takes to be",
+        _header(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_FUNC_START_PCREL),
+    ),
+    Demand("gnu", "gnu-layout", FAILS, "an index not behind the header, where it takes it to be", _header(lambda h: h.fdeoff > 0)),
+    Demand("gnu", "gnu-order", FAILS, "functions do not ascend", ("start-order", "same-start")),
+    Demand("gnu", "gnu-overlap", FAILS, "functions overlap", ("overlap",)),
+    Demand("gnu", "gnu-no-rows", FAILS, "a function without FREs", lambda f: f.without_rows > 0),
+    Demand("gnu", "gnu-first-row", FAILS, "code before a function's first FRE", ("first-row",)),
+    Demand("gnu", "gnu-row-order", FAILS, "FREs that do not ascend", ("row-order",)),
+    Demand("gnu", "gnu-word-size", READS_OUT, "an unknown data word size, of which it takes each to be a byte", ("word-size",)),
+    Demand("gnu", "gnu-words", FAILS, "more than 6 data words", lambda f: f.most_words > LIBSFRAME_WORDS),
+)  # fmt: skip
+
+
+def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
+    """What a consumer, or all of them, would do with a section of which wellformed.examine tells; nothing where it takes it.
+
+    A version that a consumer does not read is one note.
+    """
+    return [finding for name in CONSUMERS if consumers in ("all", name) for finding in _findings(facts, name)]
+
+
+def _findings(facts: Facts, name: str) -> list[Finding]:
+    consumer = CONSUMERS[name]
+    if facts.layout is not None and facts.layout.version not in consumer.versions:
+        message = f"{consumer.title} does not read version {facts.layout.version}"
+        return [Finding(f"{name}-version", Severity.NOTE, message, name)]
+    found = []
+    for demand in unmet(facts, name):
+        says, severity = EFFECTS[demand.effect]
+        first = facts.broken(*demand.broken) if isinstance(demand.broken, tuple) else None
+        message = f"{consumer.title} {says}: {demand.says}"
+        if demand.validated:
+            message += " (rejects the section where it validates)"
+        place = (first.offset, first.address) if first else (None, None)
+        found.append(Finding(demand.name, severity, message, name, *place))
+    return found
+
+
+def unmet(facts: Facts, consumer: str) -> list[Demand]:
+    """Once it rejects a section, a consumer does nothing else with it."""
+    rows = [demand for demand in DEMANDS if demand.consumer == consumer and _is_broken(demand, facts)]
+    rejected = [demand for demand in rows if demand.effect is Effect.REJECTS]
+    return rejected or rows
+
+
+def _is_broken(demand: Demand, facts: Facts) -> bool:
+    if isinstance(demand.broken, tuple):
+        return facts.broken(*demand.broken) is not None
+    return demand.broken(facts)

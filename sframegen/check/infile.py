@@ -1,0 +1,121 @@
+"""Whether a file's section header, its PT_GNU_SFRAME and its mapping agree on where the section is, and what it may be used for."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.abi import BY_MACHINE, BY_SFRAME_ID
+from sframegen.check.finding import Finding
+from sframegen.check.rules import KEPT, RULES
+from sframegen.elf import (
+    ET_REL,
+    PF_R,
+    PF_W,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    SHF_ALLOC,
+    SHF_COMPRESSED,
+    SHF_EXECINSTR,
+    SHF_WRITE,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+)
+from sframegen.format.records import BYTE_ORDER_MARKS, MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.elf import ElfFile, Phdr, Section
+
+FLAGS = SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR | SHF_COMPRESSED
+Broken = tuple[str, str]  # the rule's name, a detail
+
+
+class Extent(NamedTuple):
+    """Where a header says that the section is: address, place in the file, bytes there."""
+
+    address: int
+    offset: int
+    size: int
+
+
+def in_file(elf: ElfFile) -> list[Finding]:
+    """Of a linked file; an object, whose section no segment holds, has none. FormatError for nothing."""
+    if elf.header.e_type == ET_REL:
+        return []
+    findings = [
+        Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else "")) for name, detail in _broken(elf)
+    ]
+    return findings[:KEPT]
+
+
+def _broken(elf: ElfFile) -> Iterator[Broken]:
+    segments = [segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME]
+    sections = [
+        section
+        for section in elf.sections
+        if section.header.sh_type == SHT_GNU_SFRAME or (section.name == ".sframe" and section.header.sh_type != SHT_NOBITS)
+    ]
+    if not segments and not sections:
+        return
+    if len(segments) > 1 or len(sections) > 1:
+        yield "several-sections", f"{len(sections)} sections, {len(segments)} segments"
+    segment, section = next(iter(segments), None), next(iter(sections), None)
+    if segment is None:
+        yield "no-segment", ""
+    elif section is None and elf.sections:
+        yield "no-section", ""
+    if section is not None:
+        yield from _section(section)
+    places = [
+        Extent(segment.p_vaddr, segment.p_offset, segment.p_filesz) if segment else None,
+        Extent(section.header.sh_addr, section.header.sh_offset, section.header.sh_size) if section else None,
+    ]
+    known = [place for place in places if place]
+    if len({place[:2] for place in known}) > 1:
+        yield "section-place", " and ".join(f"address {place.address:#x}, {place.offset:#x} in the file" for place in known)
+    sizes = {place.size for place in known} | {segment.p_memsz for segment in segments[:1]}
+    if len(sizes) > 1:
+        yield "segment-size", " and ".join(f"{size} bytes" for size in sorted(sizes))
+    yield from _mapping(elf, known[0])
+    yield from _bytes(elf, known[0], section)
+
+
+def _section(section: Section) -> Iterator[Broken]:
+    if section.header.sh_flags & FLAGS != SHF_ALLOC:
+        yield "section-flags", f"{section.header.sh_flags & FLAGS:#x}"
+
+
+def _mapping(elf: ElfFile, place: Extent) -> Iterator[Broken]:
+    """By the PT_LOAD that holds the address; all its bytes have to come from the file."""
+
+    def holds(load: Phdr) -> bool:
+        inside = load.p_vaddr <= place.address and place.address + place.size <= load.p_vaddr + load.p_filesz
+        return load.p_type == PT_LOAD and inside and place.address - load.p_vaddr == place.offset - load.p_offset
+
+    load = next(filter(holds, elf.segments), None)
+    if load is None:
+        yield "not-mapped", ""
+        return
+    if not load.p_flags & PF_R:
+        yield "mapped-unreadable", ""
+    if load.p_flags & PF_W:
+        yield "mapped-writable", ""
+
+
+def _bytes(elf: ElfFile, place: Extent, section: Section | None) -> Iterator[Broken]:
+    if place.offset + place.size > len(elf.data):
+        yield "outside-file", f"it ends at {place.offset + place.size:#x}, the file at {len(elf.data):#x}"
+        return
+    preamble = bytes(elf.data[place.offset : place.offset + min(place.size, 5)])
+    if len(preamble) < 5:
+        return
+    magic, version, _, abi_arch = struct.unpack(BYTE_ORDER_MARKS[elf.byte_order] + "HBBB", preamble)
+    expected = BY_MACHINE.get((elf.header.e_machine, elf.byte_order))
+    if magic != MAGIC or (expected is None or expected.sframe_id != abi_arch):
+        abi = BY_SFRAME_ID.get(abi_arch)
+        yield "machine", f"{abi.name if abi else f'ABI {abi_arch}'} in a file of e_machine {elf.header.e_machine}"
+    typed = section is None or section.header.sh_type == SHT_GNU_SFRAME
+    if not typed and version in RULES["section-type"].versions:
+        yield "section-type", f"{section.header.sh_type:#x}" if section else ""

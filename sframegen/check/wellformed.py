@@ -1,0 +1,255 @@
+"""Whether a section keeps to the specification of its version. Says what is wrong with any bytes, and raises nothing."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cfi.columns import zeros
+from sframegen.abi import BY_SFRAME_ID
+from sframegen.check.finding import Finding
+from sframegen.check.rules import KEPT, RULES, WALKED
+from sframegen.check.walk import Walk
+from sframegen.format.decode import SframeSection
+from sframegen.format.layouts import LAYOUTS
+from sframegen.format.records import (
+    BYTE_ORDER_MARKS,
+    DATAWORD_COUNT_MASK,
+    DATAWORD_COUNT_SHIFT,
+    F_FDE_SORTED,
+    FLEX_REGISTER_BIT,
+    FLEX_REGISTER_SHIFT,
+    FLEX_UNUSED_BIT,
+    HEADER_CODE,
+    HEADER_SIZE,
+    MAGIC,
+    MANGLED_RA_BIT,
+    PAUTH_KEY_B_BIT,
+    Header,
+)
+from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places, words_size
+from sframegen.model import FdeType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.elf import ByteOrder
+    from sframegen.format.layouts import Layout
+
+# libxul's 2.5 million rows say 1,322 different things. 65,536 are judged in half a second, and are 2 MB of columns.
+MAX_RULES = 1 << 16
+ORDERS: tuple[ByteOrder, ...] = ("little", "big")
+INFO_UNUSED, ABI_AT = 13, 4  # in Layout.fields; in the header
+BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # where these are, FREs have not been counted
+
+
+@dataclass
+class Facts:
+    """What is known of a section once all of it was looked at; whatever could not be read is None.
+
+    `counts`: how often each rule of rules.RULES is broken; `findings`: at most KEPT of each, and the number of the rest.
+    `most_words`, `most_word_bytes`: the most of one FRE. `claimed_rows`: of all functions, also where they share.
+    """
+
+    size: int
+    address: int
+    executable: Sequence[tuple[int, int]] | None = None  # (start, end) of the segments, ascending
+    expected_order: ByteOrder | None = None  # the file's byte order
+    byte_order: ByteOrder | None = None
+    header: Header | None = None
+    layout: Layout | None = None
+    abi: Abi | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    most_words: int = 0
+    most_word_bytes: int = 0
+    shares_blocks: bool = False
+    claimed_rows: int = 0
+    without_rows: int = 0  # functions that have bytes, but no FREs
+
+    def broken(self, *names: str) -> Finding | None:
+        """The first finding of one of these rules."""
+        if not any(name in self.counts for name in names):
+            return None
+        return next(finding for finding in self.findings if finding.rule in names)
+
+    def add(self, name: str, detail: str = "", offset: int | None = None, address: int | None = None, count: int = 1) -> None:
+        """`count`: broken so often, and this is the first place."""
+        rule = RULES[name]
+        known = self.counts.get(name, 0)
+        self.counts[name] = known + count
+        if known < KEPT:
+            self.findings.append(Finding(name, rule.severity, rule.says + (f": {detail}" if detail else ""), "", offset, address))
+
+
+def well_formed(
+    section: memoryview | bytes,
+    address: int,
+    *,
+    executable: Sequence[tuple[int, int]] | None = None,
+    byte_order: ByteOrder | None = None,
+) -> list[Finding]:
+    """Of a section loaded at `address`. `executable`: (start, end) of executable segments, ascending. `byte_order`: the file's."""
+    return examine(section, address, executable=executable, byte_order=byte_order).findings
+
+
+def examine(
+    section: memoryview | bytes,
+    address: int,
+    *,
+    executable: Sequence[tuple[int, int]] | None = None,
+    byte_order: ByteOrder | None = None,
+) -> Facts:
+    """As `well_formed`, with what consumers.py asks for besides."""
+    view = memoryview(section)
+    facts = Facts(len(view), address, executable, byte_order)
+    header = _read_header(view, facts)
+    if header is not None and facts.layout is not None:
+        abi = _judge_header(header, facts.layout, facts, facts.byte_order or ORDERS[0])
+        opened = SframeSection(view, address, header, abi, facts.layout, "")
+        _judge_bounds(opened, facts)
+        _walk(opened, facts)
+    rest = {name: count - sum(finding.rule == name for finding in facts.findings) for name, count in facts.counts.items()}
+    facts.findings += [Finding(name, RULES[name].severity, f"{rest[name]} more: {RULES[name].says}") for name in rest if rest[name]]
+    return facts
+
+
+def _read_header(view: memoryview, facts: Facts) -> Header | None:
+    if len(view) < HEADER_SIZE:
+        facts.add("header-size", f"{len(view)} bytes of {HEADER_SIZE}", 0)
+        return None
+    for order in ORDERS:
+        header = Header(*struct.unpack_from(BYTE_ORDER_MARKS[order] + HEADER_CODE, view))
+        if header.magic != MAGIC:
+            continue
+        facts.byte_order = order
+        facts.header = header
+        facts.layout = LAYOUTS.get(header.version)
+        if facts.layout is None:
+            facts.add("version", str(header.version), 2)
+        return header
+    facts.add("magic", bytes(view[:2]).hex(), 0)
+    return None
+
+
+def _judge_header(header: Header, layout: Layout, facts: Facts, order: ByteOrder) -> Abi:
+    """The ABI, with the fixed offsets of the header; a stand-in where it is unknown."""
+    if header.flags & ~layout.flags:
+        facts.add("flags", f"{header.flags & ~layout.flags:#x}", 3)
+    if header.auxhdr_len:
+        facts.add("auxiliary-header", f"{header.auxhdr_len} bytes", 7)
+    offsets = (header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
+    abi = BY_SFRAME_ID.get(header.abi_arch) if header.abi_arch in layout.abis else None
+    if abi is None:
+        facts.add("abi", str(header.abi_arch), ABI_AT)
+        abi = next(iter(BY_SFRAME_ID.values()))
+    else:
+        facts.abi = abi
+        expected = facts.expected_order or abi.byte_order
+        if not abi.byte_order == order == expected:
+            facts.add("byte-order", f"{order}-endian, ABI {abi.name}, in a {expected}-endian file", 0)
+        if offsets != (abi.fixed_fp_offset, abi.fixed_ra_offset):
+            facts.add("fixed-offsets", f"{offsets[0]} and {offsets[1]}, ABI {abi.name}", 5)
+    return abi._replace(byte_order=order, fixed_fp_offset=offsets[0], fixed_ra_offset=offsets[1])
+
+
+def _judge_bounds(section: SframeSection, facts: Facts) -> None:
+    header, size = section.header, len(section.data)
+    header_end = HEADER_SIZE + header.auxhdr_len
+    index_end = section.index_at + header.num_fdes * section.layout.index_size
+    if index_end > size:
+        facts.add("index-bounds", f"{header.num_fdes} functions end at {index_end:#x}, the section at {size:#x}", 8)
+    if section.fres_end > size:
+        facts.add("rows-bounds", f"it ends at {section.fres_end:#x}, the section at {size:#x}", 16)
+    if section.fres_at < index_end:
+        facts.add("sub-section-order", f"{section.fres_at:#x}, {index_end:#x}", 24)
+    elif header_end < section.index_at or index_end < section.fres_at:
+        facts.add("sub-section-gap", f"{section.index_at - header_end} and {section.fres_at - index_end}", 20)
+    rest = bytes(section.data[section.end :])
+    if not rest.strip(b"\0"):
+        return
+    behind = len(section.data) - len(rest.lstrip(b"\0"))
+    mark = BYTE_ORDER_MARKS[section.abi.byte_order]
+    another = rest.lstrip(b"\0").startswith(struct.pack(mark + "H", MAGIC))
+    facts.add("another-section" if another else "trailing-bytes", "", behind)
+
+
+def _walk(section: SframeSection, facts: Facts) -> None:
+    size, layout = len(section.data), section.layout
+    functions = min(section.header.num_fdes, max(0, size - section.index_at) // layout.index_size)
+    fields = layout.fields
+    if not section.abi.ra_is_signed:
+        fields[INFO_UNUSED] |= PAUTH_KEY_B_BIT
+    noted = zeros("q", len(WALKED)), zeros("q", len(WALKED) * KEPT), zeros("Q", len(WALKED) * KEPT)
+    walk = Walk(
+        section.data, fields, section.abi.byte_order == "big", section.relative, functions,
+        (section.index_at, section.fres_at, min(section.fres_end, size)), section.address, (KEPT, *noted),
+    )  # fmt: skip
+    start, sizes, keys = zeros("Q", functions), zeros("I", functions), zeros("Q", functions)
+    found = walk.index(start, sizes, keys, layout.outermost_without_rows)
+    flagged = section.header.flags & F_FDE_SORTED
+    walk.neighbours(start, sizes, array("I") if flagged else array("I", sorted(range(functions), key=start.__getitem__)))
+    if facts.executable is not None:
+        walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
+    rules = min(MAX_RULES, size)
+    columns = zeros("q", rules), zeros("B", rules), zeros("Q", rules), zeros("q", rules)
+    walk.blocks(array("Q", sorted(keys[:found])), start, sizes, zeros("I", 2 << rules.bit_length()), *columns)
+
+    counts, offsets, addresses = noted
+    for number, rule in enumerate(WALKED):
+        for place in range(min(counts[number], KEPT)):
+            facts.add(rule.name, "", offsets[number * KEPT + place], addresses[number * KEPT + place] or None)
+        facts.counts.update({rule.name: counts[number]} if counts[number] else {})
+    if walk.overflow:
+        facts.add("many-rules", f"{walk.overflow} FREs were left out", count=walk.overflow)
+    for number in range(walk.rules):
+        _judge_words(section, facts, *(column[number] for column in columns))
+    total = section.header.num_fres
+    if total not in (walk.stored, walk.claimed) and not facts.broken(*BROKEN_OFF, "index-bounds"):
+        facts.add("row-total", f"{total}, and {walk.stored} are there", 12)
+    facts.shares_blocks = walk.shared
+    facts.claimed_rows = walk.claimed
+    facts.without_rows = walk.without_rows
+
+
+def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, address: int, uses: int) -> None:
+    """One different rule, said at `address` by the FRE whose info byte is at `at`, and by `uses` FREs in all."""
+    info = section.data[at]
+    raw = bytes(section.data[at : at + 1 + words_size(info)])
+    facts.most_words = max(facts.most_words, info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK)
+    facts.most_word_bytes = max(facts.most_word_bytes, len(raw) - 1)
+    broken = []
+    if facts.abi is None:
+        return
+    if kind >= len(FDE_TYPES):
+        broken.append("words")
+    elif FDE_TYPES[kind] is FdeType.FLEX:
+        broken += _flex_faults(data_words(raw, section.abi)[1], section.abi)
+    elif decode_rule(FDE_TYPES[kind], raw, section.abi, section.layout) is None:
+        broken.append("words")
+    if info & MANGLED_RA_BIT and not section.abi.ra_is_signed:
+        broken.append("signed-address")
+    for name in broken:
+        facts.add(name, f"in {uses} FREs" if uses > 1 else "", at, address, uses)
+
+
+def _flex_faults(words: tuple[int, ...], abi: Abi) -> list[str]:
+    faults = []
+    if not words[0] & FLEX_REGISTER_BIT:
+        faults.append("cfa-base")
+        words = (words[0] | FLEX_REGISTER_BIT, *words[1:])
+    *places, end = flex_places(words)
+    if end != len(words):
+        return [*faults, "words"]
+    if flex_places(words[:-1])[-1] == len(words) - 1:
+        faults.append("padding-word")
+    controls = [words[at] for at in places if at < end]
+    if any(control & FLEX_UNUSED_BIT for control in controls):
+        faults.append("unused-bits")
+    registers = {control >> FLEX_REGISTER_SHIFT for control in controls if control & FLEX_REGISTER_BIT}
+    if registers - set(abi.base_registers):
+        faults.append("register")
+    return faults
