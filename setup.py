@@ -11,7 +11,7 @@ from setuptools import Extension, setup
 COMPILED = [
     "cfi.machine",
     "cfi.scan",
-    "sframegen.check.walk",
+    "sframegen.checks.walk",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",

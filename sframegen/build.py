@@ -8,7 +8,7 @@ from typing import Literal
 MODULES = (
     "cfi.machine",
     "cfi.scan",
-    "sframegen.check.walk",
+    "sframegen.checks.walk",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from sframegen.abi import BY_SFRAME_ID
-from sframegen.check.finding import Finding
-from sframegen.check.rules import KEPT, RULES, WALKED
-from sframegen.check.walk import Walk
+from sframegen.checks.finding import Finding
+from sframegen.checks.rules import KEPT, RULES, WALKED
+from sframegen.checks.walk import Walk
 from sframegen.format.decode import SframeSection
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.records import (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.check.finding import Finding, Severity
+from sframegen.checks.finding import Finding, Severity
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.check.wellformed import Facts
+    from sframegen.checks.wellformed import Facts
     from sframegen.format.layouts import Layout
     from sframegen.format.records import Header
 
@@ -134,8 +134,8 @@ DEMANDS = (
     Demand("glibc", "glibc-sorted", REJECTS, "not flagged as sorted", _header(lambda h: not h.flags & F_FDE_SORTED)),
     Demand("glibc", "glibc-empty", REJECTS, "no functions", _header(lambda h: not h.num_fdes)),
     Demand(
-        "glibc", "glibc-layout", READS_OUT, "an index not behind the header, or FREs not behind the index, where it takes them to be",
-        _sized(lambda f, h, v: h.fdeoff != 0 or h.freoff != _fdes_end(h, v)),
+        "glibc", "glibc-layout", READS_OUT, "an index not behind the header, FREs not behind the index: it looks for them there",
+        _sized(lambda _, h, v: h.fdeoff != 0 or h.freoff != _fdes_end(h, v)),
     ),
     Demand("glibc", "glibc-index", READS_OUT, "an index that reaches past the section", ("index-bounds",)),
     Demand("glibc", "glibc-rows", READS_OUT, "FREs that reach past the section", ("rows-bounds", "block-outside", "row-cut-off")),

@@ -6,8 +6,8 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.abi import BY_MACHINE, BY_SFRAME_ID
-from sframegen.check.finding import Finding
-from sframegen.check.rules import KEPT, RULES
+from sframegen.checks.finding import Finding
+from sframegen.checks.rules import KEPT, RULES
 from sframegen.elf import (
     ET_REL,
     PF_R,

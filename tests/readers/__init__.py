@@ -1,0 +1,1 @@
+"""What consumers do with a section, restated from what their sources do, and with the mistakes that they make."""

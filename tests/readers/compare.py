@@ -1,0 +1,163 @@
+"""Whether `check` says of damaged sections what their readers do: `python tests/readers/compare.py --count 10000 --seed 1`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from peers import Peers
+from readers import libsframe
+from readers.glibc import Glibc, NotFoundError, NotUsedError
+from readers.kernel import EFAULT, Kernel, KernelError
+from readers.memory import Memory, OutOfBoundsError, claims
+from readers.mutate import Base, bases, mutant
+
+from sframegen.checks.consumers import CONSUMERS, Effect, unmet
+from sframegen.checks.wellformed import Facts, examine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_PCS = 400
+FROM_LIBSFRAME = {
+    "": None, libsframe.FAILS: Effect.FAILS, libsframe.CRASHES: Effect.CRASHES, libsframe.READS_OUT: Effect.READS_OUT,
+    libsframe.REJECTS: Effect.REJECTS,
+}  # fmt: skip
+
+
+class Verdict(NamedTuple):
+    consumer: str
+    said: Effect | None  # by check; None: nothing is wrong
+    done: Effect | None  # by the reader
+    rules: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Rejection is the same; a reader does nothing worse than what was said. What was said may go unnoticed by the look-ups."""
+        if Effect.REJECTS in (self.said, self.done):
+            return self.said == self.done
+        return self.done is None or (self.said is not None and self.done <= self.said)
+
+
+def worst(effects: Iterator[Effect]) -> Effect | None:
+    return max(effects, default=None)
+
+
+def look_ups(base: Base, data: bytes) -> list[int]:
+    try:
+        return sorted(set(claims(Memory(data, base.order), base.address)))[:MAX_PCS]
+    except OutOfBoundsError:
+        return []
+
+
+def kernel(base: Base, data: bytes, *, validating: bool = False) -> Effect | None:
+    try:
+        section = Kernel(data, base.address, base.order, base.code)
+        if validating:
+            section.validate()
+    except KernelError:
+        return Effect.REJECTS
+
+    def effects() -> Iterator[Effect]:
+        for pc in look_ups(base, data):
+            try:
+                section.find(pc)
+            except KernelError as error:
+                yield Effect.DROPS if error.code == EFAULT else Effect.FAILS
+            except ZeroDivisionError:
+                yield Effect.CRASHES
+
+    return worst(effects())
+
+
+def glibc(base: Base, data: bytes) -> Effect | None:
+    try:
+        section = Glibc(data, base.order)
+    except (NotUsedError, OutOfBoundsError):
+        return Effect.REJECTS
+
+    def effects() -> Iterator[Effect]:
+        for pc in look_ups(base, data):
+            try:
+                section.find(pc - base.address)
+            except NotFoundError:
+                yield Effect.FAILS
+            except OutOfBoundsError:
+                yield Effect.READS_OUT
+            except ZeroDivisionError:
+                yield Effect.CRASHES
+
+    return worst(effects())
+
+
+def verdicts(base: Base, data: bytes, library: str | None) -> Iterator[Verdict]:
+    facts = examine(data, base.address, executable=[base.code], byte_order=base.order)
+    done = {"kernel": kernel(base, data), "glibc": glibc(base, data)}
+    if library:
+        pcs = [pc - base.address for pc in look_ups(base, data)]
+        done["gnu"] = FROM_LIBSFRAME[libsframe.outcome(library, data, pcs)]
+    for consumer, effect in done.items():
+        yield _verdict(facts, consumer, effect)
+    rules = tuple(demand.name for demand in unmet(facts, "kernel") if demand.validated or demand.effect is Effect.REJECTS)
+    rejected = Effect.REJECTS if rules or not _is_read(facts, "kernel") else None
+    validated = kernel(base, data, validating=True)
+    yield Verdict("validating kernel", rejected, validated if validated is Effect.REJECTS else None, rules)
+
+
+def _is_read(facts: Facts, consumer: str) -> bool:
+    return facts.layout is None or facts.layout.version in CONSUMERS[consumer].versions
+
+
+def _verdict(facts: Facts, consumer: str, done: Effect | None) -> Verdict:
+    if not _is_read(facts, consumer):
+        return Verdict(consumer, Effect.REJECTS, done, (f"{consumer}-version",))
+    demands = unmet(facts, consumer)
+    return Verdict(consumer, worst(demand.effect for demand in demands), done, tuple(demand.name for demand in demands))
+
+
+def compare(given: list[Base], count: int, seed: int, library: str | None) -> Iterator[tuple[Base, bytes, Verdict]]:
+    """Each mutant, and what is said and done, for every reader."""
+    random = Random(seed)
+    for _ in range(count):
+        base = random.choice(given)
+        data = mutant(random, base)
+        for verdict in verdicts(base, data, library):
+            yield base, data, verdict
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--show", type=int, default=5, help="disagreements that are printed")
+    options = parser.parse_args()
+    figures: Counter[tuple[str, str, str]] = Counter()
+    unnoticed: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    wrong = 0
+    for base, data, verdict in compare(bases(), options.count, options.seed, Peers().libsframe()):
+        words = [effect.name if effect is not None else "-" for effect in (verdict.said, verdict.done)]
+        figures[verdict.consumer, *words] += 1
+        if verdict.said is not None and verdict.done is None:
+            unnoticed[verdict.consumer, verdict.rules] += 1
+        if not verdict.agrees:
+            wrong += 1
+            if wrong <= options.show:
+                print(f"{base.name}: {verdict}\n  {data.hex()}")
+    for (consumer, says, does), number in sorted(figures.items()):
+        print(f"{consumer:18} check says {says:10} reader does {does:10} {number:6}")
+    print("said, but unnoticed by the look-ups:")
+    for (consumer, rules), number in unnoticed.most_common(options.show * 4):
+        print(f"  {number:5} {consumer}: {', '.join(rules)}")
+    print(f"{options.count} sections, seed {options.seed}: {wrong} disagreements")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
