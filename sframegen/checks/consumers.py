@@ -174,7 +174,10 @@ DEMANDS = (
         lambda f: f.most_word_bytes > LIBSFRAME_WORD_BYTES,
     ),
     Demand("gnu", "gnu-fre-type", CRASHES, "an assertion: unknown FRE type", ("fre-type",)),
-    Demand("gnu", "gnu-row-beyond", CRASHES, "an assertion: an FRE behind the function's end", ("row-beyond-function",)),
+    Demand(
+        "gnu", "gnu-row-beyond", CRASHES, "an assertion: an FRE behind the function's end",
+        ("row-beyond-function", "row-beyond-masked"),
+    ),
     Demand("gnu", "gnu-period", CRASHES, "a division by zero", ("mask-without-period",)),
     Demand("gnu", "gnu-sorted", FAILS, "not flagged as sorted", _header(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_SORTED)),
     Demand(

@@ -36,7 +36,7 @@ WALKED = (
     Rule("mask-without-period", ERROR, "PC type MASK with a repeated block of no bytes", (2, 3)),
     Rule("period-without-mask", WARNING, "size of a repeated block in a function of PC type INC", (2, 3)),
     Rule("blocks-overlap", ERROR, "function's FREs begin among those of another, and are not the same"),
-    Rule("unused-bytes", WARNING, "bytes of the FRE sub-section belong to no function"),
+    Rule("unused-bytes", WARNING, "bytes of the FRE sub-section belong to no function, and are no padding at its end"),
     Rule("row-cut-off", ERROR, "FRE reaches past the end of the FRE sub-section"),
     Rule("word-size", ERROR, "unknown data word size"),
     Rule("first-row", ERROR, "function's first FRE does not begin where the function does"),
@@ -44,6 +44,7 @@ WALKED = (
     Rule("row-at-end", WARNING, "FRE begins where its function ends, and covers nothing"),
     Rule("row-beyond-function", ERROR, "FRE begins behind the end of its function"),
     Rule("row-beyond-period", ERROR, "FRE begins behind the end of the repeated block"),
+    Rule("row-beyond-masked", WARNING, "FRE of a repeated block begins behind the end of its function"),
 )
 
 HEADER = (

@@ -245,6 +245,7 @@ class Walk:
         count: cython.longlong = 0
         info: cython.int = 0
         rep_size: cython.int = 0
+        at: cython.longlong
         end: cython.longlong = self.fres_at  # of the block before; -1 where damage hides it
         for i in range(len(keys)):
             key = keys[i]
@@ -254,11 +255,10 @@ class Walk:
             if self.count == 0 and self.fields[5] == 0:
                 continue
             if block == previous and self.count == count and self.info == info and self.rep_size == rep_size:
-                if not self.info & 0x10:
-                    if self.last > size[function]:
-                        self.note(20, block, start[function] + self.last)  # row-beyond-function
-                    elif self.last == size[function] and size[function]:
-                        self.note(19, block, start[function] + self.last)  # row-at-end
+                if self.last > size[function]:
+                    self.note(22 if self.info & 0x10 else 20, block, start[function] + self.last)  # row-beyond-masked, -function
+                elif self.last == size[function] and size[function] and not self.info & 0x10:
+                    self.note(19, block, start[function] + self.last)  # row-at-end
                 self.shared = True
                 continue
             if end >= 0 and block < end:
@@ -272,8 +272,11 @@ class Walk:
             end = self.rows(
                 block + self.fields[5], start[function], size[function], slots, rule_at, rule_type, rule_address, rule_uses
             )
-        if end >= 0 and end < self.fres_end:
-            self.note(14, end, 0)  # unused-bytes
+        if end >= 0:  # what follows may be padding
+            for at in range(end, self.fres_end):
+                if self.data[at]:
+                    self.note(14, at, 0)  # unused-bytes
+                    break
 
     @cython.cfunc
     @cython.exceptval(-9)
@@ -316,9 +319,11 @@ class Walk:
                 self.note(17, pos, start)  # first-row
             elif value <= before:
                 self.note(18, pos, start + value)  # row-order
-            elif masked:
+            if masked:
                 if self.rep_size and value >= self.rep_size:
                     self.note(21, pos, start + value)  # row-beyond-period
+                if value > size:
+                    self.note(22, pos, start + value)  # row-beyond-masked
             elif value > size:
                 self.note(20, pos, start + value)  # row-beyond-function
             elif value == size and size:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MAX_RULES = 1 << 16
 ORDERS: tuple[ByteOrder, ...] = ("little", "big")
 INFO_UNUSED, ABI_AT = 13, 4  # in Layout.fields; in the header
+OF_AN_ABI = ("register", "signed-address")
 BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # where these are, FREs have not been counted
 
 
@@ -222,8 +223,6 @@ def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, addre
     facts.most_words = max(facts.most_words, info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK)
     facts.most_word_bytes = max(facts.most_word_bytes, len(raw) - 1)
     broken = []
-    if facts.abi is None:
-        return
     if kind >= len(FDE_TYPES):
         broken.append("words")
     elif FDE_TYPES[kind] is FdeType.FLEX:
@@ -233,6 +232,8 @@ def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, addre
     if info & MANGLED_RA_BIT and not section.abi.ra_is_signed:
         broken.append("signed-address")
     for name in broken:
+        if facts.abi is None and name in OF_AN_ABI:
+            continue
         facts.add(name, f"in {uses} FREs" if uses > 1 else "", at, address, uses)
 
 

@@ -10,7 +10,7 @@ import resource
 import signal
 
 MAX_ROWS = 1000  # that are asked for one by one
-NO_MEMORY = 2002  # of so much that the header's numbers are false
+NO_MEMORY = 2001  # the error: the header asks for more than there is
 READS_OUT, CRASHES, FAILS, REJECTS = "reads out of bounds", "crashes", "fails", "rejects"
 STATUS = {0: "", 1: REJECTS, 2: FAILS, 3: READS_OUT}
 LIMIT = 4  # seconds
