@@ -11,6 +11,7 @@ from setuptools import Extension, setup
 COMPILED = [
     "cfi.machine",
     "cfi.scan",
+    "sframegen.checks.sweep",
     "sframegen.checks.walk",
     "sframegen.format.pack",
     "sframegen.format.seek",

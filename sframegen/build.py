@@ -8,6 +8,7 @@ from typing import Literal
 MODULES = (
     "cfi.machine",
     "cfi.scan",
+    "sframegen.checks.sweep",
     "sframegen.checks.walk",
     "sframegen.format.pack",
     "sframegen.format.seek",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import reader
 from cfi.columns import zeros
+from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
 from sframegen.coverage import Coverage, Pieces, Unsaid
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cfi.section import CfiSection
     from sframegen.abi import Abi
     from sframegen.format.layouts import Layout
+    from sframegen.sources import Sources
 
 REASONS = tuple(Reason)
 NOT_BARRED = 255
@@ -62,6 +64,17 @@ def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Ab
         ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in lost],
     )
     return Converted(table, coverage, encoded)
+
+
+def convert_sources(sources: Sources, code: list[tuple[int, int]], abi: Abi, layout: Layout = V3) -> Converted:
+    """All sections of a file; where one that nobody asked for cannot be read, a warning, and those before it."""
+    try:
+        return convert(sources.sections, code, abi, layout)
+    except FormatError as error:
+        if error.place != sources.optional:
+            raise
+        sources.warnings.append(f"{error}; not used")
+        return convert(sources.sections[:1], code, abi, layout)
 
 
 class _Rules:

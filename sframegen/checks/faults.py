@@ -1,0 +1,128 @@
+"""Ranges of code where a section and the call frame information differ -> findings."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.checks.finding import Finding, Severity
+from sframegen.elf import SHF_EXECINSTR
+from sframegen.equations import equation
+from sframegen.names import FunctionNames, printable
+from sframegen.translate import Reason
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator, Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.coverage import Pieces
+    from sframegen.elf import ElfFile
+    from sframegen.format.decode import SframeSection
+    from sframegen.model import Rule
+
+REASONS = tuple(Reason)
+SIGNAL, KEY_B = 1, 2  # flavours
+GIVEN = 4  # bits that those of the section are shifted by
+SHOWN = 1000  # functions that have findings of their own
+NAMED = 3  # functions that a note names
+
+
+class Ranges(NamedTuple):
+    """What a sweep records, by columns."""
+
+    start: array[int]
+    end: array[int]
+    function: array[int]
+    expected: array[int]
+    given: array[int]
+    flavours: array[int]
+
+
+class Range(NamedTuple):
+    """One of them, as far as FDE number `fde` describes it."""
+
+    fde: int
+    start: int
+    end: int
+    function: int
+    expected: int
+    given: int
+    flavours: int
+
+
+def wrong(elf: ElfFile, section: SframeSection, abi: Abi, rules: Sequence[Rule], found: list[Range], code: int) -> list[Finding]:
+    """For each function of the CFI and each way of being wrong one; `code`: bytes that are wrong, also those not recorded."""
+    groups: dict[tuple[int, str], list[Range]] = {}
+    for one in found:
+        groups.setdefault((one.fde, _fault(one, section, abi, rules)[0]), []).append(one)
+    shown = list(groups.items())[:SHOWN]
+    names = _names(elf, [group[0].start for _, group in shown])
+    findings = []
+    for (_, rule), group in shown:
+        first = group[0]
+        given = equation(rules[first.given], abi)
+        message = f"{names[first.start]}, {_bytes(group[:1])}: {given}{_fault(first, section, abi, rules)[1]}"
+        if len(group) > 1:
+            message += f"; {_bytes(group)} of the function in {len(group):,} ranges"
+        offset = section.index_at + first.function * section.layout.index_size
+        findings.append(Finding(rule, Severity.ERROR, message, offset=offset, address=first.start))
+    rest = code - sum(one.end - one.start for _, group in shown for one in group)
+    if rest:
+        findings.append(Finding("cfi-more", Severity.ERROR, f"{rest:,} bytes of other functions are wrong, too"))
+    return findings
+
+
+def absent(elf: ElfFile, found: list[Range], code: int) -> Finding:
+    """`code`: bytes that are absent, also those not recorded."""
+    first = [group[0] for group in {one.fde: [one] for one in reversed(found)}.values()][::-1]
+    names = _names(elf, [one.start for one in first[:NAMED]])
+    where = ", ".join(names.values()) + (", ..." if len(first) > NAMED else "")
+    message = f"{code:,} bytes of code that can be said are not covered: {where}"
+    return Finding("cfi-absent", Severity.NOTE, message, address=first[0].start)
+
+
+def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Range]:
+    """The ranges, cut where one FDE's code ends and the next one's begins."""
+    for start, end, *said in zip(*ranges, strict=True):
+        fde = bisect_right(pieces.start, start) - 1
+        here = start
+        while here < end:
+            limit = min(end, pieces.end[fde])
+            yield Range(fde, here, limit, *said)
+            here = limit
+            fde += 1
+
+
+def _fault(one: Range, section: SframeSection, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
+    """(the finding's rule, what the CFI says instead)."""
+    if one.expected < 0:
+        return "cfi-inexpressible", f"; SFrame has no words for the CFI: {REASONS[-1 - one.expected].value}"
+    if one.expected != one.given:
+        return "cfi-rule", f"; the CFI says {equation(rules[one.expected], abi)}"
+    if section.layout.signal and (one.flavours ^ one.flavours >> GIVEN) & SIGNAL:
+        is_signal = one.flavours & SIGNAL
+        return (
+            "cfi-signal",
+            f", {'not ' if is_signal else ''}marked as a signal frame; the CFI {'does' if is_signal else 'does not'}",
+        )
+    keys = ("A", "B") if one.flavours & KEY_B else ("B", "A")
+    return "cfi-key", f" with key {keys[0]}; the CFI says key {keys[1]}"
+
+
+def _bytes(ranges: Sequence[Range]) -> str:
+    count = sum(one.end - one.start for one in ranges)
+    return f"{count:,} byte" + "s" * (count != 1)
+
+
+def _names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
+    """`main+0x4`; where no symbol is, `.plt.got+0x8`."""
+    names = FunctionNames(elf.function_symbols_before(addresses))
+    sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR)
+
+    def place(address: int) -> str:
+        number = bisect_right(sections, address, key=lambda section: section[0]) - 1
+        start, size, name = sections[number] if number >= 0 else (0, 0, "")
+        return f"{printable(name)}+{address - start:#x}" if address < start + size else f"{address:#x}"
+
+    return {address: names.at(address) or place(address) for address in addresses}

@@ -1,0 +1,142 @@
+"""A section against the call frame information of its file, at every byte of executable code."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cfi.columns import zeros
+from sframegen.checks import sweep
+from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, wrong
+from sframegen.checks.finding import Finding, Severity
+from sframegen.conversion import convert_sources
+from sframegen.model import OUTERMOST, FdeType, Rule
+from sframegen.resolve import ascends, sort
+from sframegen.translate import unsaid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sframegen.abi import Abi
+    from sframegen.coverage import Unsaid
+    from sframegen.elf import ElfFile
+    from sframegen.format.decode import SframeSection
+    from sframegen.model import FunctionTable, Where
+    from sframegen.sources import Sources
+
+# What rules may name, so that a section is judged by what it says: whether stack tracers have the register is another question.
+ALL_REGISTERS = range(32)
+ROOM = 1 << 16  # ranges that are recorded; of more, only the bytes are counted
+
+
+class Verdict(Enum):
+    """What a byte of executable code can be, in the order of sweep.py. The value is what users read."""
+
+    EQUAL = "as the CFI says"
+    ABSENT = "absent, though it can be said"
+    INEXPRESSIBLE = "absent, as it cannot be said"
+    WRONG = "wrong"
+    UNDESCRIBED = "covered without CFI"
+    SILENT = "neither covered nor described by CFI"
+
+
+@dataclass
+class Truth:
+    """Bytes of executable code by verdict, and what is found by them."""
+
+    code: dict[Verdict, int]
+    findings: list[Finding] = field(default_factory=list)
+
+
+def compare(elf: ElfFile, section: SframeSection, sources: Sources, abi: Abi) -> Truth:
+    """What a section says of all executable code of its file, which is of that ABI.
+
+    Raises FormatError where the section or the CFI cannot be read, or executable segments overlap or are not in the file.
+    """
+    code = _code(elf)
+    table, coverage, _ = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
+    rules: dict[Rule, Rule] = {}
+    truth, left_out, given = _walker(table, abi, rules), _reasons(coverage.unsaid), _walker(section.table, abi, rules)
+    marks = SIGNAL if section.layout.signal else 0
+    sayable = bytes(unsaid(rule, abi, section.layout) is None for rule in rules.values())
+    compared = bytes(marks | (KEY_B if rule.ra_signed else 0) for rule in rules)
+
+    def run(wanted: int) -> tuple[array[int], Ranges]:
+        totals = zeros("Q", len(Verdict) + 2)
+        found = Ranges(zeros("Q", ROOM), zeros("Q", ROOM), zeros("I", ROOM), zeros("i", ROOM), zeros("i", ROOM), zeros("B", ROOM))
+        sweep.sweep(*code, truth(), left_out(), given(), sayable, SIGNAL & ~marks, compared, wanted, *found, totals)
+        for column in found:
+            del column[totals[-1] :]
+        return totals, found
+
+    totals, found = run(sweep.WRONG)
+    result = Truth(dict(zip(Verdict, totals, strict=False)))
+    if result.code[Verdict.WRONG]:
+        ranges = list(by_fde(found, coverage.pieces))
+        result.findings += wrong(elf, section, abi, list(rules.values()), ranges, result.code[Verdict.WRONG])
+    if result.code[Verdict.ABSENT]:
+        _, found = run(sweep.ABSENT)
+        result.findings.append(absent(elf, list(by_fde(found, coverage.pieces)), result.code[Verdict.ABSENT]))
+    if not sources.sections:
+        result.findings.append(Finding("cfi-none", Severity.NOTE, "no call frame information to compare it with"))
+    return result
+
+
+def _code(elf: ElfFile) -> tuple[array[int], array[int]]:
+    """Starts and ends of the executable ranges: apart, and no more of them than the file holds."""
+    starts, ends = array("Q"), array("Q")
+    for start, end in elf.executable_ranges():
+        elf.at(start, end - start)
+        if ends and start < ends[-1]:
+            raise elf.error(f"executable segments overlap at {start:#x}", "program header table")
+        starts.append(start)
+        ends.append(end)
+    if sum(ends) - sum(starts) > len(elf.data):
+        raise elf.error("executable segments are larger than the file", "program header table")
+    return starts, ends
+
+
+def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.Walker]:
+    """Adds the table's rules to `rules`, in whose order they are numbered: each in its plain form, and as it is shown."""
+    order = array("I", range(len(table)))
+    if not ascends(table.start):
+        sort(table.start, order, zeros("I", len(order)), zeros("I", 2048))
+    plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
+    for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
+        rules.setdefault(form, rule)
+    place = {form: number for number, form in enumerate(rules)}
+    outermost, *said = (place[form] for form in plain)
+    return partial(
+        sweep.Walker,
+        order, table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, array("i", said),
+        bytes(SIGNAL * kind.signal + KEY_B * kind.key_b for kind in table.kinds),
+        bytes(kind.rep_size if kind.mask else 0 for kind in table.kinds),
+        array("i", [-1 if kind.fde_type is FdeType.FLEX else outermost for kind in table.kinds]),
+    )  # fmt: skip
+
+
+def _reasons(left_out: Unsaid) -> Callable[[], sweep.Walker]:
+    """What it says are the reasons' numbers."""
+    count = len(left_out.start)
+    return partial(
+        sweep.Walker,
+        array("I", range(count)), left_out.start, left_out.size, zeros("H", count), array("I", range(count + 1)), zeros("I", count),
+        array("I", list(left_out.reason)), array("i", range(len(REASONS))), bytes(1), bytes(1), array("i", [-1]),
+    )  # fmt: skip
+
+
+def _plain(rule: Rule, abi: Abi) -> Rule:
+    """One form for all rules that give the same values: `*(cfa - 8)` with CFA = rsp + 16 is `*(rsp + 8)`."""
+    cfa = rule.cfa
+    if cfa is None:
+        return OUTERMOST
+
+    def plain(where: Where | None, own: int) -> Where | None:
+        if where is not None and where.register is None and not cfa.deref:
+            where = where._replace(register=cfa.register, offset=where.offset + cfa.offset)
+        return None if where == (own, 0, False) else where
+
+    return rule._replace(ra=plain(rule.ra, abi.ra), fp=plain(rule.fp, abi.fp))
