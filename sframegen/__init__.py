@@ -9,13 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sframegen.api import CheckReport as CheckReport
+    from sframegen.api import Finding as Finding
     from sframegen.api import FormatError as FormatError
     from sframegen.api import Merged as Merged
     from sframegen.api import SectionRemoval as SectionRemoval
+    from sframegen.api import Severity as Severity
     from sframegen.api import Summary as Summary
     from sframegen.api import VersionChange as VersionChange
     from sframegen.api import add_section as add_section
+    from sframegen.api import check as check
     from sframegen.api import convert as convert
+    from sframegen.api import examine as examine
     from sframegen.api import find as find
     from sframegen.api import merge as merge
     from sframegen.api import read as read

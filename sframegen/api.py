@@ -20,9 +20,11 @@ from linker.relocatable import Objects, check_object, open_given, write_object_o
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.signed import signatures
 from linker.target import Target
-from sframegen import conversion
 from sframegen.abi import abi_of
 from sframegen.agreement import agree, difference
+from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.report import CONSUMERS, CheckReport, check_file
+from sframegen.conversion import convert_sources
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC, ET_REL, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 
     from linker.base import Base
     from linker.plan import InjectionPlan
-    from sframegen.abi import Abi
     from sframegen.conversion import Converted
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from sframegen.model import FunctionTable
 
 __all__ = [
-    "FormatError", "Merged", "SectionRemoval", "Summary", "VersionChange",
-    "add_section", "convert", "find", "merge", "read", "remove",
+    "CheckReport", "Finding", "FormatError", "Merged", "SectionRemoval", "Severity", "Summary", "VersionChange",
+    "add_section", "check", "convert", "examine", "find", "merge", "read", "remove",
 ]  # fmt: skip
 
 ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
@@ -64,6 +65,27 @@ UNLINKED = {ET_CORE: "a core file"}
 def read(path: str | os.PathLike[str]) -> SframeSection:
     """The SFrame section of an ELF file, for `find`; decoded when its `table` is asked for. FormatError where it has none."""
     return open_sframe(open_elf(Path(path)))
+
+
+def check(
+    path: str | os.PathLike[str], *, consumer: str = "all", debug_file: str | os.PathLike[str] | None = None
+) -> list[Finding]:
+    """What is wrong with the SFrame section of a program or library, worst first; as `examine`."""
+    return examine(path, consumer=consumer, debug_file=debug_file).findings
+
+
+def examine(
+    path: str | os.PathLike[str], *, consumer: str = "all", debug_file: str | os.PathLike[str] | None = None
+) -> CheckReport:
+    """What `check` finds, and what became of every executable byte.
+
+    `consumer`: who is to read it, kernel, glibc, gnu or all; `debug_file`: a separate debug file, or a directory of them, whose call
+    frame information counts too. Raises FormatError where there is nothing to check, or OSError; a file without a section is a finding.
+    """
+    if consumer not in CONSUMERS:
+        raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")
+    with naming(Path(path)):
+        return check_file(open_elf(Path(path)), consumer=consumer, debug_file=None if debug_file is None else Path(debug_file))
 
 
 def add_section(
@@ -101,7 +123,7 @@ def add_section(
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
         base = base_of(elf)
         sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
-        converted = _convert_sources(base.elf, sources, abi_of(elf), layout)
+        converted = convert_sources(sources, base.elf.executable_ranges(), abi_of(elf), layout)
         table, coverage, encoded = converted
         summary = _summary(str(target.source), base.elf, sources, converted, per_function=per_function)
         if not len(table):
@@ -196,18 +218,6 @@ def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Lev
         _refuse(objects.check(prepared, open_given(str(written))))
 
     return target.write(summary, partial(objects.write, prepared), check)
-
-
-def _convert_sources(elf: ElfFile, sources: Sources, abi: Abi, layout: Layout) -> Converted:
-    """All sections; where one that nobody asked for cannot be read, a warning, and those before it."""
-    code = elf.executable_ranges()
-    try:
-        return conversion.convert(sources.sections, code, abi, layout)
-    except FormatError as error:
-        if error.place != sources.optional:
-            raise
-        sources.warnings.append(f"{error}; not used")
-        return conversion.convert(sources.sections[:1], code, abi, layout)
 
 
 def _verify(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:

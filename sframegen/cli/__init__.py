@@ -12,6 +12,7 @@ import click
 
 COMMANDS = {
     "add-section": "Give ELF files an SFrame section, made from their call frame information.",
+    "check": "Say whether SFrame sections are good: well formed, accepted, true.",
     "convert": "Write SFrame sections in another version of the format.",
     "dump": "Print SFrame sections, as GNU readelf does.",
     "lookup": "Print the unwind rule at addresses of a file.",

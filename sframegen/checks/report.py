@@ -1,0 +1,142 @@
+"""All that is found in one file's section, and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cfi.errors import FormatError
+from sframegen.abi import abi_of
+from sframegen.checks.consumers import accepted
+from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.infile import in_file
+from sframegen.checks.truth import Verdict, compare
+from sframegen.checks.wellformed import examine
+from sframegen.elf import ET_DYN, ET_EXEC
+from sframegen.format.decode import open_section
+from sframegen.names import printable
+from sframegen.section import sframe_of
+from sframegen.sources import find_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sframegen.elf import ElfFile
+
+CONSUMERS = ("kernel", "glibc", "gnu", "all")
+SHOWN = 10  # findings of one rule, where nobody asks for all
+IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
+
+
+@dataclass
+class CheckReport:
+    """`version` 0: no section can be read; `code`: bytes of executable code by Verdict, empty where nothing can be compared."""
+
+    file: str
+    version: int = 0
+    functions: int = 0
+    section_bytes: int = 0
+    code: dict[Verdict, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)  # worst first, those of one rule together
+    warnings: list[str] = field(default_factory=list)  # of reading the CFI
+
+    def worst(self) -> Severity | None:
+        return max((finding.severity for finding in self.findings), default=None)
+
+    def one_line(self) -> str:
+        counts = [(sum(finding.severity is severity for finding in self.findings), severity) for severity in reversed(Severity)]
+        found = ", ".join(f"{count:,} {severity.name.lower()}" + "s" * (count != 1) for count, severity in counts[:2] if count)
+        line = f"{printable(self.file)}: {found or 'good'}"
+        if not self.version:
+            return line
+        line += f"; SFrame version {self.version}, {self.functions:,} functions"
+        said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
+        return f"{line}; bytes of code: {', '.join(said)}" if said else line
+
+    def lines(self, least: Severity, *, shown: int | None = SHOWN) -> Iterator[str]:
+        """The findings of that severity and above; so many of one rule, None for all."""
+        for group in self._by_rule():
+            if group[0].severity < least:
+                break
+            for finding in group[:shown]:
+                yield f"  {_line(finding)}"
+            if shown is not None and len(group) > shown:
+                first = group[0]
+                yield f"  {first.severity.name.lower()}: {len(group) - shown:,} more of {first.rule}"
+
+    def code_table(self) -> Iterator[str]:
+        """A line for all executable bytes, and one for each verdict."""
+        if self.code:
+            total = sum(self.code.values())
+            yield f"  {total:,} executable bytes"
+            for verdict, count in self.code.items():
+                yield f"  {count:{len(f'{total:,}')},} {100 * count / (total or 1):6.2f} %  {verdict.value}"
+
+    def strict(self) -> None:
+        """Makes errors of warnings."""
+        worse = {Severity.WARNING: Severity.ERROR}
+        self.findings = [finding._replace(severity=worse.get(finding.severity, finding.severity)) for finding in self.findings]
+        self.sort()
+
+    def sort(self) -> None:
+        self.findings = [finding for group in self._by_rule() for finding in group]
+
+    def to_json(self) -> dict[str, Any]:
+        code = {verdict.name.lower(): count for verdict, count in self.code.items()}
+        findings = [finding._asdict() | {"severity": finding.severity.name.lower()} for finding in self.findings]
+        return asdict(self) | {"code": code, "findings": findings}
+
+    def _by_rule(self) -> list[list[Finding]]:
+        groups: dict[tuple[Severity, str, str], list[Finding]] = {}
+        for finding in self.findings:
+            groups.setdefault((finding.severity, finding.consumer, finding.rule), []).append(finding)
+        return sorted(groups.values(), key=lambda group: -group[0].severity)
+
+
+def check_file(elf: ElfFile, *, consumer: str = "all", debug_file: Path | None = None) -> CheckReport:
+    """Of a program or library. Raises FormatError where it is neither, or its segments or its debug file cannot be read."""
+    if elf.header.e_type not in (ET_EXEC, ET_DYN):
+        raise elf.error("neither a program nor a library: an object's section is checked in what it is linked into")
+    report = CheckReport(elf.name, findings=in_file(elf))
+    try:
+        found = sframe_of(elf)
+        if found is None:
+            report.findings.append(Finding("none", Severity.ERROR, "no SFrame section; sframegen add-section makes one"))
+        else:
+            _check_section(elf, *found, report, consumer, debug_file)
+    except FormatError as error:
+        if report.worst() is not Severity.ERROR:
+            report.findings.append(Finding("unreadable", Severity.ERROR, str(error)))
+    report.sort()
+    return report
+
+
+def _check_section(
+    elf: ElfFile, data: memoryview, address: int, report: CheckReport, consumer: str, debug_file: Path | None
+) -> None:
+    facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
+    report.findings += [*facts.findings, *accepted(facts, consumer)]
+    section = open_section(data, address)
+    report.version, report.functions, report.section_bytes = section.header.version, section.header.num_fdes, len(data)
+    abi = abi_of(elf)
+    if section.abi.sframe_id != abi.sframe_id:
+        return
+    _ = section.table
+    try:
+        sources = find_sources(elf, debug_file)
+        truth = compare(elf, section, sources, abi)
+    except FormatError as error:
+        report.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
+        return
+    report.code, report.warnings = truth.code, sources.warnings
+    report.findings += truth.findings
+
+
+def _line(finding: Finding) -> str:
+    places = [
+        *([f"{finding.address:#x}"] if finding.address is not None else []),
+        *([f".sframe+{finding.offset:#x}"] if finding.offset is not None else []),
+    ]
+    where = f" ({', '.join(places)})" if places else ""
+    return f"{finding.severity.name.lower()}: {finding.rule}{where}: {finding.message}"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+
+import click
+
+from sframegen import api
+from sframegen.checks.finding import Severity
+from sframegen.checks.report import CONSUMERS, SHOWN, CheckReport
+from sframegen.cli.output import FILES, Run, json_list, note
+from sframegen.cli.several import JOBS, each
+
+
+@click.command(name="check")
+@FILES
+@click.option(
+    "--consumer",
+    type=click.Choice(CONSUMERS),
+    default="all",
+    show_default=True,
+    help="Who is to read the sections: the kernel, glibc, GNU binutils, or all of them.",
+)
+@click.option("--debug-file", type=click.Path(), help="Separate debug file, or a directory of them, to compare with as well.")
+@click.option("--strict", is_flag=True, help="Warnings are errors.")
+@JOBS
+@click.option("-v", "--verbose", is_flag=True, help="Print notes too, all findings, and what became of all executable bytes.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    files: tuple[str, ...],
+    *,
+    consumer: str,
+    debug_file: str | None,
+    strict: bool,
+    jobs: int,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Check the SFrame section of each FILE, a program or a library, whoever made it.
+
+    Whether it keeps to the specification, whether those who read it accept it, and whether it says, at every byte of code, what
+    the call frame information says. A good section is one line; the exit status is 1 if there is an error in any.
+    """
+    run = Run()
+    work = partial(api.examine, consumer=consumer, debug_file=debug_file or None)
+    reports: list[CheckReport] = []
+    for path, report in each(run, files, work, jobs, verify=False, lines=not (quiet or as_json)):
+        if strict:
+            report.strict()
+        if report.worst() is Severity.ERROR:
+            run.status = 1
+        if as_json:
+            reports.append(report)
+            continue
+        for warning in () if quiet else report.warnings:
+            note(f"{path}: warning: {warning}")
+        _print(report, verbose=verbose, quiet=quiet)
+    if as_json:
+        sys.stdout.writelines(json_list((iter([json.dumps(report.to_json())]) for report in reports), several=len(files) > 1))
+    ctx.exit(run.status)
+
+
+def _print(report: CheckReport, *, verbose: bool, quiet: bool) -> None:
+    if quiet and report.worst() is not Severity.ERROR:
+        return
+    click.echo(report.one_line())
+    least = Severity.ERROR if quiet else Severity.NOTE if verbose else Severity.WARNING
+    for line in report.lines(least, shown=None if verbose else SHOWN):
+        click.echo(line)
+    for line in report.code_table() if verbose else ():
+        click.echo(line)
