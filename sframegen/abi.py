@@ -42,7 +42,7 @@ class Abi(NamedTuple):
     shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
     registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # by r_type
-    ra_padding: bool = False  # default FDEs: an RA offset of 0 says that RA is in its register, though an FP offset follows
+    ra_padding: bool = False  # default FDEs may have an FP offset where RA is in its register: its offset is then 0
 
 
 ABSOLUTE_64, ABSOLUTE_32, RELATIVE_64, RELATIVE_32 = (Relocation(size, relative) for relative in (False, True) for size in (8, 4))

@@ -79,8 +79,9 @@ def examine(
 ) -> CheckReport:
     """What `check` finds, and what became of every executable byte.
 
-    `consumer`: who is to read it, kernel, glibc, gnu or all; `debug_file`: a separate debug file, or a directory of them, whose call
-    frame information counts too. Raises FormatError where there is nothing to check, or OSError; a file without a section is a finding.
+    `consumer`: who is to read it, kernel, glibc, gnu or all; `debug_file`: a separate debug file, or a directory of them, whose
+    call frame information counts too. A file without a section is a finding; FormatError where it is neither program nor library,
+    or OSError.
     """
     if consumer not in CONSUMERS:
         raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")

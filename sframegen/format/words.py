@@ -167,7 +167,7 @@ def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> 
         word = rest.pop(0)
         if word & 1 and layout.registers_as_odd_offsets and abi.registers_as_offsets:
             saved.append(Where(word >> 1, 0))
-        elif word == PADDING and not saved and abi.ra_padding:
+        elif word == PADDING and not saved:
             saved.append(None)
         else:
             saved.append(Where(None, word, deref=True))
