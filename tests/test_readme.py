@@ -43,7 +43,7 @@ def test_commands_print_what_readme_shows(directory: Path) -> None:
             assert printed == [shape(line) for line in expected], command
             assert done.stderr == ""
             commands += 1
-    assert commands == 8
+    assert commands == 9
 
 
 def test_python_prints_rows_and_a_rule(directory: Path) -> None:
