@@ -85,7 +85,7 @@ def examine(
     """
     if consumer not in CONSUMERS:
         raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")
-    with naming(Path(path)):
+    with naming(str(path)):
         return check_file(open_elf(Path(path)), consumer=consumer, debug_file=None if debug_file is None else Path(debug_file))
 
 

@@ -465,6 +465,44 @@ def test_a_section_that_cannot_be_read_is_still_reported(program: Path, tmp_path
     assert report.worst() is sframegen.Severity.ERROR
 
 
+def test_damaged_cfi_is_an_error_too(program: Path, tmp_path: Path) -> None:
+    elf = open_elf(program)
+    eh_frame = elf.section(".eh_frame")
+    assert eh_frame is not None
+    data = bytearray(program.read_bytes())
+    data[eh_frame.header.sh_offset + 8] = 77  # the version of the first CIE
+    bad = tmp_path / "bad"
+    bad.write_bytes(data)
+    report = sframegen.examine(bad)
+    assert [finding.rule for finding in report.findings if finding.severity] == ["cfi-unreadable"]
+    assert (report.version, report.code) == (3, {})
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"p_vaddr": 0x110}, "executable segments overlap at 0x110"),
+        ({"p_vaddr": 0x8000}, "executable segments are larger than the file"),
+        ({"p_vaddr": 0x8000, "p_filesz": 0x10000}, "reach past the end of the file"),
+    ],
+)
+def test_segments_that_no_program_has(second: dict[str, int], message: str) -> None:
+    writer = Writer("little", 2)
+    writer.put(".text", SHT_PROGBITS, 6, bytes(0x1000), 0x100)
+    load = Phdr(PT_LOAD, 5, 0x100, 0x100, 0x100, 0x1000, 0x1000, 0x100)
+    elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
+    section = decode(bytes(Encoder(table_of([], 0), AMD64, V3, share=False).encode(ADDRESS)), ADDRESS)
+    with pytest.raises(sframegen.FormatError, match=message):
+        compare(elf, section, Sources([], 0, "", []), AMD64)
+
+
+def test_without_any_cfi() -> None:
+    elf, base = code_of()
+    truth = judged(elf, table_of([Function(0, 16, (0,), 0, signal=False)], base), Sources([], 0, "", []))
+    assert (truth.code[Verdict.UNDESCRIBED], truth.code[Verdict.SILENT]) == (16, SIZE - 16)
+    assert [(finding.rule, finding.severity) for finding in truth.findings] == [("cfi-none", sframegen.Severity.NOTE)]
+
+
 def test_cfi_of_a_debug_file(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     made = compile_c(SOURCE, "-O1", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wl,--build-id")
     whole, bare, debug = (tmp_path / name for name in ("whole", "bare", "debug"))
