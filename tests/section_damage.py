@@ -87,6 +87,11 @@ def _insert_behind_header(editor: Editor) -> None:
     editor.set_header(fdeoff=8, freoff=editor.header.freoff + 8)
 
 
+def _add_auxiliary_header(editor: Editor) -> None:
+    editor.data[HEADER_SIZE:HEADER_SIZE] = bytes(4)
+    editor.set_header(auxhdr_len=4)
+
+
 def _append_to_rows(editor: Editor) -> None:
     editor.data += b"\1\2"
     editor.set_header(fre_len=editor.header.fre_len + 2)
@@ -107,7 +112,7 @@ DAMAGES: dict[str, Callable[[Editor], object]] = {
     "flags": lambda e: e.set(FLAGS_AT, e.header.flags | 0x80),
     "abi": lambda e: e.set_header(abi_arch=9),
     "fixed-offsets": lambda e: e.set_header(cfa_fixed_ra_offset=-16),
-    "auxiliary-header": lambda e: (e.data.__setitem__(slice(28, 28), bytes(4)), e.set_header(auxhdr_len=4)),
+    "auxiliary-header": _add_auxiliary_header,
     "index-bounds": lambda e: e.set_header(num_fdes=1000),
     "rows-bounds": lambda e: e.set_header(fre_len=e.header.fre_len + 1),
     "sub-section-order": lambda e: e.set_header(freoff=e.header.freoff - 4),

@@ -92,8 +92,8 @@ def findings_of(file: Path) -> dict[str, int]:
 
 
 # What other producers do against the specification, each a true finding:
-# GNU ld gives PT_GNU_SFRAME the size that the section had before its pieces were merged, so that it covers what follows as well; the
-# INC function of the first PLT entry has the period of the others in 2.44; lld knows no PT_GNU_SFRAME.
+# where there is a PLT, GNU ld makes PT_GNU_SFRAME longer than the section, so that it covers what follows as well; the INC function
+# of the first PLT entry has the period of the others in 2.44; lld knows no PT_GNU_SFRAME.
 FAULTS = {
     ("GNU 2.40", "program"): {"segment-size", "trailing-bytes"},
     ("GNU 2.44", "program"): {"segment-size", "trailing-bytes", "period-without-mask"},

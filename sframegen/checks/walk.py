@@ -46,6 +46,8 @@ class Walk:
     stored = cython.declare("long long", visibility="public")  # FREs, those of a shared block once
     claimed = cython.declare("long long", visibility="public")  # FREs, as often as functions claim them
     without_rows = cython.declare("long long", visibility="public")  # functions of some bytes
+    far = cython.declare("long long", visibility="public")  # functions more than 2 GiB from the section's first byte
+    wrapped = cython.declare("long long", visibility="public")  # functions on the other side of the address space's end
     shared = cython.declare("bint", visibility="public")  # some functions have one block
     rules = cython.declare("long long", visibility="public")  # different ones
     overflow = cython.declare("long long", visibility="public")  # FREs whose rule found no room
@@ -76,7 +78,7 @@ class Walk:
         self.kept, self.counts, self.offsets, self.addresses = noted
         self.count = self.attribute_at = 0
         self.info = self.info2 = self.rep_size = 0
-        self.stored = self.claimed = self.without_rows = 0
+        self.stored = self.claimed = self.without_rows = self.far = self.wrapped = 0
         self.shared = False
         self.rules = self.overflow = 0
         self.last = -1
@@ -131,6 +133,10 @@ class Walk:
                 distance -= self.fields[11]
             origin = self.address + (entry if self.relative else 0)
             start[function] = (origin + distance) & self.mask
+            if ((start[function] - self.address + (self.fields[11] >> 1)) & self.mask) >> 32:
+                self.far += 1
+            if (start[function] < self.address) != (((start[function] - self.address) & self.mask) >> 63 != 0):
+                self.wrapped += 1
             size[function] = self.number(entry + self.fields[2], 4)
             if size[function] == 0:
                 self.note(3, entry, start[function])  # empty-function

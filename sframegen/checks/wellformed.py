@@ -62,7 +62,6 @@ class Facts:
     byte_order: ByteOrder | None = None
     header: Header | None = None
     layout: Layout | None = None
-    abi: Abi | None = None
     counts: dict[str, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     most_words: int = 0
@@ -70,6 +69,8 @@ class Facts:
     shares_blocks: bool = False
     claimed_rows: int = 0
     without_rows: int = 0  # functions that have bytes, but no FREs
+    far: int = 0  # functions more than 2 GiB away
+    wrapped: int = 0  # functions whose distance from the section leads round the end of the address space
 
     def broken(self, *names: str) -> Finding | None:
         """The first finding of one of these rules."""
@@ -143,12 +144,11 @@ def _judge_header(header: Header, layout: Layout, facts: Facts, order: ByteOrder
     if header.auxhdr_len:
         facts.add("auxiliary-header", f"{header.auxhdr_len} bytes", 7)
     offsets = (header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
-    abi = BY_SFRAME_ID.get(header.abi_arch) if header.abi_arch in layout.abis else None
-    if abi is None:
+    if header.abi_arch not in layout.abis:
         facts.add("abi", str(header.abi_arch), ABI_AT)
         abi = next(iter(BY_SFRAME_ID.values()))
     else:
-        facts.abi = abi
+        abi = BY_SFRAME_ID[header.abi_arch]
         expected = facts.expected_order or abi.byte_order
         if not abi.byte_order == order == expected:
             facts.add("byte-order", f"{order}-endian, ABI {abi.name}, in a {expected}-endian file", 0)
@@ -214,6 +214,8 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     facts.shares_blocks = walk.shared
     facts.claimed_rows = walk.claimed
     facts.without_rows = walk.without_rows
+    facts.far = walk.far
+    facts.wrapped = walk.wrapped
 
 
 def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, address: int, uses: int) -> None:
@@ -232,7 +234,7 @@ def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, addre
     if info & MANGLED_RA_BIT and not section.abi.ra_is_signed:
         broken.append("signed-address")
     for name in broken:
-        if facts.abi is None and name in OF_AN_ABI:
+        if name in OF_AN_ABI and facts.broken("abi"):
             continue
         facts.add(name, f"in {uses} FREs" if uses > 1 else "", at, address, uses)
 

@@ -13,12 +13,13 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from peers import Peers
+
 from readers import libsframe
 from readers.glibc import Glibc, NotFoundError, NotUsedError
 from readers.kernel import EFAULT, Kernel, KernelError
+from readers.libsframe import LibSframe
 from readers.memory import Memory, OutOfBoundsError, claims
 from readers.mutate import Base, bases, mutant
-
 from sframegen.checks.consumers import CONSUMERS, Effect, unmet
 from sframegen.checks.wellformed import Facts, examine
 
@@ -105,12 +106,12 @@ def glibc(base: Base, data: bytes) -> Effect | None:
     return worst(effects())
 
 
-def verdicts(base: Base, data: bytes, library: str | None) -> Iterator[Verdict]:
+def verdicts(base: Base, data: bytes, gnu: LibSframe | None) -> Iterator[Verdict]:
     facts = examine(data, base.address, executable=[base.code], byte_order=base.order)
     done = {"kernel": kernel(base, data), "glibc": glibc(base, data)}
-    if library:
+    if gnu:
         pcs = [pc - base.address for pc in look_ups(base, data)]
-        done["gnu"] = FROM_LIBSFRAME[libsframe.outcome(library, data, pcs)]
+        done["gnu"] = FROM_LIBSFRAME[gnu.outcome(data, pcs)]
     for consumer, effect in done.items():
         yield _verdict(facts, consumer, effect)
     rules = tuple(demand.name for demand in unmet(facts, "kernel") if demand.validated or demand.effect is Effect.REJECTS)
@@ -131,13 +132,13 @@ def _verdict(facts: Facts, consumer: str, done: Effect | None) -> Verdict:
     return Verdict(consumer, worst(demand.effect for demand in demands), done, tuple(demand.name for demand in demands), turned)
 
 
-def compare(given: list[Base], count: int, seed: int, library: str | None) -> Iterator[tuple[Base, bytes, Verdict]]:
+def compare(given: list[Base], count: int, seed: int, gnu: LibSframe | None) -> Iterator[tuple[Base, bytes, Verdict]]:
     """Each mutant, and what is said and done, for every reader."""
     random = Random(seed)
     for _ in range(count):
         base = random.choice(given)
         data = mutant(random, base)
-        for verdict in verdicts(base, data, library):
+        for verdict in verdicts(base, data, gnu):
             yield base, data, verdict
 
 
@@ -150,15 +151,16 @@ def main() -> int:
     figures: Counter[tuple[str, str, str]] = Counter()
     unnoticed: Counter[tuple[str, tuple[str, ...]]] = Counter()
     wrong = 0
-    for base, data, verdict in compare(bases(), options.count, options.seed, Peers().libsframe()):
-        words = [effect.name if effect is not None else "-" for effect in (verdict.said, verdict.done)]
-        figures[verdict.consumer, *words] += 1
-        if verdict.said is not None and verdict.done is None:
-            unnoticed[verdict.consumer, verdict.rules] += 1
-        if not verdict.agrees:
-            wrong += 1
-            if wrong <= options.show:
-                print(f"{base.name}: {verdict}\n  {data.hex()}")
+    with LibSframe(Peers().libsframe()) as gnu:
+        for base, data, verdict in compare(bases(), options.count, options.seed, gnu):
+            said, done = (effect.name if effect is not None else "-" for effect in (verdict.said, verdict.done))
+            figures[verdict.consumer, said, done] += 1
+            if verdict.said is not None and verdict.done is None:
+                unnoticed[verdict.consumer, verdict.rules] += 1
+            if not verdict.agrees:
+                wrong += 1
+                if wrong <= options.show:
+                    print(f"{base.name}: {verdict}\n  {data.hex()}")
     for (consumer, says, does), number in sorted(figures.items()):
         print(f"{consumer:18} check says {says:10} reader does {does:10} {number:6}")
     print("said, but unnoticed by the look-ups:")

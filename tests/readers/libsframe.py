@@ -1,13 +1,17 @@
-"""GNU libsframe on a section that may be damaged, in a child process that may crash; the section ends where a page without rights
-begins, so that reading on is found out."""
+"""GNU libsframe on sections that may be damaged. A process of one thread forks for each, as it may crash; behind the section is a page
+without rights, so that reading on is found out."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import resource
 import signal
+import subprocess
+import sys
+from typing import Self
 
 MAX_ROWS = 1000  # that are asked for one by one
 NO_MEMORY = 2001  # the error: the header asks for more than there is
@@ -17,16 +21,43 @@ LIMIT = 4  # seconds
 MEMORY = 1 << 32
 
 
-def outcome(library: str, section: bytes, pcs: list[int]) -> str:
-    """What comes of decoding it, asking for all that readelf asks for, and finding `pcs`, from the section's first byte."""
+class LibSframe:
+    """A context, of the process that reads sections with the library."""
+
+    def __init__(self, library: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+    def outcome(self, section: bytes, pcs: list[int]) -> str:
+        """What comes of decoding it, asking for all that readelf asks for, and finding `pcs`, from the section's first byte."""
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps([section.hex(), pcs]), file=self.process.stdin)
+        answer: str = json.loads(self.process.stdout.readline())
+        return answer
+
+
+def _serve(library: str) -> None:
+    for line in sys.stdin:
+        section, pcs = json.loads(line)
+        print(json.dumps(_outcome(library, bytes.fromhex(section), pcs)), flush=True)
+
+
+def _outcome(library: str, section: bytes, pcs: list[int]) -> str:
     child = os.fork()
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             signal.alarm(LIMIT)
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             os._exit(_read(ctypes.CDLL(library), section, pcs))
         finally:
             os._exit(99)
@@ -57,7 +88,7 @@ def _read(lib: ctypes.CDLL, section: bytes, pcs: list[int]) -> int:
     context = ctypes.c_void_p(decoded)
     lib.sframe_decoder_get_num_fidx.restype = ctypes.c_uint32
     lib.sframe_decoder_get_version.restype = ctypes.c_uint8
-    describe = lib.sframe_decoder_get_funcdesc_v3 if lib.sframe_decoder_get_version(context) == 3 else lib.sframe_decoder_get_funcdesc_v2
+    describe = getattr(lib, f"sframe_decoder_get_funcdesc_v{lib.sframe_decoder_get_version(context)}")
     find, row_of = lib.sframe_find_fre, lib.sframe_decoder_get_fre
     find.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     entry = ctypes.create_string_buffer(256)
@@ -77,3 +108,7 @@ def _read(lib: ctypes.CDLL, section: bytes, pcs: list[int]) -> int:
             result = 2
     del area
     return result
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

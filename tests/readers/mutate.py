@@ -84,7 +84,7 @@ def bases() -> list[Base]:
     return found
 
 
-def header_of(data: bytes, order: ByteOrder) -> Header:
+def header_of(data: bytes | bytearray, order: ByteOrder) -> Header:
     return Header(*struct.unpack_from(BYTE_ORDER_MARKS[order] + HEADER_CODE, data))
 
 
@@ -132,7 +132,8 @@ def an_attribute(random: Random, data: bytearray, base: Base) -> None:
     block = int.from_bytes(base.data[entry + layout.fre_offset_at :][:4], base.order)
     place = HEADER_SIZE + header.freoff + block if layout.attribute_in_block else entry
     at, width = random.choice(
-        [(at, 1) for at in (layout.info_at, layout.info2_at, layout.rep_size_at) if at >= 0] + [(layout.num_fres_at, layout.num_fres_width)]
+        [(at, 1) for at in (layout.info_at, layout.info2_at, layout.rep_size_at) if at >= 0]
+        + [(layout.num_fres_at, layout.num_fres_width)]
     )
     at += place
     put(data, at, width, changed(random, int.from_bytes(data[at : at + width], base.order)), base.order)
