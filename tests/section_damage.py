@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from readers.mutate import bases, put
 
 from sframegen.format.layouts import LAYOUTS
-from sframegen.format.records import BYTE_ORDER_MARKS, FLAGS_AT, HEADER_CODE, HEADER_SIZE, Header
+from sframegen.format.records import BYTE_ORDER_MARKS, HEADER_CODE, HEADER_SIZE, Header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ DAMAGES: dict[str, Callable[[Editor], object]] = {
     "magic": lambda e: e.set(0, 0),
     "version": lambda e: e.set(2, 9),
     "byte-order": lambda e: e.set_header(abi_arch=1 if e.order == "little" else 3),
-    "flags": lambda e: e.set(FLAGS_AT, e.header.flags | 0x80),
+    "flags": lambda e: e.set_header(flags=e.header.flags | 0x80),
     "abi": lambda e: e.set_header(abi_arch=9),
     "fixed-offsets": lambda e: e.set_header(cfa_fixed_ra_offset=-16),
     "auxiliary-header": _add_auxiliary_header,
