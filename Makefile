@@ -1,5 +1,6 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS: what pytest and corpus/run get.
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS,
+# FUZZ_FLAGS: what pytest, corpus/run and the fuzzer get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -118,6 +119,11 @@ differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI
 	env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=compiled SFRAMEGEN_NO_SKIP=1 SFRAMEGEN_PROGRAMS=$${SFRAMEGEN_PROGRAMS:-4000} \
 	    .venv/bin/pytest -s -q tests/test_against_gas.py
 
+# The interpreted build, because only its branches guide the choice of inputs; what is worth mutating further is kept in .fuzz/.
+.PHONY: fuzz
+fuzz: .venv-pure/test-tools ## fuzz each target of tests/fuzz/ for FUZZ_SECONDS; FUZZ_FLAGS
+	PYTHONSAFEPATH=1 PYTHONPATH=tests .venv-pure/bin/python -m fuzz --seconds $${FUZZ_SECONDS:-60} --corpus .fuzz $(FUZZ_FLAGS)
+
 .PHONY: lint
 lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff check $(LINTED)
@@ -153,4 +159,4 @@ corpus-run: .venv/test-tools peers corpus ## sections for copies of all programs
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
-	rm -rf .venv .venv-pure build demo *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pure .fuzz build demo *.egg-info .mypy_cache .ruff_cache .hypothesis

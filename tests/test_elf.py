@@ -158,3 +158,14 @@ def test_a_compressed_section_that_claims_too_much_is_refused_unread(compile_c: 
     struct.pack_into("<Q", data, section.header.sh_offset + 8, size + 1)
     with pytest.raises(FormatError, match=f"decompressed to {size} bytes, expected {size + 1}"):
         elf.contents(section)
+
+
+def test_a_compressed_section_of_zeros_is_refused(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    source = '__asm__(".section .debug_frame\\n.zero 1000000\\n.previous");int main(void) { return 0; }'
+    program, compressed = compile_c(source), tmp_path / "compressed"
+    subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zlib", program, compressed], check=True)
+    elf = open_elf(compressed)
+    section = elf.section(".debug_frame")
+    assert section is not None
+    with pytest.raises(FormatError, match="compressed bytes cannot hold 1000000"):
+        elf.contents(section)

@@ -1,0 +1,49 @@
+"""An input as text: the name of its seed, then an edit a line, `OFFSET REMOVED HEX`, each of what the one before made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Edit(NamedTuple):
+    """`removed` bytes at `offset` give way to `data`; both are cut where the input ends."""
+
+    offset: int
+    removed: int
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"{self.offset} {self.removed} {self.data.hex() or '-'}"
+
+
+def parse_edit(line: str) -> Edit:
+    offset, removed, data = line.split()
+    return Edit(int(offset), int(removed), bytes.fromhex("" if data == "-" else data))
+
+
+class Recipe(NamedTuple):
+    seed: str
+    edits: tuple[Edit, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([f"seed {self.seed}", *map(str, self.edits)])
+
+
+def parse(text: str) -> Recipe:
+    first, *lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return Recipe(first.removeprefix("seed "), tuple(map(parse_edit, lines)))
+
+
+def parse_all(text: str) -> list[Recipe]:
+    """Recipes with an empty line between them."""
+    return [parse(part) for part in text.split("\n\n") if part.strip()]
+
+
+def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
+    out = bytearray(data)
+    for offset, removed, new in edits:
+        out[offset : offset + removed] = new
+    return bytes(out)

@@ -1,0 +1,40 @@
+"""From a file's call frame information to the section that is added to it, in memory."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+
+from cfi.errors import FormatError
+from linker.apply import write_all, writes_of
+from linker.plan import plan_injection
+from sframegen.abi import abi_of
+from sframegen.agreement import difference
+from sframegen.conversion import convert
+from sframegen.elf import ElfFile
+from sframegen.format.layouts import WRITABLE
+from sframegen.names import FunctionNames
+from sframegen.optimize import LEVELS, encoder_of
+from sframegen.section import read_sframe
+from sframegen.sources import find_sources
+
+SEEDS = ("gcc-library", "gcc-stripped", "gcc-debug", "gcc-compressed", "library", "no-sections")
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        elf = ElfFile(memoryview(data))
+        abi = abi_of(elf)
+        layout = WRITABLE[2 + len(data) % 2]
+        table, coverage, encoded = convert(find_sources(elf).sections, elf.executable_ranges(), abi, layout)
+        fates = coverage.fates(elf)
+        assert sum(fates["covered"].values()) == coverage.covered_bytes
+        list(coverage.per_function(FunctionNames(elf.function_symbols())))
+        encoder = encoder_of(elf, coverage, encoded, LEVELS["fast"])
+        assert difference(table, encoder.table)[1] <= 0
+        plan = plan_injection(elf, encoder.size_bytes)
+        if plan.size < len(data) + (1 << 20):  # else a hole that no file is written for here
+            out = io.BytesIO()
+            write_all(elf, writes_of(plan, elf, bytes(encoder.encode(plan.section_address))), out)
+            read = read_sframe(ElfFile(memoryview(out.getvalue()))).table
+            assert difference(encoder.table, read) == (None, 0)

@@ -1,0 +1,52 @@
+"""An object whose section goes into that of the file which a linker made of it, where the linker's map says."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from fuzz.files import directory
+from fuzz.seeds import seed
+from linker.merge import Merger
+from linker.merging import in_object
+from linker.objects import place
+from sframegen.abi import AMD64
+from sframegen.elf import ElfFile
+from sframegen.format.layouts import V3
+from sframegen.lower import lower
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from linker.by_map import LinkerMap
+    from linker.objects import Placed
+
+SEEDS = ("object-sframe",)
+MAP = """               VMA       Size Align Out     In      Symbol
+               0x0         64     1 .text
+               0x0         64    16         input:(.text)
+"""
+
+
+@cache
+def linked() -> Placed:
+    return place(ElfFile(memoryview(seed("object-sframe")), "linked"), AMD64)
+
+
+def linker_map(file: Path) -> LinkerMap:
+    file.write_text(MAP)
+    try:
+        return in_object(file, linked())
+    finally:
+        file.unlink()
+
+
+def run(data: bytes) -> None:
+    merger = Merger()
+    with suppress(FormatError):
+        counts = linker_map(directory() / "map").add(ElfFile(memoryview(data), "input"), "input", "", merger)
+        assert counts is not None
+        if counts.functions:
+            lower(merger.merged(linked().image.executable_ranges())[0], AMD64, V3)

@@ -1,0 +1,20 @@
+"""`check`: whatever a file and its section hold, findings or a refusal; a finding can be printed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import sframegen
+from cfi.errors import FormatError
+from fuzz.files import written
+
+SEEDS = (
+    "sframe-file", "sframe-file-2", "sframe-file-big", "injected", "injected-tail", "library",
+    "gcc-library", "gcc-added", "gcc-added-2",
+)  # fmt: skip
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        for finding in sframegen.check(written(data)):
+            str(finding)

@@ -1,0 +1,38 @@
+"""Another section in the place of the one that a file has."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cfi.errors import FormatError
+from linker.exchange import find_place, plan_exchange
+from linker.merge import Merger
+from sframegen.agreement import difference
+from sframegen.elf import ElfFile
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import WRITABLE
+from sframegen.lower import lower
+from sframegen.section import read_pieces, read_sframe
+
+SEEDS = ("sframe-file", "sframe-file-2", "sframe-file-big", "injected", "gcc-added", "gcc-added-2")
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        elf = ElfFile(memoryview(data))
+        pieces = read_pieces(elf)
+        abi = pieces[0].abi
+        merger = Merger()
+        for piece in pieces:
+            merger.add(piece)
+        merged, _ = merger.merged(elf.executable_ranges())
+        place = find_place(elf)
+        for layout in WRITABLE.values():
+            with suppress(FormatError):
+                table, left_out = lower(merged, abi, layout)
+                exchange = plan_exchange(elf, place, Encoder(table, abi, layout).encode(place.address))
+                out = bytearray(data)
+                for offset, new in exchange.writes:
+                    out[offset : offset + len(new)] = new
+                again = read_sframe(ElfFile(memoryview(bytes(out)))).table
+                assert difference(merged, again) == (None, sum(left_out.values()))

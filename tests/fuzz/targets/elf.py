@@ -1,0 +1,60 @@
+"""The reader of ELF files: tables, names, notes, symbols, executable ranges, contents of sections, where the CFI is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cfi.errors import FormatError
+from linker.plt import plt_functions
+from sframegen.abi import abi_of
+from sframegen.elf import MAX_NAME, SHT_NOBITS, ElfFile
+from sframegen.section import open_sframe, read_pieces
+from sframegen.sources import find_sources
+
+SEEDS = (
+    "program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "injected",
+    "gcc-library", "gcc-program", "gcc-stripped", "gcc-debug", "gcc-compressed", "gcc-object",
+)  # fmt: skip
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        elf = ElfFile(memoryview(data), "file")
+        for part in (notes, symbols, addresses, contents, plt, find_sources, open_sframe, read_pieces):
+            with suppress(FormatError):
+                part(elf)
+
+
+def notes(elf: ElfFile) -> None:
+    list(elf.notes())
+    elf.build_id()
+    elf.debug_link()
+
+
+def symbols(elf: ElfFile) -> None:
+    functions = elf.function_symbols()
+    ends = [symbol.address + symbol.size for symbol in functions]
+    assert {symbol.address for symbol in elf.function_symbols_before(ends)} <= {symbol.address for symbol in functions}
+    for symbol in functions:
+        name = symbol.name.encode(errors="surrogateescape")
+        assert not name or symbol.is_named(name) or "\ufffd" in symbol.name or len(name) >= MAX_NAME
+    list(elf.functions_named(b"leaf"))
+
+
+def addresses(elf: ElfFile) -> None:
+    for start, end in elf.executable_ranges():
+        assert start < end
+        with suppress(FormatError):
+            elf.at(start, min(end - start, 16))
+
+
+def plt(elf: ElfFile) -> None:
+    table = plt_functions(elf, abi_of(elf))
+    assert list(table.start) == sorted(table.start)
+
+
+def contents(elf: ElfFile) -> None:
+    for section in elf.sections[:100]:
+        with suppress(FormatError):
+            if section.header.sh_type != SHT_NOBITS:
+                elf.contents(section)

@@ -1,0 +1,33 @@
+"""Plans where a section goes in a linked file, and the record that takes it back out."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+
+from linker_inputs import section_of
+
+from cfi.errors import FormatError
+from linker import undo
+from linker.apply import write_all, writes_of
+from linker.plan import plan_injection
+from sframegen.elf import ElfFile
+
+SEEDS = ("program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "gcc-library", "gcc-stripped")
+SIZE = 128
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        elf = ElfFile(memoryview(data))
+        plan = plan_injection(elf, SIZE)
+        str(plan)
+        if plan.size > len(data) + (1 << 20):  # a hole that no file would be written for here
+            return
+        out = io.BytesIO()
+        write_all(elf, writes_of(plan, elf, section_of(SIZE)[:SIZE]), out)
+        assert len(out.getvalue()) == plan.size
+        record = undo.read(memoryview(out.getvalue()))
+        assert record is not None
+        record.restore(out)
+        assert out.getvalue() == data

@@ -1,0 +1,47 @@
+"""Look-ups in a section's bytes: one by one, all at once, and as the decoded section says it."""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import suppress
+
+from tables import edges, find
+
+from cfi.errors import FormatError
+from fuzz.targets.decode import ADDRESS, SEEDS
+from sframegen.format.decode import SframeSection, decode, open_section
+from sframegen.format.seek import BAD
+from sframegen.search import look_up
+
+__all__ = ["SEEDS", "run"]
+MANY = 100  # functions: `edges` is not made for more
+PLACES = range(0x1000, 0x6000, 0x3A1)
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        section = open_section(data, ADDRESS)
+        found_all(section)
+        for pc in (0, 0x1000, 0x1240, 0x1241, 0x2000, 1 << 63, (1 << 64) - 1, 1 << 64):
+            with suppress(FormatError):
+                look_up(section, pc)
+        as_decoded(section)
+
+
+def found_all(section: SframeSection) -> None:
+    addresses = array("Q", PLACES)
+    functions, rows = (array("q", bytes(8 * len(addresses))) for _ in range(2))
+    section.seeker.find_all(addresses, functions, rows)
+    for pc, row in zip(addresses, rows, strict=True):
+        assert section.seeker.find(pc) == row
+        with suppress(FormatError):
+            found = look_up(section, pc)
+            assert row != BAD
+            assert found is None or found.start <= pc < found.start + found.size
+
+
+def as_decoded(section: SframeSection) -> None:
+    table = decode(section.data, ADDRESS).table
+    for pc in sorted(pc for pc in edges(table) if not pc >> 64)[:20] if len(table) < MANY else ():
+        found = look_up(section, pc)
+        assert (found and found.rule) == find(table, pc)

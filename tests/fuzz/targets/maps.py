@@ -1,0 +1,18 @@
+"""Map files of linkers."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cfi.errors import FormatError
+from fuzz.files import written
+from linker.maps import read_map
+
+SEEDS = ("gcc-map", "map-lld", "map-mold", "map-gold")
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        for placement in read_map(written(data)):
+            assert placement.size > 0
+            assert placement.address + placement.size <= 1 << 64

@@ -1,0 +1,32 @@
+"""The merger: sections behind one another, of several versions, sorted or not, become one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cfi.errors import FormatError
+from fuzz.targets.decode import ADDRESS
+from linker.merge import Merger
+from sframegen.agreement import difference
+from sframegen.format.decode import decode
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import V3
+from sframegen.lower import lower
+from sframegen.section import pieces
+
+SEEDS = ("sframe-pieces", "sframe-AMD64-3", "sframe-AMD64-2", "sframe-s390x-1", "sframe-AArch64-3")
+CODE = [(0x1000, 0x1B00), (0x1C00, 0x7000)]
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        merger = Merger()
+        for piece in pieces(memoryview(data), ADDRESS):
+            merger.add(piece)
+        if merger.abi is None:
+            return
+        abi = merger.abi
+        merged, _ = merger.merged(CODE)
+        lowered, left_out = lower(merged, abi, V3)
+        written = decode(Encoder(lowered, abi, V3, share=abi.shares_rows).encode(ADDRESS), ADDRESS)
+        assert difference(merged, written.table) == (None, sum(left_out.values()))

@@ -1,0 +1,33 @@
+"""What gives an original back, by its record or without one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cfi.errors import FormatError
+from fuzz.files import written
+from linker.original import original_of
+from linker.remove import extents, own_loads, plan_removal
+from sframegen.elf import ElfFile, open_elf
+
+SEEDS = ("injected", "injected-tail", "sframe-file", "sframe-file-big", "gcc-added", "gcc-added-2", "no-sections")
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        elf = open_elf(written(data))
+        if extents(elf):
+            original = original_of(elf)
+            assert original is None or len(original.elf.data) == original.record.original_size
+            own_loads(elf)
+            removed(elf)
+
+
+def removed(elf: ElfFile) -> None:
+    """Without the record: nothing speaks of a section any more, and what cannot be read now could not before."""
+    out = bytearray(elf.data)
+    plan = plan_removal(elf)
+    for offset, new in plan.writes:
+        assert offset + len(new) <= len(out)
+        out[offset : offset + len(new)] = new
+    assert not extents(ElfFile(memoryview(bytes(out))))
