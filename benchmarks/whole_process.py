@@ -1,7 +1,8 @@
-"""Whole processes: add-section to a new file, against copying it, writing it with a section of GNU objcopy, reading its CFI."""
+"""Whole processes: add-section to a new file and check of it, against copying, objcopy adding the section, reading the CFI."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,12 +22,13 @@ READELF, START_UP = "readelf -wF", "start-up: --version"
 
 def measure(rounds: int) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        section, out = Path(scratch, "section"), Path(scratch, "out")
+        section, out, done = (Path(scratch, name) for name in ("section", "out", "done"))
         tool = (sys.executable, "-P", "-m", "sframegen")
         for name in FILES:
             file = corpus_file(name)
             section.write_bytes(section_of(open_input(file), "fast"))
             add = (*tool, "add-section", "-q", "-o", out)
+            subprocess.run([*add[:-1], done, "--no-verify", file], check=True)
             results = in_turn(
                 {
                     READELF: [peer("readelf"), "-wF", file],
@@ -35,6 +37,7 @@ def measure(rounds: int) -> Iterator[Figure]:
                     "objcopy --add-section": [peer("objcopy"), "--add-section", f".new={section}", file, out],
                     "add-section --no-verify": [*add, "--no-verify", file],
                     "add-section": [*add, file],
+                    "check": [*tool, "check", "-q", done],
                     START_UP: [*tool, "--version"],
                 },
                 rounds,

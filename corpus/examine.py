@@ -2,8 +2,8 @@
 
 add-section, as users call it, works on a copy. It gives a section, or says in one line why not and changes nothing. With the
 section: every loaded byte is what and where it was, but for what may move; GNU readelf and libsframe read the rules that the CFI
-says (of some files); a second add-section changes nothing; remove gives the copy back, byte for byte, which then behaves as it did
-with the section.
+says (of some files); check finds nothing; a second add-section changes nothing; remove gives the copy back, byte for byte, which
+then behaves as it did with the section.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b")
 
 
-for module in ("linker.verify", "sframegen.cli.add_section", "sframegen.cli.remove"):  # once, not in the process of each file
+for module in (
+    "linker.verify",
+    "sframegen.cli.add_section",
+    "sframegen.cli.check",
+    "sframegen.cli.remove",
+):  # once, not in the process of each file
     import_module(module)
 
 
@@ -119,6 +124,7 @@ class Examiner:
             return
 
         attempt(result, "loaded bytes", lambda: check_image(file, copy))
+        attempt(result, "check", lambda: check_section(copy))
         if judge:
             attempt(result, "rules", lambda: self.check_rules(result, file, copy))
         after = self.behaviour.of(copy, file, empty)
@@ -136,6 +142,12 @@ class Examiner:
         result.judged = "equal" if report.ok else "wrong"
         assert report.ok, report.differences[0]
         assert report.bytes[Verdict.EQUAL] == result.covered_bytes, "as many bytes covered as the judges count"
+
+
+def check_section(copy: Path) -> None:
+    """`check` finds nothing, not even a warning, for any consumer."""
+    done = command("check", "--strict", copy)
+    assert done.status == 0, done.output + done.errors + done.crash
 
 
 def refused(result: Result, done: Done, copy: Path) -> None:

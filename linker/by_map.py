@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from functools import cached_property
 from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).
 CHANGED_BY_RELOCATION = 16
-MAX_PAIRS = 4096  # of sections of one name and size and of places for them that are compared; real objects have one or two
+MAX_COMPARED = (
+    1 << 22
+)  # bytes of code, of several sections of one name and size, each with each place; real ones have some thousand
 
 Places = dict[str, list[tuple[int, int]]]  # by the section's name: (address, size) of each in the order of the map
 
@@ -98,14 +101,18 @@ class LinkerMap:
                     self._by_end[Path(key[1]).name, ""].append(key)
         candidates = self._by_end.get((Path(path).name, member), [])
         if len(candidates) > 1:
-            real = Path(path).resolve()
-            origins = (Path(), Path(self.path).parent)
-            same = [c for c in candidates if any((at / c[0]).resolve() == real for at in origins)]
-            candidates = same or _closest(path, candidates)
+            file = self._by_path.get(Path(path).resolve(), "")
+            candidates = [(file, member)] if (file, member) in self._places else _closest(path, candidates)
         if len(candidates) > 1:
             names = ", ".join(sorted(file for file, _ in candidates)[:3])
             raise FormatError(f"the map has {len(candidates)} files of that name ({names}): give it by the name it was linked by")
         return candidates[0] if candidates else None
+
+    @cached_property
+    def _by_path(self) -> dict[Path, str]:
+        """Files of the map, as paths that count from where we are, or else from where the map is."""
+        files = dict.fromkeys(file for file, _ in self._places)
+        return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
     def _addresses(self, elf: ElfFile, member: str, places: Places) -> dict[int, int | None]:
         """By the section's number, of those whose code is linked; None where it is one of several, and nothing says which."""
@@ -130,7 +137,7 @@ class LinkerMap:
                 raise elf.error(
                     f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link", name
                 )
-            elif len(candidates) * len(sections) > MAX_PAIRS:
+            elif len(candidates) * len(sections) * size > MAX_COMPARED:
                 found.update((section.number, None) for section in sections)
             else:
                 found.update(_assigned({s.number: [c for c in candidates if matches(s, c)] for s in sections}))
