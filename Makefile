@@ -1,6 +1,6 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS,
-# FUZZ_FLAGS: what pytest, corpus/run and the fuzzer get.
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS,
+# FUZZ_FLAGS: what pytest, corpus/run, corpus/merge and the fuzzer get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -11,7 +11,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py')
-LINTED := cfi linker sframegen tests benchmarks corpus corpus/fetch corpus/run setup.py
+LINTED := cfi linker sframegen tests benchmarks corpus corpus/fetch corpus/merge corpus/run setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -130,6 +130,7 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
 	.venv/bin/mypy corpus/run
+	.venv/bin/mypy corpus/merge
 
 # What is measured has to be named because some of it is large; BENCH_FLAGS: `benchmarks/run.py --help` tells.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
@@ -144,6 +145,11 @@ bench: .venv/installed peers | machine ## sizes, times, memory, look-ups against
 	$(PYTHON) corpus/fetch $(measured)
 	.venv/bin/python benchmarks/run.py $(BENCH_FLAGS)
 
+.PHONY: bench-merge
+bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/performance.md
+	tools/get-gcc
+	.venv/bin/python benchmarks/merging.py --docs docs/performance.md
+
 .PHONY: peers
 peers: ## fetch the tools that sframegen is compared with
 	tools/get-peers $(SFRAMEGEN_PEERS)
@@ -156,6 +162,11 @@ corpus: | machine ## fetch the binaries that everything is tried on
 .PHONY: corpus-run
 corpus-run: .venv/test-tools peers corpus ## sections for copies of all programs and libraries of this machine; CORPUS_RUN_FLAGS
 	.venv/bin/python -P corpus/run $(CORPUS_RUN_FLAGS)
+
+.PHONY: merge-show
+merge-show: .venv/test-tools peers test-machine ## merge of objects linked in many ways, beside what linkers make: docs/merging.md; MERGE_FLAGS
+	tools/get-gcc
+	.venv/bin/python -P corpus/merge --report docs/merging.md $(MERGE_FLAGS)
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache

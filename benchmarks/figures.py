@@ -88,10 +88,10 @@ def from_json(text: str) -> tuple[str, list[Figure]]:
     return read["about"], [Figure(**one) for one in read["figures"]]
 
 
-def written_into(document: str, text: str) -> str:
-    """The document with the text between its markers. Raises ValueError where it has none."""
-    before, begin, rest = document.partition(BEGIN)
+def written_into(document: str, text: str, mark: str = BEGIN) -> str:
+    """The document with the text between its markers, of which `mark` is the first. Raises ValueError where it has none."""
+    before, begin, rest = document.partition(mark)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the document lacks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+        raise ValueError(f"the document lacks {mark} and {END}")
+    return f"{before}{mark}\n{text}\n{END}{after}"

@@ -22,12 +22,14 @@ class Run(NamedTuple):
     """One run of a command. `peak_bytes` counts mapped pages of files too, `anonymous_bytes` does not.
 
     Memory is sampled: the kernel's own maximum counts what the process was before it became the command, a copy of this one.
+    `largest_bytes` is that maximum, of the largest process among the command and those that it ran.
     """
 
     wall_seconds: float
     cpu_seconds: float
     peak_bytes: int
     anonymous_bytes: int
+    largest_bytes: int
 
 
 class Figures(NamedTuple):
@@ -37,6 +39,7 @@ class Figures(NamedTuple):
     cpu_seconds: float
     peak_bytes: float
     anonymous_bytes: float
+    largest_bytes: float
 
 
 def run(command: Sequence[str | Path]) -> Run:
@@ -60,7 +63,7 @@ def run(command: Sequence[str | Path]) -> Run:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Run(wall, usage.ru_utime + usage.ru_stime, peak, anonymous)
+    return Run(wall, usage.ru_utime + usage.ru_stime, peak, anonymous, usage.ru_maxrss * 1024)
 
 
 def in_turn(commands: Mapping[str, Sequence[str | Path]], rounds: int, scratch: Path) -> dict[str, Figures]:
