@@ -9,7 +9,7 @@ from bisect import bisect_right
 from .rules import NOTHING, OUTERMOST, Abi, Interner, OracleError, Rule
 
 PCREL = 0x4  # section flag: function starts count from their own field
-SIGNAL, KEY_B = 0x80, 0x20  # in a function's first info byte
+SIGNAL, KEY_B, MASK = 0x80, 0x20, 0x10  # in a function's first info byte
 FDE_TYPE = 0x1F  # in its second
 DEFAULT, FLEX = 0, 1
 BASE_IS_SP = 1
@@ -56,6 +56,11 @@ class Decoder:
         self._read_functions()
         self._begin = self._end = 0
         self._kind, self._info = DEFAULT, 0
+
+    @property
+    def masks(self) -> list[bool]:
+        """For each function, whether its rows are repeated for each block."""
+        return [bool(info & MASK) for info in self._infos]
 
     def close(self) -> None:
         self._library.sframe_decoder_free(ctypes.byref(self._context))
