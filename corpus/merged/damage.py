@@ -21,7 +21,8 @@ GOOD = "int good(int x) { return x + 1; }\nint also_good(int x) { return good(x)
 BAD = "int good(int);\nint bad(int x) { return good(x) + 2; }\nint worse(int x) { return bad(x) * good(x); }\n"
 
 
-PROGRAM = re.compile(r"^(/\S+|sframegen|Error): ")  # who speaks; GNU ld of tools/get-peers by the name of its dynamic linker
+PROGRAM = re.compile(r"^(sframegen|Error): |/\S+/ld-linux-\S+: ")  # who speaks; GNU ld by the name of its dynamic linker
+FOLDER = re.compile(r"(?<!\S)/\S+/")
 
 
 class Object(NamedTuple):
@@ -145,7 +146,7 @@ def _tried(tools: Toolchain, folder: Path, damage: str) -> Tried:
 def _line(tools: Toolchain, done: Done, file: Path) -> str:
     """Exit status, the first thing that was said, and what is in the file."""
     said = next((line.strip() for line in done.said.splitlines() if line.strip()), "")
-    said = PROGRAM.sub("", said)
+    said = FOLDER.sub("", PROGRAM.sub("", said))
     return f"{done.status}: {f'{said}; ' if said else ''}{_found(tools, file)}"
 
 
