@@ -77,9 +77,8 @@ class LinkerMap:
                 starts.append(DEAD if address in (None, DEAD) else address + offset)
             sizes = merger.add(section, starts)
             for number, offset, size in zip(numbers, offsets, sizes, strict=True):
-                if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size - size:
-                    counted = "" if section.relative else "; without FUNC_START_PCREL starts count from the section"
-                    what = f"a function of {size} bytes at {offset:#x} is not inside of {elf.sections[number].name}{counted}"
+                if number != SHN_UNDEF and offset + size > elf.sections[number].header.sh_size:
+                    what = f"a function of {size} bytes at {offset:#x} is not inside of {elf.sections[number].name}"
                     raise elf.error(what, ".sframe")
             functions += len(starts)
             dropped += starts.count(DEAD)

@@ -84,7 +84,8 @@ def _placed(elf: ElfFile, piece: SframeSection, base: int, by_offset: dict[int, 
         number, value = symbols[rela.symbol]
         offset = value + rela.addend - (0 if origin is None else at - origin)
         if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
-            raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}", ".sframe", at)
+            how = "" if origin is None else "; without FUNC_START_PCREL it counts from the section"
+            raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}{how}", ".sframe", at)
         numbers.append(number)
         offsets.append(offset)
     return Described(piece, numbers, offsets)

@@ -14,7 +14,7 @@ from sframegen.format.table import Decoder
 from sframegen.model import FunctionTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sframegen.abi import Abi
     from sframegen.format.decode import SframeSection
@@ -48,12 +48,13 @@ class Merger:
         self.fixed_offsets.add((section.abi.fixed_fp_offset, section.abi.fixed_ra_offset))
         return self._decoder.add(section, starts)
 
-    def merged(self, code: Sequence[tuple[int, int]]) -> tuple[FunctionTable, int]:
+    def merged(self, code: Sequence[tuple[int, int]], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
         """(all functions by address, number of those left out because no code is there). `code`: ranges, ascending.
 
-        Linkers leave functions of which they dropped the code, at address 0 or elsewhere outside of it.
+        Linkers leave functions of which they dropped the code, at address 0 or elsewhere outside of it. `more`: functions of no
+        section.
         """
-        table = self._decoder.table
+        table = self._decoder.table if more is None else gather((self._decoder.table, more))
         functions: Sequence[int] = range(len(table))
         if code:  # else a file that loads nothing
             starts = [start for start, _ in code]
@@ -86,15 +87,30 @@ def _distinct(table: FunctionTable, functions: Sequence[int]) -> list[int]:
 def select(table: FunctionTable, functions: Iterable[int]) -> FunctionTable:
     """The table of some functions, in that order."""
     out = FunctionTable(kinds=table.kinds, rules=table.rules)
-    for function in functions:
-        rows = slice(table.first_row[function], table.first_row[function + 1])
-        out.start.append(table.start[function])
-        out.size.append(table.size[function])
-        out.kind.append(table.kind[function])
+    first_row = table.first_row
+    for first, end in _runs(functions):
+        rows = slice(first_row[first], first_row[end])
+        moved = len(out.row_start) - first_row[first]
+        out.start += table.start[first:end]
+        out.size += table.size[first:end]
+        out.kind += table.kind[first:end]
         out.row_start += table.row_start[rows]
         out.row_rule += table.row_rule[rows]
-        out.first_row.append(len(out.row_start))
+        out.first_row.extend([row + moved for row in first_row[first + 1 : end + 1]])
     return out
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """[first, end) of numbers that follow one another."""
+    first = end = -1
+    for number in numbers:
+        if number != end:
+            if first >= 0:
+                yield first, end
+            first = number
+        end = number + 1
+    if first >= 0:
+        yield first, end
 
 
 def gather(tables: Iterable[FunctionTable]) -> FunctionTable:

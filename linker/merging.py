@@ -13,7 +13,7 @@ from cfi.errors import FormatError, naming
 from linker.archive import is_archive
 from linker.by_map import LinkerMap
 from linker.inputs import described
-from linker.merge import DEAD, Merger, gather, select
+from linker.merge import DEAD, Merger
 from linker.objects import place
 from linker.pieces import piece
 from linker.plt import plt_functions
@@ -146,11 +146,8 @@ def merge_objects(
             "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section", file=elf.name
         )
     abi = abi_of(elf)
-    table, _ = merger.merged(elf.executable_ranges())
     plt = plt_functions(elf, abi)
-    if len(plt):
-        both = gather([table, plt])
-        table = select(both, sorted(range(len(both)), key=both.start.__getitem__))
+    table, _ = merger.merged(elf.executable_ranges(), plt)
     report.plt_functions = len(plt)
     as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
     if level.max_rows or not as_they_are or _overlap(table):

@@ -8,8 +8,8 @@ import stat
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, lru_cache
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cfi.errors import FormatError
@@ -40,6 +40,7 @@ STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
 MAX_SECTION_NAME = 1024
+MAX_READ = 1 << 16  # bytes of a file that are quicker read than mapped
 # Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
 MAX_DEFLATE_RATIO = 64
 MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
@@ -364,7 +365,7 @@ class ElfFile:
         entry_size = self.header.e_phentsize if kind is Phdr else self.header.e_shentsize
         if count and entry_size != code.size:
             raise self.error(f"entries of {entry_size} bytes, expected {code.size}", place)
-        return [kind(*entry) for entry in code.iter_unpack(self.slice(offset, count * code.size, place))]
+        return list(map(kind._make, code.iter_unpack(self.slice(offset, count * code.size, place))))
 
     def _name(self, headers: list[Shdr]) -> list[Section]:
         if not headers or self.shstrndx == SHN_UNDEF:
@@ -373,11 +374,12 @@ class ElfFile:
             raise self.error(f"names are in section {self.shstrndx} of {len(headers)}", "section header table")
         strings = headers[self.shstrndx]
         table = bytes(self.slice(strings.sh_offset, strings.sh_size, "section names"))
-        stray = next((number for number, header in enumerate(headers) if header.sh_name >= len(table)), None)
-        if stray is not None:
-            raise self.error(f"name of section {stray} is outside the table of names", "section names", headers[stray].sh_name)
-        names = {at: _string(table, at, MAX_SECTION_NAME) for at in {header.sh_name for header in headers}}
-        return [Section(number, names[header.sh_name], header) for number, header in enumerate(headers)]
+        places = tuple([header.sh_name for header in headers])
+        if max(places) >= len(table):
+            stray = next(number for number, place in enumerate(places) if place >= len(table))
+            raise self.error(f"name of section {stray} is outside the table of names", "section names", places[stray])
+        names = (_names if len(table) <= MAX_SECTION_NAME else _names.__wrapped__)(table, places)
+        return list(map(Section, count(), names, headers))
 
     def notes_at(self, offset: int, size: int, align: int) -> Iterator[Note]:
         """The notes of one section or segment."""
@@ -413,20 +415,28 @@ class ElfFile:
         return memoryview(data)
 
 
+@lru_cache(64)  # objects that one compiler made often have the same
+def _names(table: bytes, places: tuple[int, ...]) -> list[str]:
+    """The strings at these places."""
+    names = {at: _string(table, at, MAX_SECTION_NAME) for at in set(places)}
+    return [names[at] for at in places]
+
+
 def _string(table: bytes, at: int, limit: int) -> str:
     return table[at : at + limit].partition(b"\0")[0].decode(errors="replace")
 
 
 def map_file(path: str | Path) -> tuple[memoryview, os.stat_result]:
-    """A file's bytes, mapped read-only, and its status. Raises FormatError, or OSError where it cannot be opened."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # may be a FIFO
+    """A file's bytes, mapped read-only if they are many, and its status. Raises FormatError, or OSError if it cannot be opened."""
+    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # may be a FIFO
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("not a regular file", file=str(path))
         if status.st_size == 0:
             raise FormatError("the file is empty", file=str(path))
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return memoryview(mapped), status
+        if status.st_size > MAX_READ:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), status
+        return memoryview(file.read(status.st_size)), status
 
 
 def open_elf(path: str | Path) -> ElfFile:

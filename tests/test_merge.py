@@ -260,7 +260,7 @@ DAMAGE = {
     "functions": (8, b"\xff\xff\0\0", r"65535 functions do not fit"),
     "truncated": (16, b"\xff\xff\0\0", r"the FRE sub-section ends at"),
     "size": (36, b"\xff\xff\0\0", r"a function of 65535 bytes at 0x0 is not inside of \.text\.twice"),
-    "flags": (3, b"\0", r"is not inside of \.text\.twice"),
+    "flags": (3, b"\0", r"function 0 at -0x1c is not inside of \.text\.twice; without FUNC_START_PCREL it counts from the section"),
 }
 
 
