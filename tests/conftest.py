@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 # Far beyond what any test takes on a slow machine: ends a loop that does not end.
 TEST_TIME_CAP_SECONDS = 900
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as shells start what runs in the background: our programs would ignore it too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of shells; our programs would, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("sframegen", deadline=None)  # how long an example takes is the machine's business
 settings.load_profile("sframegen")
