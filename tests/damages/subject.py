@@ -1,0 +1,155 @@
+"""A file with a section that is to be damaged: where in it what can be damaged, and the same file with another section."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from linker.base import all_writes, base_of, plan_section
+from linker.exchange import find_place, headers_for
+from sframegen.abi import abi_of
+from sframegen.checks.finding import Severity
+from sframegen.checks.report import CheckReport, check_file
+from sframegen.checks.truth import ALL_REGISTERS
+from sframegen.conversion import convert_sources
+from sframegen.elf import PHDR_SIZE, RECORDS, SHDR_SIZE, ElfFile, Phdr, Shdr, open_elf
+from sframegen.format.decode import decode
+from sframegen.format.layouts import WRITABLE
+from sframegen.optimize import LEVELS, encoder_of
+from sframegen.section import sframe_of
+from sframegen.sources import find_sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.abi import Abi
+    from sframegen.checks.finding import Finding
+    from sframegen.model import Rule
+
+ROOM = 1 << 13  # zeros behind a section: some damages make it longer
+MASK = (1 << 64) - 1
+
+
+class NotHereError(Exception):
+    """What was drawn cannot be damaged in that way."""
+
+
+class NowhereError(Exception):
+    """Nothing in this file can."""
+
+
+class Site(NamedTuple):
+    """A row of a function, not of PC type MASK, whose first byte has the rule that the CFI gives it."""
+
+    function: int
+    row: int
+    start: int
+    end: int  # where the next row or no row is
+    rule: Rule
+    before: Rule | None
+    after: Rule | None
+
+
+def with_section(file: Path, level: str, version: int) -> bytes:
+    """The file as add-section makes it, with room behind the section."""
+    base = base_of(open_elf(file))
+    converted = convert_sources(find_sources(base.elf), base.elf.executable_ranges(), abi_of(base.elf), WRITABLE[version])
+    encoder = encoder_of(base.elf, converted.coverage, converted.encoded, LEVELS[level])
+    encoder.size_bytes += ROOM
+    data = bytearray(base.elf.data)
+    for offset, more in all_writes(plan_section(base, encoder), base, encoder):
+        data.extend(bytes(max(0, offset + len(more) - len(data))))
+        data[offset : offset + len(more)] = more
+    return bytes(data)
+
+
+class Subject:
+    """A program or library with a section, undamaged."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self.data = data
+        self.elf = ElfFile(memoryview(data), name)
+        self.abi: Abi = abi_of(self.elf)
+        found = sframe_of(self.elf)
+        assert found is not None
+        self.section = decode(*found)
+        self.table = self.section.table
+        self.layout = self.section.layout
+        self.report: CheckReport = check_file(self.elf)
+        self.known = set(self.report.findings)
+
+    @cached_property
+    def code(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+        """What the CFI describes: (start, end) of its functions; (start, end, number of the Reason) of what cannot be said."""
+        abi = self.abi._replace(base_registers=ALL_REGISTERS)
+        coverage = convert_sources(find_sources(self.elf), self.elf.executable_ranges(), abi).coverage
+        _, starts, ends = coverage.pieces
+        unsaid = [(start, start + size, reason) for start, size, reason in zip(*coverage.unsaid, strict=True)]
+        return list(zip(starts, ends, strict=True)), unsaid
+
+    def described(self, address: int) -> bool:
+        """Whether the CFI describes the code there, in a function of which the section says nothing wrong."""
+        pieces = self.code[0]
+        number = bisect_right(pieces, (address, MASK)) - 1
+        if number < 0 or not pieces[number][0] <= address < pieces[number][1]:
+            return False
+        return pieces[number] not in self._faulty
+
+    @cached_property
+    def _faulty(self) -> set[tuple[int, int]]:
+        wrong = [finding.address for finding in self.known if finding.rule.startswith("cfi-") and finding.address is not None]
+        return {(start, end) for start, end in self.code[0] if any(start <= address < end for address in wrong)}
+
+    @cached_property
+    def sites(self) -> list[Site]:
+        found = []
+        for function in range(len(self.table)):
+            if self.table.kinds[self.table.kind[function]].mask:
+                continue
+            start, rows = self.table.start[function], self.table.rows(function)
+            ends = [offset for offset, _ in rows[1:]] + [self.table.size[function]]
+            rules = [None, *(rule for _, rule in rows), None]
+            for row, ((offset, rule), end) in enumerate(zip(rows, ends, strict=True)):
+                if self.described(start + offset):
+                    found.append(Site(function, row, start + offset, start + end, rule, rules[row], rules[row + 2]))
+        return found
+
+    @cached_property
+    def users(self) -> Counter[int]:
+        """How many functions have the FREs at an offset of the FRE sub-section."""
+        layout, data = self.layout, self.section.data
+        at = [self.section.index_at + layout.index_size * function + layout.fre_offset_at for function in range(len(self.table))]
+        return Counter(int.from_bytes(data[place : place + 4], self.abi.byte_order) for place in at)
+
+    def file(self, section: bytes) -> bytearray:
+        """The file with that section in the place of its own; where it has another size, the headers say so, too.
+
+        NotHereError where it does not fit.
+        """
+        place = find_place(self.elf)
+        if len(section) > place.room:
+            raise NotHereError
+        data = bytearray(self.data)
+        data[place.offset : place.offset + place.room] = section.ljust(place.room, b"\0")
+        if len(section) != place.size:
+            segments, sections = headers_for(self.elf, place, len(section))
+            for number in place.segments:
+                at = self.elf.header.e_phoff + number * PHDR_SIZE
+                RECORDS[Phdr, self.elf.byte_order].pack_into(data, at, *segments[number])
+            for number in place.sections:
+                at = self.elf.header.e_shoff + number * SHDR_SIZE
+                RECORDS[Shdr, self.elf.byte_order].pack_into(data, at, *sections[number].header)
+        return data
+
+    def new_findings(self, data: bytes | bytearray) -> list[Finding]:
+        """Of the file when it is damaged, without those that it has undamaged."""
+        report = check_file(ElfFile(memoryview(bytes(data)), self.name))
+        return [finding for finding in report.findings if finding not in self.known]
+
+    @property
+    def faults(self) -> set[str]:
+        """Rules that it breaks undamaged."""
+        return {finding.rule for finding in self.known if finding.severity > Severity.NOTE}
