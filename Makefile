@@ -1,6 +1,6 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS,
-# FUZZ_FLAGS: what pytest, corpus/run, corpus/merge and the fuzzer get.
+# FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, the fuzzer and tests/mutations.py get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -123,6 +123,10 @@ differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI
 .PHONY: fuzz
 fuzz: .venv-pure/test-tools ## fuzz each target of tests/fuzz/ for FUZZ_SECONDS; FUZZ_FLAGS
 	PYTHONSAFEPATH=1 PYTHONPATH=tests .venv-pure/bin/python -m fuzz --seconds $${FUZZ_SECONDS:-60} --corpus .fuzz $(FUZZ_FLAGS)
+
+.PHONY: mutations
+mutations: .venv/test-tools corpus ## damage of every kind to real sections, and what check says: docs/checking.md; MUTATIONS_FLAGS
+	.venv/bin/python tests/mutations.py --docs docs/checking.md $(MUTATIONS_FLAGS)
 
 .PHONY: lint
 lint: .venv/test-tools ## ruff and mypy
