@@ -343,6 +343,15 @@ def test_archives_are_taken_by_member(linked: Link) -> None:
     assert linked.readelf(linked.merge(linked.objects[0], archive)) == linked.readelf(linked.program)
 
 
+def test_damage_is_named_with_the_member_of_the_archive(linked: Link) -> None:
+    overwrite(linked.objects[1], sframe_at(linked.objects[1]), b"\0\0")
+    archive = linked.directory / "lib.a"
+    subprocess.run(["ar", "rc", archive, *linked.objects[1:]], check=True)
+    linked.program, linked.map = linked.link("with_archive", linked.objects[0], archive)
+    with pytest.raises(FormatError, match=r"lib\.a\(twice\.c\.o\): \.sframe\+0x0: magic number is 0000"):
+        linked.merge(linked.objects[0], archive)
+
+
 def test_the_command_tells_what_it_did(linked: Link) -> None:
     runner = CliRunner()
     out = str(linked.directory / "out")
