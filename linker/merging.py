@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from sframegen.model import FunctionTable
     from sframegen.optimize import Level
 
+SMALL = 1 << 16  # bytes of an object that is quicker read than mapped
+
 
 def in_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
     """The map of the link that made a program or library."""
@@ -124,7 +126,7 @@ def read_all(paths: Iterable[str | os.PathLike[str]]) -> None:
 
 def _objects(path: str) -> Iterator[tuple[str, ElfFile]]:
     """(name of the member or "", object) of a file."""
-    data, status = map_file(path)
+    data, status = map_file(path, small=SMALL)
     if is_archive(data):
         for _, member, elf in objects_in(data, path):
             yield member, elf

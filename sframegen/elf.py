@@ -40,7 +40,6 @@ STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
 MAX_SECTION_NAME = 1024
-MAX_READ = 1 << 16  # bytes of a file that are quicker read than mapped
 # Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
 MAX_DEFLATE_RATIO = 64
 MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
@@ -426,15 +425,18 @@ def _string(table: bytes, at: int, limit: int) -> str:
     return table[at : at + limit].partition(b"\0")[0].decode(errors="replace")
 
 
-def map_file(path: str | Path) -> tuple[memoryview, os.stat_result]:
-    """A file's bytes, mapped read-only if they are many, and its status. Raises FormatError, or OSError if it cannot be opened."""
+def map_file(path: str | Path, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
+    """A file's bytes, mapped read-only, and its status. Raises FormatError, or OSError where it cannot be opened.
+
+    Files of no more than `small` bytes are read: quicker, where there are thousands.
+    """
     with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # may be a FIFO
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("not a regular file", file=str(path))
         if status.st_size == 0:
             raise FormatError("the file is empty", file=str(path))
-        if status.st_size > MAX_READ:
+        if status.st_size > small:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), status
         return memoryview(file.read(status.st_size)), status
 
