@@ -16,6 +16,7 @@ COMMANDS = {
     "check": "Say whether SFrame sections are good: well formed, accepted, true.",
     "convert": "Write SFrame sections in another version of the format.",
     "dump": "Print SFrame sections, as GNU readelf does.",
+    "link": "Run a linker, and give what it wrote an SFrame section.",
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
     "remove": "Take SFrame sections out again: the files as they were.",
@@ -78,7 +79,8 @@ def main() -> NoReturn:
     """The program `sframegen`; ends the process."""
     gc.set_threshold(1_000_000)  # many small tuples are made and none in circles: looking for these took a seventh of the time
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _end)
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - to the end of the process
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in

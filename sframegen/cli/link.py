@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cfi.errors import FormatError
+from sframegen.cli.link_output import is_linked, output_of, state_of
+from sframegen.cli.output import VERSIONS, Run, level, note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOT_FOUND = 127  # the status of shells for it
+MAX_MESSAGE = 2000  # bytes; fits into a pipe
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+# A stroke for each run within another: a linker may be a compiler's driver, which runs one, but one that runs itself would not end.
+DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
+
+
+@click.command(name="link", context_settings={"allow_interspersed_args": False})
+@click.argument("arguments", metavar="LINKER [ARGS...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
+@level("fast")
+@click.option("--verify", is_flag=True, help="Read the result back with LIEF: slower.")
+@click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if it cannot be given a section, not only warn.")
+@click.option("--install", metavar="DIR", type=click.Path(), help="Make linkers in DIR, for gcc -B DIR; link nothing.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    arguments: tuple[str, ...],
+    *,
+    version: str,
+    optimize: str,
+    verify: bool,
+    fatal: bool,
+    install: str | None,
+) -> None:
+    """Run a linker, then give the file that it wrote an SFrame section: `sframegen link -- ld -o prog main.o`.
+
+    The linker's output, exit status and signals are passed through. A section that the file has, from its objects, is replaced.
+    What is not a linked ELF file for an ABI of SFrame stays as it is. If sframegen cannot do it, one line on stderr says so, and
+    the file stays as the linker wrote it.
+
+    With --install: makes DIR/ld, DIR/ld.lld and so on, for those linkers that are on PATH, which do that, with the other options
+    given here and those in $SFRAMEGEN_LINK_OPTIONS; with LINKER, only DIR/ld, for that one.
+    """
+    if install is not None:
+        ctx.exit(_install(Path(install), arguments, version=version, optimize=optimize, verify=verify, fatal=fatal))
+    if not arguments:
+        raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
+    depth = os.environ.get(DEPTH, "")
+    if len(depth) >= MAX_DEPTH:
+        note(f"{arguments[0]}: it runs itself, by way of sframegen link")
+        ctx.exit(1)
+    output = output_of(arguments[1:])
+    before = state_of(output)
+    sys.stdout.flush()
+    try:
+        linker = os.posix_spawnp(
+            arguments[0], arguments, os.environ | {DEPTH: depth + "|"}, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+        )
+    except (OSError, ValueError) as error:
+        note(f"{arguments[0]}: {getattr(error, 'strerror', None) or error}")
+        ctx.exit(NOT_FOUND)
+    status, _ = _ended(linker)
+    if status < 0:
+        _die(-status)
+    if status or state_of(output) in (None, before):
+        ctx.exit(status)
+
+    def add() -> None:
+        if is_linked(output):
+            from sframegen import api  # noqa: PLC0415 - takes longer than most links
+
+            summary = api.add_section(output, version=int(version), optimize=optimize, verify=verify, replace=True)
+            for warning in summary.warnings:
+                note(f"{output}: warning: {warning}")
+
+    problem = _in_a_process(add, output)
+    if problem and fatal:
+        Path(output).unlink(missing_ok=True)  # as linkers do when they fail: make would take it for finished
+        note(problem)
+        ctx.exit(1)
+    if problem:
+        note(f"warning: {problem}; linked without a new section")
+
+
+def _in_a_process(work: Callable[[], None], path: str) -> str:
+    """What is wrong, in one line, if `work` on that file fails, even if its process is killed; else nothing."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            work()
+            status = 0
+        except SystemExit:  # by a signal: temporary files are removed
+            pass
+        except FormatError as error:
+            _say(writer, str(error))
+        except OSError as error:
+            _say(writer, f"{error.filename or path}: {error.strerror or error}")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the link is to end well
+            _say(writer, f"{path}: {error!r}")
+        finally:
+            os._exit(status)
+    os.close(writer)
+    status, signalled = _ended(child)
+    if status and signalled:
+        _die(signalled)
+    said = os.fsdecode(os.read(reader, MAX_MESSAGE))
+    os.close(reader)
+    return (said or f"{path}: sframegen was killed") if status else ""
+
+
+def _say(descriptor: int, text: str) -> None:
+    os.write(descriptor, os.fsencode(text)[:MAX_MESSAGE])
+
+
+def _ended(process: int) -> tuple[int, int]:
+    """A process's exit status, or minus the signal that ended it; the last signal that it got from us, as we did, else 0."""
+    got = [0]
+
+    def forward(number: int, _frame: object) -> None:
+        got.append(number)
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+    previous = {number: signal.signal(number, forward) for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+    _, status = os.waitpid(process, 0)
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+    return os.waitstatus_to_exitcode(status), got[-1]
+
+
+def _die(number: int) -> None:
+    """By that signal, as the linker did; the core to look at is the linker's."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _install(directory: Path, arguments: tuple[str, ...], *, version: str, optimize: str, verify: bool, fatal: bool) -> int:
+    from sframegen.cli.link_shim import install  # noqa: PLC0415 - not for links
+
+    if len(arguments) > 1:
+        raise click.UsageError("--install takes one LINKER, and no arguments for it")
+    options = ["--format", version, "--optimize", optimize, *["--verify"] * verify, *["--fatal"] * fatal]
+    run = Run()
+    with run.file(str(directory)):
+        for shim, linker in install(directory, arguments[0] if arguments else None, options):
+            click.echo(f"{shim}: {linker}")
+    return run.status

@@ -1,0 +1,105 @@
+"""Which file a linker writes, by its arguments; whether it has written one there that can have a section."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import TYPE_CHECKING
+
+from sframegen.abi import BY_MACHINE
+from sframegen.elf import EHDR_SIZE, ET_DYN, ET_EXEC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sframegen.elf import ByteOrder
+
+DEFAULT_OUTPUT = "a.out"
+ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # of 64-bit files, by class and encoding
+MAX_RESPONSE_FILES = 2000  # GNU's own limit: a file may name itself
+
+# Options whose value is the next argument, with every linker that has them: it is not an option, whatever it looks like.
+# Long ones may begin with one dash or two.
+SHORT_WITH_VALUE = {f"-{letter}" for letter in "AabcefFhIlLmPRTuyYz"}
+LONG_WITH_VALUE = {
+    "Map", "Tbss", "Tdata", "Ttext", "architecture", "assert", "audit", "auxiliary", "defsym", "depaudit", "dependency-file",
+    "dynamic-linker", "dynamic-list", "entry", "exclude-libs", "filter", "fini", "format", "init", "just-symbols", "library",
+    "library-path", "mri-script", "plugin", "plugin-opt", "require-defined", "retain-symbols-file", "rpath", "rpath-link",
+    "script", "section-start", "soname", "sort-section", "sysroot", "trace-symbol", "undefined", "version-script", "wrap",
+}  # fmt: skip
+
+# Words of a response file: quotes of both kinds group, a backslash takes the next character as it is, within quotes too.
+WORD = re.compile(r"""(?:\\.?|'(?:\\.|[^'\\])*(?:\\?'|\\?\Z)|"(?:\\.|[^"\\])*(?:"|\\?\Z)|[^\\'" \t\n\v\f\r])+""", re.DOTALL)
+PART = re.compile(r"""\\(.?)|(['"])((?:\\.|(?!\2)[^\\])*)(?:\2|\\?\Z)|([^\\'"]+)""", re.DOTALL)
+
+
+def output_of(arguments: Iterable[str]) -> str:
+    """The file that GNU ld, gold, lld or mold writes: the last `-o OUT`, `-oOUT`, `--output OUT`, `--output=OUT`, else a.out."""
+    output = DEFAULT_OUTPUT
+    words = expanded(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if len(name) > 3 and "--output".startswith(name):  # GNU's may be cut short, to --ou
+            output = value if equals else next(words, output)
+        elif word.startswith("-o"):
+            output = word[2:] or next(words, output)
+        elif word in SHORT_WITH_VALUE or (word.startswith("-") and word.lstrip("-") in LONG_WITH_VALUE):
+            next(words, None)
+    return output
+
+
+def expanded(arguments: Iterable[str]) -> Iterator[str]:
+    """The arguments, with those of response files (`@file`) in their places; one that cannot be read is an argument itself."""
+    waiting = list(arguments)[::-1]
+    files = 0
+    while waiting:
+        word = waiting.pop()
+        text = _response(word[1:]) if word.startswith("@") and files < MAX_RESPONSE_FILES else None
+        if text is None:
+            yield word
+        else:
+            files += 1
+            waiting += words_of(text)[::-1]
+
+
+def words_of(text: str) -> list[str]:
+    return [PART.sub(_unquoted, word[0]) for word in WORD.finditer(text)]
+
+
+def _unquoted(part: re.Match[str]) -> str:
+    escaped, _, quoted, plain = part.groups()
+    return re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL) if quoted is not None else (plain or escaped or "")
+
+
+def _response(path: str) -> str | None:
+    """Regular files only: what a pipe gives can be read once, and the linker is to have it."""
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
+            with open(path, "rb") as file:  # noqa: PTH123
+                return os.fsdecode(file.read())
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def state_of(path: str) -> tuple[int, ...] | None:
+    """What differs once a linker has written the file; None where there is no regular file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def is_linked(path: str) -> bool:
+    """Whether this is a linked ELF file for an ABI that SFrame has; raises OSError."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        header = file.read(EHDR_SIZE)
+    order = ORDERS.get(header[4:6])
+    if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
+        return False
+    e_type, machine = (int.from_bytes(header[at : at + 2], order) for at in (16, 18))
+    return e_type in (ET_EXEC, ET_DYN) and (machine, order) in BY_MACHINE

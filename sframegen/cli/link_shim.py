@@ -1,0 +1,68 @@
+"""Small programs named as linkers, which run `sframegen link` with the linker that they stand for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sframegen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
+MARK = "# made by `sframegen link --install`"
+# Options are words in any order, and no patterns (set -f). Without sframegen, the linker is run by itself.
+SHIM = f"""\
+#!/bin/sh
+{MARK}
+set -f
+linker={{linker}}
+if [ -x {{python}} ] && [ -e {{package}} ]; then
+    exec {{python}} -P -m sframegen link {{options}} $SFRAMEGEN_LINK_OPTIONS -- "$linker" "$@"
+fi
+echo "sframegen: warning: sframegen is not there any more; linked without the section" >&2
+exec "$linker" "$@"
+"""
+
+
+def found(name: str, besides: Path) -> str | None:
+    """The absolute path of a linker on PATH, or named by a path; shims are passed over, and all in `besides`."""
+    directories = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
+    for directory in directories:
+        path = Path(directory, name).absolute()
+        if path.is_file() and os.access(path, os.X_OK) and path.parent.resolve() != besides.resolve() and not is_shim(path):
+            return str(path)
+    return None
+
+
+def is_shim(path: Path) -> bool:
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(200)
+
+
+def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Writes a shim for each linker on PATH, or one named ld for `linker`; gives each with its linker. Raises OSError."""
+    wanted = {name: name for name in NAMES} if linker is None else {"ld": linker}
+    linkers = {name: path for name, source in wanted.items() if (path := found(source, directory))}
+    if not linkers:
+        raise FileNotFoundError(2, "no such linker, shims apart", linker or "ld")
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, path in linkers.items():
+        shim = directory / name
+        if shim.exists() and not is_shim(shim):
+            raise FileExistsError(17, "stays: it is no shim of sframegen", str(shim))
+        text = SHIM.format(
+            linker=shlex.quote(path),
+            python=shlex.quote(sys.executable),
+            package=shlex.quote(sframegen.__file__),
+            options=shlex.join(options),
+        )
+        temporary = shim.with_name(f".{name}.{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
+        temporary.chmod(0o755)
+        temporary.replace(shim)  # a build may be running it
+        yield shim, path
