@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
@@ -13,9 +12,7 @@ from linker.base import all_writes, base_of, is_written, plan_section
 from linker.exchange import Exchange, find_place, plan_exchange, verify_exchange
 from linker.lock import locked
 from linker.merge import Merger
-from linker.merging import fill, in_linked, merge_objects, read_all
 from linker.original import original_of
-from linker.partial_link import link
 from linker.relocatable import Objects, check_object, open_given, write_object_of
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.signed import signatures
@@ -353,6 +350,11 @@ def merge(
     if executable is not None and map_file is not None:
         target = Target(Path(executable), Path(output), verify, dry_run)
         return _merge_into(target, Path(map_file), progress(objects), layout, level, report)
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
+
+    from linker.merging import read_all  # noqa: PLC0415
+    from linker.partial_link import link  # noqa: PLC0415
+
     with TemporaryDirectory() as directory:
         try:
             made = link(linker, objects, Path(directory))
@@ -367,6 +369,8 @@ def merge(
 def _merge_into(
     target: Target, map_file: Path, objects: Iterable[str | os.PathLike[str]], layout: Layout, level: Level, report: Merged
 ) -> Merged:
+    from linker.merging import fill, in_linked, merge_objects  # noqa: PLC0415
+
     with naming(report.file), locked(target.path):
         elf = open_elf(target.source)
         if elf.header.e_type == ET_REL:

@@ -22,7 +22,7 @@ SHIM = f"""\
 set -f
 linker={{linker}}
 if [ -x {{python}} ] && [ -e {{package}} ]; then
-    exec {{python}} -P -m sframegen link {{options}} $SFRAMEGEN_LINK_OPTIONS -- "$linker" "$@"
+    exec {{python}} -P -c 'from sframegen.cli import main; main()' link {{options}} $SFRAMEGEN_LINK_OPTIONS -- "$linker" "$@"
 fi
 echo "sframegen: warning: sframegen is not there any more; linked without the section" >&2
 exec "$linker" "$@"
