@@ -62,10 +62,10 @@ def command(
     output = output_of(arguments[1:])
     before = state_of(output)
     sys.stdout.flush()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until they can be forwarded
+    defaults = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores
     try:
-        linker = os.posix_spawnp(
-            arguments[0], arguments, os.environ | {DEPTH: depth + "|"}, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
-        )
+        linker = os.posix_spawnp(arguments[0], arguments, os.environ | {DEPTH: depth + "|"}, setsigmask=mask, setsigdef=defaults)
     except (OSError, ValueError) as error:
         note(f"{arguments[0]}: {getattr(error, 'strerror', None) or error}")
         ctx.exit(NOT_FOUND)
@@ -134,6 +134,7 @@ def _ended(process: int) -> tuple[int, int]:
             os.kill(process, number)
 
     previous = {number: signal.signal(number, forward) for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     _, status = os.waitpid(process, 0)
     for number, handler in previous.items():
         signal.signal(number, handler)
