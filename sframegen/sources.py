@@ -93,7 +93,8 @@ def _eh_frame_by_segment(elf: ElfFile) -> CfiSection | None:
     for segment in elf.segments:
         if segment.p_type == PT_LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
             data = elf.at(address, segment.p_vaddr + segment.p_filesz - address)
-            return CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=count)
+            fdes = min(count, len(data))  # hostile ones do not fit into the compiled reader's numbers
+            return CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=fdes)
     raise FormatError(f"leads to {address:#x}, which no segment maps", place, 4, elf.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from cfi.errors import FormatError
 from sframegen import add_section, read
 from sframegen.abi import AMD64
 from sframegen.conversion import convert
-from sframegen.elf import open_elf
+from sframegen.elf import PT_GNU_EH_FRAME, ElfFile, open_elf
 from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
@@ -181,3 +182,18 @@ def test_a_debug_frame_that_nobody_asked_for_is_no_obstacle(compile_c: Compiler,
     small = tmp_path / "small"
     subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zstd", framed, small], check=True)
     assert "decompress-debug-sections; not used" in add_section(small, output=out).warnings[0]
+
+
+def test_a_count_of_fdes_that_no_file_has_room_for_is_no_count(compile_c: Compiler) -> None:
+    """Found by fuzzing: 2 ** 64 - 1 did not fit into the compiled reader's numbers."""
+    data = bytearray(compile_c("int main(void) { return 0; }").read_bytes())
+    elf = ElfFile(memoryview(bytes(data)))
+    [header] = [segment for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME]
+    data[header.p_offset + 2] = 0x04  # DW_EH_PE_udata8
+    data[header.p_offset + 8 : header.p_offset + 16] = b"\xff" * 8
+    data[0x28:0x30], data[0x3C:0x40] = bytes(8), bytes(4)  # no section headers
+    stripped = ElfFile(memoryview(bytes(data)))
+    [section] = find_sources(stripped).sections
+    assert section.fde_count <= len(data)
+    with suppress(FormatError):  # what follows .eh_frame is none
+        convert([section], stripped.executable_ranges(), AMD64)
