@@ -14,7 +14,7 @@ from linker.inputs import described
 from linker.maps import read_map
 from linker.merge import DEAD
 from linker.objects import RELA_SIZE, is_code
-from sframegen.elf import SHN_UNDEF, SHT_RELA
+from sframegen.elf import SHN_UNDEF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).
 CHANGED_BY_RELOCATION = 16
-MAX_COMPARED = (
-    1 << 22
-)  # bytes of code, of several sections of one name and size, each with each place; real ones have some thousand
+# Bytes of code that are compared where several sections have one name and size, each with each place; real ones have some thousand.
+MAX_COMPARED = 1 << 22
 
 Places = dict[str, list[tuple[int, int]]]  # by the section's name: (address, size) of each in the order of the map
 
@@ -54,7 +53,6 @@ class LinkerMap:
             if address is not None and placement.size:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})
                 places.setdefault(placement.section, []).append((address, placement.size))
-        self._by_end: dict[tuple[str, str], list[tuple[str, str]]] | None = None
 
     def add(self, elf: ElfFile, path: str, member: str, merger: Merger) -> Counts | None:
         """Adds what an object's SFrame sections say, at the addresses of its code. None: the link was without this object.
@@ -92,12 +90,6 @@ class LinkerMap:
         """What the map calls a file: by the same name, else by as much of the end of its path as tells it from others."""
         if (normpath(path), member) in self._places:
             return normpath(path), member
-        if self._by_end is None:
-            self._by_end = defaultdict(list)
-            for key in self._places:
-                self._by_end[Path(key[0]).name, key[1]].append(key)
-                if key[1]:  # of a thin archive
-                    self._by_end[Path(key[1]).name, ""].append(key)
         candidates = self._by_end.get((Path(path).name, member), [])
         if len(candidates) > 1:
             file = self._by_path.get(Path(path).resolve(), "")
@@ -106,6 +98,16 @@ class LinkerMap:
             names = ", ".join(sorted(file for file, _ in candidates)[:3])
             raise FormatError(f"the map has {len(candidates)} files of that name ({names}): give it by the name it was linked by")
         return candidates[0] if candidates else None
+
+    @cached_property
+    def _by_end(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
+        """What the map calls files, by the last part of their paths and the member."""
+        found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+        for key in self._places:
+            found[Path(key[0]).name, key[1]].append(key)
+            if key[1]:  # of a thin archive
+                found[Path(key[1]).name, ""].append(key)
+        return found
 
     @cached_property
     def _by_path(self) -> dict[Path, str]:
@@ -119,16 +121,13 @@ class LinkerMap:
         for section in elf.sections:
             if is_code(section):
                 alike[section.name, section.header.sh_size].append(section)
-        relocations: dict[int, int] = defaultdict(int)
-        for section in elf.sections:
-            if section.header.sh_type == SHT_RELA:
-                relocations[section.header.sh_info] += section.header.sh_size // RELA_SIZE
         found: dict[int, int | None] = {}
         for (name, size), sections in alike.items():
             candidates = [address for address, placed_size in places.get(name, ()) if placed_size == size]
 
             def matches(section: Section, address: int) -> bool:
-                return self._is_at(address, elf.contents(section), CHANGED_BY_RELOCATION * relocations[section.number])
+                relocations = sum(table.header.sh_size for table in elf.relocation_tables.get(section.number, ())) // RELA_SIZE
+                return self._is_at(address, elf.contents(section), CHANGED_BY_RELOCATION * relocations)
 
             if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
                 found.update(zip((section.number for section in sections), candidates, strict=True))

@@ -94,19 +94,18 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
     merger = Merger()
     abi = abi_of(linker_map.linked)
     given = 0
-    for path in paths:
-        for member, elf in _objects(str(path)):
-            given += 1
-            if abi_of(elf) != abi:
-                raise elf.error(f"an object for {abi_of(elf).name}, {linker_map.linked.name} is for {abi.name}")
-            with naming(elf.name):
-                counts = linker_map.add(elf, str(path), member, merger)
-            report.objects_unlinked += counts is None
-            if counts:
-                report.objects += bool(counts.functions)
-                report.objects_without += not counts.functions
-                report.dropped += counts.dropped
-                report.unknown += counts.unknown
+    for path, member, elf in _objects(paths):
+        given += 1
+        if abi_of(elf) != abi:
+            raise elf.error(f"an object for {abi_of(elf).name}, {linker_map.linked.name} is for {abi.name}")
+        with naming(elf.name):
+            counts = linker_map.add(elf, path, member, merger)
+        report.objects_unlinked += counts is None
+        if counts:
+            report.objects += bool(counts.functions)
+            report.objects_without += not counts.functions
+            report.dropped += counts.dropped
+            report.unknown += counts.unknown
     if report.objects_unlinked == given:
         raise FormatError("none of the objects is in the map", file=linker_map.path)
     report.others = linker_map.others()
@@ -117,21 +116,21 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
 def read_all(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Raises the FormatError of the first object whose sections cannot be merged."""
     merger = Merger()
-    for path in paths:
-        for _, elf in _objects(str(path)):
-            with naming(elf.name):
-                for section, numbers, _ in described(elf):
-                    merger.add(section, [DEAD] * len(numbers))
+    for _, _, elf in _objects(paths):
+        with naming(elf.name):
+            for section, numbers, _ in described(elf):
+                merger.add(section, [DEAD] * len(numbers))
 
 
-def _objects(path: str) -> Iterator[tuple[str, ElfFile]]:
-    """(name of the member or "", object) of a file."""
-    data, status = map_file(path, small=SMALL)
-    if is_archive(data):
-        for _, member, elf in objects_in(data, path):
-            yield member, elf
-    else:
-        yield "", ElfFile(data, path, status)
+def _objects(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str, ElfFile]]:
+    """(file, name of the member or "", object) of each."""
+    for path in map(str, paths):
+        data, status = map_file(path, small=SMALL)
+        if is_archive(data):
+            for _, member, elf in objects_in(data, path):
+                yield path, member, elf
+        else:
+            yield path, "", ElfFile(data, path, status)
 
 
 def merge_objects(

@@ -45,15 +45,12 @@ def read_sframe(elf: ElfFile) -> SframeSection:
 
 
 def read_pieces(elf: ElfFile) -> list[SframeSection]:
-    """The file's section, decoded, as the sections that a linker which does not know them left one behind the other.
+    """The file's section as the sections that a linker which does not know them left one behind the other; decoded when asked for.
 
-    Nearly always it is one. Raises FormatError where there is none, or where a piece is bad.
+    Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
     """
     data, address = _found(elf)
-    opened = list(pieces(data, address)) or [open_section(data, address)]  # raises: nothing is no section
-    for piece in opened:
-        _ = piece.table
-    return opened
+    return list(pieces(data, address)) or [open_section(data, address)]  # raises: nothing is no section
 
 
 def pieces(data: memoryview, address: int) -> Iterator[SframeSection]:
