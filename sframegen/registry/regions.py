@@ -1,0 +1,86 @@
+"""The model behind all interfaces: regions of code, and for each what says how to unwind it."""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from sframegen.search import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from sframegen.format.decode import SframeSection
+    from sframegen.search import Found
+
+
+class Describer(Protocol):
+    """Says how to unwind code: an SFrame section, or a table of code made at run time."""
+
+    def look_up(self, pc: int) -> Found | None:
+        """What covers address `pc` of the process. Raises FormatError where that is damaged."""
+
+
+class SectionDescriber(NamedTuple):
+    """A section opened at its address in the process, so that its functions are where the process has them."""
+
+    section: SframeSection
+
+    def look_up(self, pc: int) -> Found | None:
+        return look_up(self.section, pc)
+
+
+class Region(NamedTuple):
+    """Code at addresses [start, end) of a process. `key`: by which it is unregistered."""
+
+    start: int
+    end: int
+    key: Hashable
+    describer: Describer
+
+
+class RegistryError(OSError):
+    """A request that is refused: `errno` as the interfaces give it."""
+
+
+class Registry:
+    """Regions by address; none overlaps another."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._regions: list[Region] = []
+
+    def __iter__(self) -> Iterator[Region]:
+        return iter(self._regions)
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def register(self, region: Region) -> None:
+        """Raises RegistryError: EINVAL for an empty region, EEXIST for one that overlaps another."""
+        if not 0 <= region.start < region.end <= 1 << 64:
+            raise RegistryError(errno.EINVAL, f"no code at {region.start:#x} to {region.end:#x}")
+        at = bisect_right(self._starts, region.start)
+        neighbours = self._regions[max(at - 1, 0) : at + 1]
+        for other in neighbours:
+            if other.start < region.end and region.start < other.end:
+                raise RegistryError(
+                    errno.EEXIST, f"{region.start:#x} to {region.end:#x} overlaps {other.start:#x} to {other.end:#x}"
+                )
+        self._starts.insert(at, region.start)
+        self._regions.insert(at, region)
+
+    def unregister(self, key: Hashable) -> list[Region]:
+        """The regions that went. Raises RegistryError: ENOENT where there is none with that key."""
+        gone = [region for region in self._regions if region.key == key]
+        if not gone:
+            raise RegistryError(errno.ENOENT, "not registered")
+        self._regions = [region for region in self._regions if region.key != key]
+        self._starts = [region.start for region in self._regions]
+        return gone
+
+    def find(self, pc: int) -> Region | None:
+        """The region that code at `pc` is in."""
+        at = bisect_right(self._starts, pc) - 1
+        return self._regions[at] if at >= 0 and pc < self._regions[at].end else None
