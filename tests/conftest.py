@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 # Far beyond what any test takes on a slow machine: ends a loop that does not end.
 TEST_TIME_CAP_SECONDS = 900
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of shells; our programs would, too
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Signals that nohup, and shells for what runs in the background, let programs ignore: ours would, too.
+for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
 settings.register_profile("sframegen", deadline=None)  # how long an example takes is the machine's business
 settings.load_profile("sframegen")
 
