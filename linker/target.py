@@ -40,10 +40,12 @@ class Target(NamedTuple):
         verify: bool,
         dry_run: bool,
         preserve_timestamps: bool,
-        hard_links: Sequence[Path],
+        hard_links: Sequence[str | os.PathLike[str]],
     ) -> Target:
         """`output` None: in place."""
-        return cls(Path(path), Path(path if output is None else output), verify, dry_run, preserve_timestamps, hard_links)
+        return cls(
+            Path(path), Path(path if output is None else output), verify, dry_run, preserve_timestamps, [*map(Path, hard_links)]
+        )
 
     def copy(self, elf: ElfFile, report: R) -> R:
         """Nothing changes in the file; another one becomes a copy."""

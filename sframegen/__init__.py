@@ -12,11 +12,18 @@ if TYPE_CHECKING:
     from sframegen.api import CheckReport as CheckReport
     from sframegen.api import Finding as Finding
     from sframegen.api import FormatError as FormatError
+    from sframegen.api import FunctionFates as FunctionFates
+    from sframegen.api import FunctionTable as FunctionTable
+    from sframegen.api import Kind as Kind
     from sframegen.api import Merged as Merged
+    from sframegen.api import Rule as Rule
     from sframegen.api import SectionRemoval as SectionRemoval
     from sframegen.api import Severity as Severity
+    from sframegen.api import SframeSection as SframeSection
     from sframegen.api import Summary as Summary
+    from sframegen.api import Verdict as Verdict
     from sframegen.api import VersionChange as VersionChange
+    from sframegen.api import Where as Where
     from sframegen.api import add_section as add_section
     from sframegen.api import check as check
     from sframegen.api import convert as convert

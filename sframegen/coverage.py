@@ -58,12 +58,12 @@ class Unsaid(NamedTuple):
 
 
 class FunctionFates(NamedTuple):
-    """What one FDE describes: its address, bytes of code, and those of each fate that has any; `name` None: no symbol is there."""
+    """What became of the code that one FDE describes."""
 
-    start: int
-    size: int
-    name: str | None
-    fates: Fates
+    start: int  #: address
+    size: int  #: bytes
+    name: str | None  #: None where no symbol is
+    fates: Fates  #: group -> fate -> bytes, those that are not 0
 
 
 @dataclass

@@ -10,24 +10,24 @@ from sframegen.names import count_of, printable
 
 @dataclass
 class Merged:
-    """Functions of the objects' sections are `functions` and `dropped`, and those of which the map does not tell enough."""
+    """What `merge` did. Functions of the objects' sections are `functions`, less those of the PLT, `dropped` and `unknown`."""
 
-    file: str  # the linked file
-    output: str = ""  # the path written, "" if none
-    objects: int = 0  # whose sections are merged
-    objects_without: int = 0  # without a section
-    objects_unlinked: int = 0  # that the link was without
-    functions: int = 0  # in the new section
-    dropped: int = 0  # without code in the linked file
-    unknown: int = 0  # left out: the map does not tell which of several sections they are in
-    plt_functions: int = 0  # that no object brings along, of `functions`
-    rows: int = 0
-    section_bytes: int = 0
-    versions: list[int] = field(default_factory=list)  # of the objects' sections
-    left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
-    others: list[str] = field(default_factory=list)  # files with code in the link, that were not given
-    plan: object | None = None  # an InjectionPlan, or an Exchange
-    warnings: list[str] = field(default_factory=list)
+    file: str  #: the linked file
+    output: str = ""  #: the path written, "" if none
+    objects: int = 0  #: whose sections are merged
+    objects_without: int = 0  #: without a section
+    objects_unlinked: int = 0  #: that the link was without
+    functions: int = 0  #: in the new section
+    dropped: int = 0  #: functions without code in the linked file
+    unknown: int = 0  #: left out: the map does not tell which of several sections they are in
+    plt_functions: int = 0  #: of `functions`, those that no object brings along
+    rows: int = 0  #: of the new section
+    section_bytes: int = 0  #: its size
+    versions: list[int] = field(default_factory=list)  #: of the objects' sections
+    left_out: dict[str, int] = field(default_factory=dict)  #: reason -> bytes of code
+    others: list[str] = field(default_factory=list)  #: files with code in the link, that were not given
+    plan: object | None = None  #: what changes in the file, as lines by str()
+    warnings: list[str] = field(default_factory=list)  #: a line each
 
     def one_line(self) -> str:
         line = (

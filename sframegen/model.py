@@ -16,23 +16,20 @@ class FdeType(IntEnum):
 
 
 class Where(NamedTuple):
-    """`base + offset`, or with `deref` the 8 bytes at that address: `*(base + offset)`. `register` None: the base is the CFA."""
+    """`base + offset`, or with `deref` the 8 bytes at that address: `*(base + offset)`."""
 
-    register: int | None
-    offset: int
-    deref: bool = False
+    register: int | None  #: the base, by its DWARF number; None: the CFA
+    offset: int  #: bytes
+    deref: bool = False  #: what is stored there
 
 
 class Rule(NamedTuple):
-    """How to find the caller's frame from one row's code: CFA, and where RA and FP are.
+    """How to find the caller's frame from one row's code: CFA, and where RA and FP are."""
 
-    `cfa` None marks the outermost frame: RA is undefined, nothing else is said. `ra` or `fp` None: still in its register.
-    """
-
-    cfa: Where | None
-    ra: Where | None = None
-    fp: Where | None = None
-    ra_signed: bool = False
+    cfa: Where | None  #: None: the outermost frame; RA is undefined, and nothing else is said
+    ra: Where | None = None  #: the return address; None: still in its register
+    fp: Where | None = None  #: the caller's frame pointer; None: still in its register
+    ra_signed: bool = False  #: AArch64: the return address is signed
 
 
 OUTERMOST = Rule(None)
@@ -41,11 +38,11 @@ OUTERMOST = Rule(None)
 class Kind(NamedTuple):
     """What all rows of a function have in common."""
 
-    fde_type: FdeType = FdeType.DEFAULT
-    rep_size: int = 0  # bytes; not 0 for PC type MASK, where rows repeat with that period
-    mask: bool = False
-    signal: bool = False
-    key_b: bool = False  # AArch64 return addresses signed with key B
+    fde_type: FdeType = FdeType.DEFAULT  #: DEFAULT, or FLEX for flexible rules
+    rep_size: int = 0  #: bytes; not 0 for PC type MASK, where rows repeat with that period
+    mask: bool = False  #: PC type MASK
+    signal: bool = False  #: a signal frame
+    key_b: bool = False  #: AArch64: return addresses are signed with key B
 
 
 def column(code: str) -> array[int]:
@@ -60,14 +57,14 @@ class FunctionTable:
     its offset `row_start` (bytes from the function's start; the first is 0) to the next row's.
     """
 
-    start: array[int] = field(default_factory=lambda: column("Q"))
-    size: array[int] = field(default_factory=lambda: column("I"))
-    kind: array[int] = field(default_factory=lambda: column("H"))  # index into `kinds`
-    first_row: array[int] = field(default_factory=lambda: array("I", [0]))  # one entry more than functions
-    row_start: array[int] = field(default_factory=lambda: column("I"))
-    row_rule: array[int] = field(default_factory=lambda: column("I"))  # index into `rules`
-    kinds: list[Kind] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
+    start: array[int] = field(default_factory=lambda: column("Q"))  #: link-time address of each function
+    size: array[int] = field(default_factory=lambda: column("I"))  #: its bytes
+    kind: array[int] = field(default_factory=lambda: column("H"))  #: its kind: index into `kinds`
+    first_row: array[int] = field(default_factory=lambda: array("I", [0]))  #: its first row; one entry more than functions
+    row_start: array[int] = field(default_factory=lambda: column("I"))  #: each row's offset
+    row_rule: array[int] = field(default_factory=lambda: column("I"))  #: each row's rule: index into `rules`
+    kinds: list[Kind] = field(default_factory=list)  #: different kinds of functions
+    rules: list[Rule] = field(default_factory=list)  #: different rules
 
     def __len__(self) -> int:
         return len(self.start)

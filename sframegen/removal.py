@@ -10,17 +10,17 @@ from sframegen.names import printable
 
 @dataclass
 class SectionRemoval:
-    """Sizes in bytes. `restored`: the file is what add-section was given, byte for byte."""
+    """What `remove` did to one file. Sizes are in bytes."""
 
-    file: str
-    output: str = ""  # the path written, "" if none
-    section_bytes: int = 0
-    restored: bool = False
-    still_has_one: bool = False  # add-section was given a file with a section, and replaced that
-    size_before: int = 0
-    size: int = 0
-    plan: object | None = None  # a Removal, where the file is not restored
-    warnings: list[str] = field(default_factory=list)
+    file: str  #: as it was given
+    output: str = ""  #: the path written, "" if none
+    section_bytes: int = 0  #: of what was taken out; 0 if there was none
+    restored: bool = False  #: the file is what add-section was given, byte for byte
+    still_has_one: bool = False  #: add-section was given a file with a section, and replaced that
+    size_before: int = 0  #: of the file
+    size: int = 0  #: of the file now
+    plan: object | None = None  #: what changes in the file, as lines by str(); None where it is restored
+    warnings: list[str] = field(default_factory=list)  #: a line each
 
     def one_line(self) -> str:
         file = printable(self.file)

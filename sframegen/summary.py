@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sframegen.names import count_of, printable
@@ -18,24 +18,24 @@ GROUPS = {"covered": "covered", "left_out": "left out", "no_cfi": "no CFI"}  # o
 
 @dataclass
 class Summary:
-    """Sizes and code in bytes; `functions` are those that CFI describes, `functions_covered` those covered from start to end."""
+    """What `add_section` did to one file. Sizes are in bytes."""
 
-    file: str
-    output: str = ""  # the path written, "" if none
-    functions: int = 0
-    functions_covered: int = 0
-    code_bytes: int = 0
-    covered_bytes: int = 0
-    rows: int = 0
-    section_bytes: int = 0
-    eh_frame_bytes: int = 0  # .eh_frame and .debug_frame, as far as used
-    eh_frame_hdr_bytes: int = 0
-    fates: Fates = field(default_factory=dict)  # of all executable bytes
-    ignored_fdes: dict[str, int] = field(default_factory=dict)  # reason -> FDEs
-    plan: object | None = None  # an InjectionPlan, or an Exchange
-    note: str = ""
-    warnings: list[str] = field(default_factory=list)
-    per_function: list[FunctionFates] | None = None  # by address, if asked for
+    file: str  #: as it was given
+    output: str = ""  #: the path written, "" if none
+    functions: int = 0  #: that the call frame information describes
+    functions_covered: int = 0  #: of which the section describes every byte
+    code_bytes: int = 0  #: bytes of these functions
+    covered_bytes: int = 0  #: of which the section has a rule
+    rows: int = 0  #: of the section
+    section_bytes: int = 0  #: its size; 0 if there is none
+    eh_frame_bytes: int = 0  #: of .eh_frame and .debug_frame, as far as used
+    eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
+    fates: Fates = field(default_factory=dict)  #: group -> fate -> bytes, of all executable bytes
+    ignored_fdes: dict[str, int] = field(default_factory=dict)  #: reason -> FDEs
+    plan: object | None = None  #: what changes in the file, as lines by str(); None if nothing does
+    note: str = ""  #: why the file stays as it is
+    warnings: list[str] = field(default_factory=list)  #: a line each
+    per_function: list[FunctionFates] | None = None  #: by address; None unless asked for
 
     @property
     def coverage(self) -> float:
@@ -71,8 +71,8 @@ class Summary:
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
-        result: dict[str, Any] = _plain(replace(self, per_function=None))
-        if self.per_function is not None:  # there can be many, and they are plain already
+        result = asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines(), per_function=None))
+        if self.per_function is not None:  # there can be many, and asdict would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]
         return result
 
@@ -124,18 +124,3 @@ def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
 
 def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has a form for
-    """Dataclasses and named tuples as dictionaries, which `dataclasses.asdict` and `json` do not do for the latter."""
-    if is_dataclass(value):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, (bytes, memoryview)):
-        return f"{len(value)} bytes"
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

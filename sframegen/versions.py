@@ -10,21 +10,21 @@ from sframegen.names import printable
 
 @dataclass
 class VersionChange:
-    """Sizes and code in bytes."""
+    """What `convert` did to one file. Sizes are in bytes."""
 
-    file: str
-    from_version: int
-    to_version: int
-    output: str = ""  # the path written, "" if none
-    functions: int = 0
-    rows: int = 0
-    section_bytes_before: int = 0
-    section_bytes: int = 0
-    pieces: int = 1  # sections that a linker left one behind the other
-    dead: int = 0  # functions of which the linker had dropped the code
-    left_out: dict[str, int] = field(default_factory=dict)  # reason -> bytes of code
-    plan: object | None = None  # an Exchange
-    warnings: list[str] = field(default_factory=list)
+    file: str  #: as it was given
+    from_version: int  #: of the section that was there; of several the least
+    to_version: int  #: of the new one
+    output: str = ""  #: the path written, "" if none
+    functions: int = 0  #: in the new section; 0 where it stays as it is
+    rows: int = 0  #: of the new section
+    section_bytes_before: int = 0  #: size of what was there
+    section_bytes: int = 0  #: size of the new section; 0 where it stays as it is
+    pieces: int = 1  #: sections that a linker left one behind the other
+    dead: int = 0  #: functions of which the linker had dropped the code
+    left_out: dict[str, int] = field(default_factory=dict)  #: reason -> bytes of code
+    plan: object | None = None  #: what changes in the file, as lines by str()
+    warnings: list[str] = field(default_factory=list)  #: a line each
 
     def one_line(self) -> str:
         file = printable(self.file)

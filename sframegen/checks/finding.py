@@ -7,17 +7,19 @@ from typing import NamedTuple
 
 
 class Severity(IntEnum):
-    NOTE = 0
-    WARNING = 1
-    ERROR = 2
+    """How bad a finding is."""
+
+    NOTE = 0  #: good to know
+    WARNING = 1  #: nothing goes wrong because of it, or a stack trace ends early
+    ERROR = 2  #: the section says something wrong, or is not accepted
 
 
 class Finding(NamedTuple):
-    """`rule`: the check's stable name. `consumer`: whose rule it is, empty for the specification's. `offset`: in the section."""
+    """One thing that is wrong with a section."""
 
-    rule: str
-    severity: Severity
-    message: str
-    consumer: str = ""
-    offset: int | None = None
-    address: int | None = None
+    rule: str  #: the check's stable name
+    severity: Severity  #: how bad it is
+    message: str  #: one line
+    consumer: str = ""  #: whose demand it is; empty for the specification's rules
+    offset: int | None = None  #: bytes from the start of the section
+    address: int | None = None  #: link-time address of the code

@@ -31,15 +31,15 @@ IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
 
 @dataclass
 class CheckReport:
-    """`version` 0: no section can be read; `code`: bytes of executable code by Verdict, empty where nothing can be compared."""
+    """What is found in one file."""
 
-    file: str
-    version: int = 0
-    functions: int = 0
-    section_bytes: int = 0
-    code: dict[Verdict, int] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)  # worst first, those of one rule together
-    warnings: list[str] = field(default_factory=list)  # of reading the CFI
+    file: str  #: as it was given
+    version: int = 0  #: of the section; 0 if none can be read
+    functions: int = 0  #: of the section
+    section_bytes: int = 0  #: its size
+    code: dict[Verdict, int] = field(default_factory=dict)  #: executable bytes by Verdict; empty where nothing can be compared
+    findings: list[Finding] = field(default_factory=list)  #: worst first, those of one rule together
+    warnings: list[str] = field(default_factory=list)  #: of reading the CFI, a line each
 
     def worst(self) -> Severity | None:
         return max((finding.severity for finding in self.findings), default=None)

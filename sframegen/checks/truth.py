@@ -35,12 +35,12 @@ ROOM = 1 << 16  # ranges that are recorded; of more, only the bytes are counted
 class Verdict(Enum):
     """What a byte of executable code can be, in the order of sweep.py. The value is what users read."""
 
-    EQUAL = "as the CFI says"
-    ABSENT = "absent, though it can be said"
-    INEXPRESSIBLE = "absent, as it cannot be said"
-    WRONG = "wrong"
-    UNDESCRIBED = "covered without CFI"
-    SILENT = "neither covered nor described by CFI"
+    EQUAL = "as the CFI says"  #: the section has the CFI's rule
+    ABSENT = "absent, though it can be said"  #: the section has none, though SFrame can say the CFI's
+    INEXPRESSIBLE = "absent, as it cannot be said"  #: the section has none, as SFrame cannot say the CFI's
+    WRONG = "wrong"  #: the section has another rule than the CFI
+    UNDESCRIBED = "covered without CFI"  #: the section has a rule, the CFI has none
+    SILENT = "neither covered nor described by CFI"  #: neither has a rule
 
 
 @dataclass

@@ -1,0 +1,26 @@
+"""The public functions: what `import sframegen` offers. docs/library.md says how to use them, and what stays."""
+
+from __future__ import annotations
+
+from cfi.errors import FormatError
+from sframegen.api.adding import add_section
+from sframegen.api.changing import convert, remove
+from sframegen.api.merging import merge
+from sframegen.api.reading import check, examine, read
+from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.report import CheckReport
+from sframegen.checks.truth import Verdict
+from sframegen.coverage import FunctionFates
+from sframegen.format.decode import SframeSection
+from sframegen.merged import Merged
+from sframegen.model import FunctionTable, Kind, Rule, Where
+from sframegen.removal import SectionRemoval
+from sframegen.search import find
+from sframegen.summary import Summary
+from sframegen.versions import VersionChange
+
+__all__ = [
+    "CheckReport", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Kind", "Merged", "Rule", "SectionRemoval",
+    "Severity", "SframeSection", "Summary", "Verdict", "VersionChange", "Where",
+    "add_section", "check", "convert", "examine", "find", "merge", "read", "remove",
+]  # fmt: skip

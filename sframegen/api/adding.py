@@ -1,0 +1,170 @@
+"""add_section: a section made from a file's call frame information."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError, naming
+from linker.apply import write_all
+from linker.base import all_writes, base_of, is_written, plan_section
+from linker.lock import locked
+from linker.relocatable import Objects, open_given
+from linker.remove import extents
+from linker.target import Target
+from sframegen.abi import abi_of
+from sframegen.agreement import agree
+from sframegen.api.common import layout_of, level_of, refuse, signed, verify_plan
+from sframegen.conversion import convert_sources
+from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC
+from sframegen.names import FunctionNames
+from sframegen.optimize import MAX_GAP, Level, encoder_of
+from sframegen.section import read_sframe
+from sframegen.sources import Sources, find_sources
+from sframegen.summary import Summary, total
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from sframegen.conversion import Converted
+    from sframegen.elf import ElfFile
+    from sframegen.format.layouts import Layout
+    from sframegen.model import FunctionTable
+
+ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
+UNLINKED = {ET_CORE: "a core file"}
+
+
+def add_section(
+    path: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    dry_run: bool = False,
+    debug_file: str | os.PathLike[str] | None = None,
+    preserve_timestamps: bool = False,
+    version: int = 3,
+    optimize: str = "fast",
+    replace: bool = False,
+    per_function: bool = False,
+    force: bool = False,
+    hard_links: Sequence[str | os.PathLike[str]] = (),
+) -> Summary:
+    """Gives an ELF file an SFrame section made from its call frame information, in place or as `output`.
+
+    A relocatable object gets sections with relocations, as an assembler makes them; in an archive each object does.
+
+    - `output`: the file to write; `path` stays as it is.
+    - `verify`: read the new file back with LIEF before it takes its place.
+    - `dry_run`: write nothing; the summary has the plan.
+    - `debug_file`: a separate debug file, or a directory of them, for code on which `.eh_frame` is silent.
+    - `preserve_timestamps`: keep the times of access and modification.
+    - `version`: of the format, 3 or 2.
+    - `optimize`: how small the section is made: none, share, fast or size.
+    - `replace`: a section that the file has gives way, if it is another.
+    - `per_function`: the summary tells what became of each function.
+    - `force`: also a file that is signed.
+    - `hard_links`: other names of the file, which follow it.
+
+    Raises FormatError where the file cannot be read or given a section, or OSError: the target is then as it was. ValueError for
+    a version or level that there is not.
+    """
+    target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
+    layout, level = layout_of(version), level_of(optimize)
+    with naming(str(target.source)), locked(target.path):
+        elf = open_given(str(target.source))
+        if isinstance(elf, Objects):
+            return _add_to_objects(elf, target, layout, level, per_function=per_function, force=force)
+        if elf.header.e_type not in (ET_EXEC, ET_DYN):
+            raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
+        base = base_of(elf)
+        sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
+        converted = convert_sources(sources, base.elf.executable_ranges(), abi_of(elf), layout)
+        table, coverage, encoded = converted
+        summary = _summary(str(target.source), base.elf, sources, converted, per_function=per_function)
+        if not len(table):
+            summary.note = "nothing to add: " + (
+                "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
+            )
+            return target.copy(elf, summary)
+        present = extents(elf)
+        if present and base.given is elf and not replace:
+            if not _says(elf, table, layout):
+                raise elf.error(ANOTHER)
+            return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
+
+        encoder = encoder_of(base.elf, coverage, encoded, level)
+        plan = plan_section(base, encoder)
+        summary.section_bytes = encoder.size_bytes
+        summary.rows = len(encoder.table.row_start)
+        if dry_run and not present:
+            summary.warnings += signed([elf], target.source, force=force)
+            summary.plan = plan
+            return summary
+        writes = all_writes(plan, base, encoder)
+        if present and is_written(elf, base, writes):
+            return target.copy(elf, _unchanged(summary, encoder.size_bytes))
+        if present and not replace:
+            raise elf.error(ANOTHER)
+        summary.warnings += signed([elf], target.source, force=force)
+        summary.plan = plan
+        return target.write(summary, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+
+
+def _says(elf: ElfFile, table: FunctionTable, layout: Layout) -> bool:
+    """Whether the file's section has that version, and says that of all code, padding between functions apart."""
+    try:
+        section = read_sframe(elf)
+        return section.header.version == layout.version and agree(section.table, table, MAX_GAP)
+    except FormatError:
+        return False
+
+
+def _unchanged(summary: Summary, section_bytes: int) -> Summary:
+    summary.section_bytes = section_bytes
+    summary.note = "has it already"
+    return summary
+
+
+def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
+    """What is known before there is a section."""
+    coverage = converted.coverage
+    summary = Summary(
+        file=file,
+        functions=coverage.functions,
+        functions_covered=coverage.functions_covered,
+        code_bytes=coverage.code_bytes,
+        covered_bytes=coverage.covered_bytes,
+        rows=len(converted.table.row_start),
+        eh_frame_bytes=sum(len(section.data) for section in sources.sections),
+        eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
+        fates=coverage.fates(elf),
+        ignored_fdes=coverage.ignored_fdes,
+        warnings=sources.warnings,
+    )
+    if per_function:
+        summary.per_function = list(coverage.per_function(FunctionNames(elf.function_symbols())))
+    return summary
+
+
+def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool, force: bool) -> Summary:
+    prepared = objects.prepare(layout, level)
+    parts, changed = [], []
+    for filled, sources, converted in prepared.values():
+        part = _summary(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
+        part.section_bytes = sum(len(piece.section) for piece in filled.pieces)
+        part.rows = len(filled.table.row_start)
+        parts.append(part)
+        if filled.pieces:
+            changed.append(filled.elf)
+    summary = total(str(target.source), parts)
+    summary.warnings += signed(changed, target.source, force=force)
+    if not summary.section_bytes and target.path == target.source:
+        return summary
+
+    def check(written: Path) -> None:
+        refuse(objects.check(prepared, open_given(str(written))))
+
+    return target.write(summary, partial(objects.write, prepared), check)

@@ -1,0 +1,52 @@
+"""What the public functions that write have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from linker.exchange import Exchange, verify_exchange
+from linker.signed import signatures
+from sframegen.format.layouts import WRITABLE
+from sframegen.optimize import LEVELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from linker.base import Base
+    from linker.plan import InjectionPlan
+    from sframegen.elf import ElfFile
+    from sframegen.format.layouts import Layout
+    from sframegen.optimize import Level
+
+
+def signed(changed: list[ElfFile], source: Path, *, force: bool) -> list[str]:
+    """A warning, if what is about to change is signed; without `force` a FormatError."""
+    found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, source)))
+    if found and not force:
+        raise FormatError(f"signed: {found}; --force changes it all the same, and it is to be signed anew")
+    return [f"to be signed anew: {found}"] if found else []
+
+
+def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
+    from linker.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
+
+    refuse(verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written))
+
+
+def refuse(findings: list[str]) -> None:
+    if findings:
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise FormatError(f"verification failed, nothing was changed: {findings[0]}{more}")
+
+
+def layout_of(version: int) -> Layout:
+    if version not in WRITABLE:
+        raise ValueError(f"SFrame version {version} is not written, only {', '.join(map(str, WRITABLE))}")
+    return WRITABLE[version]
+
+
+def level_of(name: str) -> Level:
+    if name not in LEVELS:
+        raise ValueError(f"no level of optimisation {name!r}, only {', '.join(LEVELS)}")
+    return LEVELS[name]

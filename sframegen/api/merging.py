@@ -1,0 +1,95 @@
+"""merge: one section out of those of objects."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError, naming
+from linker.apply import write_all
+from linker.base import all_writes, base_of, plan_section
+from linker.lock import locked
+from linker.relocatable import check_object, write_object_of
+from linker.target import Target
+from sframegen.api.common import layout_of, level_of, refuse, signed, verify_plan
+from sframegen.elf import ET_REL, open_elf
+from sframegen.merged import Merged
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sframegen.format.layouts import Layout
+    from sframegen.optimize import Level
+
+
+def merge(
+    objects: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    executable: str | os.PathLike[str] | None = None,
+    map_file: str | os.PathLike[str] | None = None,
+    linker: str = "ld",
+    version: int = 3,
+    optimize: str = "none",
+    verify: bool = True,
+    dry_run: bool = False,
+    progress: Callable[[Iterable[str | os.PathLike[str]]], Iterable[str | os.PathLike[str]]] = iter,
+) -> Merged:
+    """One SFrame section out of those of `objects` (objects, archives of them), as GNU ld makes it, in `output`.
+
+    - `executable` and `map_file`, together: `output` is a copy of that program or library with the section, which takes the place
+      of one that it has; the map is that of the link which made it of `objects`, by GNU ld, gold, lld or mold.
+    - `linker`, without a map: `output` is what `linker -r` makes of the objects, with the section and its relocations.
+    - `version`: of the format, 3 or 2.
+    - `optimize`: at none each function is as its object has it; share, fast and size as for `add_section`.
+    - `verify`: read the new file back.
+    - `dry_run`: write nothing; the report has the plan.
+    - `progress`: is given the objects when they are read, and passes them on.
+
+    Raises FormatError where a file cannot be read or the objects are not those of the map, or OSError: `output` is then as it
+    was. ValueError for a version or level that there is not.
+    """
+    layout, level = layout_of(version), level_of(optimize)
+    report = Merged(str(executable or output))
+    if executable is not None and map_file is not None:
+        target = Target(Path(executable), Path(output), verify, dry_run)
+        return _merge_into(target, Path(map_file), progress(objects), layout, level, report)
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
+
+    from linker.merging import read_all  # noqa: PLC0415
+    from linker.partial_link import link  # noqa: PLC0415
+
+    with TemporaryDirectory() as directory:
+        try:
+            made = link(linker, objects, Path(directory))
+        except FormatError:
+            read_all(objects)  # which says it better, if an object is the reason
+            raise
+        target = Target(made.output, Path(output), verify, dry_run)
+        report.warnings += made.messages
+        return _merge_into(target, made.map_file, progress(objects), layout, level, report)
+
+
+def _merge_into(
+    target: Target, map_file: Path, objects: Iterable[str | os.PathLike[str]], layout: Layout, level: Level, report: Merged
+) -> Merged:
+    from linker.merging import fill, in_linked, merge_objects  # noqa: PLC0415
+
+    with naming(report.file), locked(target.path):
+        elf = open_elf(target.source)
+        if elf.header.e_type == ET_REL:
+            filled = fill(elf, map_file, objects, layout, level, report)
+
+            def check(written: Path) -> None:
+                refuse(check_object(filled, open_elf(written)))
+
+            return target.write(report, partial(write_object_of, filled), check)
+        report.warnings += signed([elf], target.source, force=True)  # another file is written, which is to be signed anyhow
+        base = base_of(elf)
+        encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
+        plan = plan_section(base, encoder)
+        writes = all_writes(plan, base, encoder)
+        report.plan = plan
+        return target.write(report, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))

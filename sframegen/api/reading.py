@@ -1,0 +1,51 @@
+"""read, check and examine: what a file's section says, and whether that is so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cfi.errors import naming
+from sframegen.checks.report import CONSUMERS, CheckReport, check_file
+from sframegen.elf import open_elf
+from sframegen.section import open_sframe
+
+if TYPE_CHECKING:
+    import os
+
+    from sframegen.checks.finding import Finding
+    from sframegen.format.decode import SframeSection
+
+
+def read(path: str | os.PathLike[str]) -> SframeSection:
+    """The SFrame section of an ELF file, of any producer and version; of it only the header is read.
+
+    `find` searches its bytes; its `table`, all that it says, is decoded when it is first asked for.
+
+    Raises FormatError where the file has no section, or one with a bad header, or OSError.
+    """
+    return open_sframe(open_elf(Path(path)))
+
+
+def check(
+    path: str | os.PathLike[str], *, consumer: str = "all", debug_file: str | os.PathLike[str] | None = None
+) -> list[Finding]:
+    """What is wrong with the SFrame section of a program or library, worst first: the findings of `examine`."""
+    return examine(path, consumer=consumer, debug_file=debug_file).findings
+
+
+def examine(
+    path: str | os.PathLike[str], *, consumer: str = "all", debug_file: str | os.PathLike[str] | None = None
+) -> CheckReport:
+    """What is wrong with the SFrame section of a program or library, and what became of every executable byte.
+
+    - `consumer`: who is to read it: kernel, glibc, gnu or all.
+    - `debug_file`: a separate debug file, or a directory of them, whose call frame information counts too.
+
+    What is wrong with the section is a finding, also that there is none. Raises FormatError where the file is neither program nor
+    library or cannot be read, or OSError; ValueError for a consumer that there is not.
+    """
+    if consumer not in CONSUMERS:
+        raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")
+    with naming(str(path)):
+        return check_file(open_elf(Path(path)), consumer=consumer, debug_file=None if debug_file is None else Path(debug_file))
