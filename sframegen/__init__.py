@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sframegen.api import CheckReport as CheckReport
+    from sframegen.api import FdeType as FdeType
     from sframegen.api import Finding as Finding
     from sframegen.api import FormatError as FormatError
     from sframegen.api import FunctionFates as FunctionFates

@@ -30,6 +30,7 @@ class Merged:
     warnings: list[str] = field(default_factory=list)  #: a line each
 
     def one_line(self) -> str:
+        """What is printed of it by default."""
         line = (
             f"{printable(self.output or self.file)}: {count_of(self.functions, 'function')} of {count_of(self.objects, 'object')}, "
             f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
@@ -53,4 +54,5 @@ class Merged:
         return lines + [f"  left out: {count_of(size, 'byte')}: {reason}" for reason, size in reasons]
 
     def to_json(self) -> dict[str, Any]:
+        """What `--json` prints; docs/json.md has the keys."""
         return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))

@@ -11,8 +11,8 @@ from typing import NamedTuple
 class FdeType(IntEnum):
     """How the data words of a function's rows are read (sfda_func_info2)."""
 
-    DEFAULT = 0
-    FLEX = 1
+    DEFAULT = 0  #: offsets from the CFA, at places that the ABI fixes
+    FLEX = 1  #: any register as the base, and what is stored there
 
 
 class Where(NamedTuple):

@@ -23,6 +23,7 @@ class SectionRemoval:
     warnings: list[str] = field(default_factory=list)  #: a line each
 
     def one_line(self) -> str:
+        """What is printed of it by default."""
         file = printable(self.file)
         if self.restored:
             line = f"{file}: as it was before add-section; {self.size_before:,} -> {self.size:,} bytes"
@@ -32,4 +33,5 @@ class SectionRemoval:
         return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; written by others since: not restored"
 
     def to_json(self) -> dict[str, Any]:
+        """What `--json` prints; docs/json.md has the keys."""
         return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))

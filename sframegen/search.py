@@ -45,6 +45,9 @@ def look_up(section: SframeSection, pc: int) -> Found | None:
 
 
 def find(section: SframeSection, pc: int) -> Rule | None:
-    """The rule at link-time address `pc`; None where no function covers it. Raises FormatError as `look_up` does."""
+    """The rule at link-time address `pc`; None where the section has none.
+
+    Raises FormatError where the functions are not in ascending order, or what covers `pc` is damaged.
+    """
     found = look_up(section, pc)
     return None if found is None else found.rule

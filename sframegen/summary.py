@@ -48,6 +48,7 @@ class Summary:
         return self.fates.get("left_out", {})
 
     def one_line(self) -> str:
+        """What is printed of it by default."""
         file = printable(self.file)
         if not self.section_bytes:
             return f"{file}: {self.note}"
@@ -71,6 +72,7 @@ class Summary:
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
+        """What `--json` prints; docs/json.md has the keys."""
         result = asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines(), per_function=None))
         if self.per_function is not None:  # there can be many, and asdict would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]

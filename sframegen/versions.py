@@ -27,6 +27,7 @@ class VersionChange:
     warnings: list[str] = field(default_factory=list)  #: a line each
 
     def one_line(self) -> str:
+        """What is printed of it by default."""
         file = printable(self.file)
         if not self.section_bytes:
             return f"{file}: SFrame version {self.to_version} already"
@@ -48,4 +49,5 @@ class VersionChange:
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
+        """What `--json` prints; docs/json.md has the keys."""
         return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))

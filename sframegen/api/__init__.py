@@ -13,14 +13,14 @@ from sframegen.checks.truth import Verdict
 from sframegen.coverage import FunctionFates
 from sframegen.format.decode import SframeSection
 from sframegen.merged import Merged
-from sframegen.model import FunctionTable, Kind, Rule, Where
+from sframegen.model import FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.removal import SectionRemoval
 from sframegen.search import find
 from sframegen.summary import Summary
 from sframegen.versions import VersionChange
 
 __all__ = [
-    "CheckReport", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Kind", "Merged", "Rule", "SectionRemoval",
-    "Severity", "SframeSection", "Summary", "Verdict", "VersionChange", "Where",
+    "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Kind", "Merged", "Rule",
+    "SectionRemoval", "Severity", "SframeSection", "Summary", "Verdict", "VersionChange", "Where",
     "add_section", "check", "convert", "examine", "find", "merge", "read", "remove",
 ]  # fmt: skip

@@ -42,9 +42,11 @@ class CheckReport:
     warnings: list[str] = field(default_factory=list)  #: of reading the CFI, a line each
 
     def worst(self) -> Severity | None:
+        """Of all findings; None without any."""
         return max((finding.severity for finding in self.findings), default=None)
 
     def one_line(self) -> str:
+        """What is printed of it by default."""
         counts = [(sum(finding.severity is severity for finding in self.findings), severity) for severity in reversed(Severity)]
         found = ", ".join(f"{count:,} {severity.name.lower()}" + "s" * (count != 1) for count, severity in counts[:2] if count)
         line = f"{printable(self.file)}: {found or 'good'}"
@@ -80,9 +82,11 @@ class CheckReport:
         self.sort()
 
     def sort(self) -> None:
+        """Worst first, those of one rule together."""
         self.findings = [finding for group in self._by_rule() for finding in group]
 
     def to_json(self) -> dict[str, Any]:
+        """What `--json` prints; docs/json.md has the keys."""
         code = {verdict.name.lower(): count for verdict, count in self.code.items()}
         findings = [finding._asdict() | {"severity": finding.severity.name.lower()} for finding in self.findings]
         return asdict(self) | {"code": code, "findings": findings}

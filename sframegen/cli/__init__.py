@@ -21,8 +21,9 @@ COMMANDS = {
     "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
     "remove": "Take SFrame sections out again: the files as they were.",
 }
-EPILOG = """\
-Exit status: 0 done, 1 a finding or a file refused (the others are still done), 2 wrong usage.
+EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
+EPILOG = f"""\
+Exit status: {", ".join(f"{status} {meaning}" for status, meaning in EXIT_STATUSES.items())}.
 
 Completion in bash, zsh, fish: eval "$(_SFRAMEGEN_COMPLETE=bash_source sframegen)", with the shell's name for bash.
 """

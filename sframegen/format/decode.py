@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class SframeSection:
     """A section that is loaded at `address`, with a header that can be trusted. The rest is read when it is first asked for."""
 
-    data: memoryview
-    address: int
-    header: Header  # as it stands in the file
-    abi: Abi
+    data: memoryview  #: its bytes
+    address: int  #: link-time address of the first
+    header: Header  #: as it stands in the file: a named tuple with the specification's fields
+    abi: Abi  #: a row of the table of ABIs: register names and numbers
     layout: Layout
     place: str
 
