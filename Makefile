@@ -11,7 +11,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py')
-LINTED := cfi linker sframegen tests benchmarks corpus corpus/fetch corpus/merge corpus/run setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/fetch corpus/merge corpus/run setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -39,7 +39,7 @@ machine:
 	$(install_packages)
 
 # What only tests need: those that miss something are skipped, so that it need not be there.
-tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
+tested_with := groff:groff-base zsh:zsh fish:fish qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
     perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools
 
 .PHONY: test-machine
@@ -100,10 +100,10 @@ demo: .venv/installed ## give copies of this machine's bash and libc an SFrame s
 # --- Trying it ---------------------------------------------------------------------------------------------------------------------
 
 .PHONY: test
-test: lint test-pure test-compiled ## everything: peers, corpus, lint, the tests in both builds
+test: lint docs test-pure test-compiled ## everything: peers, corpus, lint, documents, the tests in both builds
 
 .PHONY: test-compiled
-test-compiled: .venv/test-tools .venv-pure/installed peers corpus test-machine ## the tests in the compiled build
+test-compiled: .venv/test-tools .venv/docs-tools .venv-pure/installed peers corpus test-machine ## the tests in the compiled build
 	$(call pytest,.venv,compiled)
 
 .PHONY: test-pure
@@ -135,6 +135,23 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/mypy
 	.venv/bin/mypy corpus/run
 	.venv/bin/mypy corpus/merge
+
+# --- Documents ---------------------------------------------------------------------------------------------------------------------
+
+.venv/docs-tools: .venv/installed
+	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["docs"])
+	touch $@
+
+# Warnings are errors: a link that leads nowhere, a page that index.md does not list, a name that the reference lacks.
+sphinx = PYTHONSAFEPATH=1 .venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees
+
+.PHONY: docs
+docs: .venv/docs-tools ## the site, in build/site
+	$(sphinx) --nitpicky docs build/site
+
+.PHONY: man
+man: .venv/docs-tools ## the man pages, in build/man
+	$(sphinx) --builder man docs build/man
 
 # What is measured has to be named because some of it is large; BENCH_FLAGS: `benchmarks/run.py --help` tells.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
@@ -174,4 +191,4 @@ merge-show: .venv/test-tools peers test-machine ## merge of objects linked in ma
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
-	rm -rf .venv .venv-pure .fuzz build demo *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pure .fuzz build demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis

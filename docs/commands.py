@@ -1,0 +1,115 @@
+"""Reference pages from the program itself: the text of `--help` and of docstrings, as Markdown. conf.py writes them.
+
+The man pages are made of the same Markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from inspect import cleandoc, isclass
+from typing import TYPE_CHECKING
+
+import click
+
+import sframegen.api
+from sframegen.cli import COMMANDS, EXIT_STATUSES, cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROGRAM = "sframegen"
+KEEPS_LINES = "\b\n"  # click's mark
+CODE = re.compile(r"`[^`]+`")
+OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+ENVIRONMENT = {
+    "SFRAMEGEN_LINK_OPTIONS": "options of `sframegen link`, for links by shims: docs/linking.md",
+    "_SFRAMEGEN_COMPLETE": "asks for completion instead of a run: docs/installing.md",
+}
+
+
+def write_reference(folder: Path) -> None:
+    """A page for the program, one for each command, and one for Python."""
+    folder.mkdir(exist_ok=True)
+    pages = {PROGRAM: program_page(), "python": python_page()} | {name: command_page(name) for name in COMMANDS}
+    for old in folder.glob("*.md"):
+        if old.stem not in pages:
+            old.unlink()
+    for name, page in pages.items():
+        text = "\n".join(page) + "\n"
+        path = folder / f"{name}.md"
+        if not path.exists() or path.read_text() != text:  # Sphinx reads anew what is newer than it knows
+            path.write_text(text)
+
+
+def man_pages() -> list[tuple[str, str, str, list[str], int]]:
+    """For Sphinx: document, name, what stands behind the name, no author, section 1."""
+    names = {PROGRAM: (PROGRAM, cli.help or "")} | {name: (f"{PROGRAM}-{name}", line) for name, line in COMMANDS.items()}
+    return [(f"reference/{page}", name, line.rstrip("."), [], 1) for page, (name, line) in names.items()]
+
+
+def program_page() -> Iterator[str]:
+    context = click.Context(cli, info_name=PROGRAM)
+    yield f"# {PROGRAM}\n\n## Synopsis\n"
+    yield f"`{PROGRAM} [OPTIONS] COMMAND [ARGS]...`\n"
+    yield "## Description\n"
+    yield from paragraphs(cli.help or "")
+    yield "## Commands\n"
+    for name, line in COMMANDS.items():
+        yield f"[{name}]({name}.md)\n: {marked(line)}\n"
+    yield from options(cli, context)
+    yield "## Exit status\n"
+    for status, meaning in EXIT_STATUSES.items():
+        yield f"{status}\n: {marked(meaning)}\n"
+    yield "`sframegen link` ends as the linker did.\n"
+    yield "## Environment\n"
+    for name, meaning in ENVIRONMENT.items():
+        yield f"`{name}`\n: {marked(meaning)}\n"
+
+
+def command_page(name: str) -> Iterator[str]:
+    context = click.Context(cli, info_name=PROGRAM)
+    command = cli.get_command(context, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=context)
+    yield f"# {PROGRAM} {name}\n\n## Synopsis\n"
+    yield f"`{' '.join([PROGRAM, name, *command.collect_usage_pieces(context)])}`\n"
+    yield "## Description\n"
+    yield from paragraphs(command.help or "")
+    yield from options(command, context)
+    yield "## See also\n"
+    yield f"[{PROGRAM}]({PROGRAM}.md), which has the exit statuses.\n"
+
+
+def options(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield "## Options\n"
+    parameters = [parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option)]
+    for names, text in filter(None, [parameter.get_help_record(context) for parameter in parameters]):
+        yield f"`{names}`\n: {marked(text)}\n"
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    for paragraph in cleandoc(text).split("\n\n"):
+        if paragraph.startswith(KEEPS_LINES):
+            yield f"```text\n{paragraph.removeprefix(KEEPS_LINES)}\n```\n"
+        else:
+            yield marked(paragraph) + "\n"
+
+
+def marked(text: str) -> str:
+    """Options as code, and nothing else that Markdown would read in its own way."""
+    plain = CODE.split(text)
+    code = [*CODE.findall(text), ""]
+    return "".join(OPTION.sub(r"`\g<0>`", re.sub(r"[\\*_<>\[\]]", r"\\\g<0>", p)) + c for p, c in zip(plain, code, strict=True))
+
+
+def python_page() -> Iterator[str]:
+    """The public names: functions, then what they return and raise."""
+    yield "# Python\n\nWith examples, and what will stay as it is: [library.md](../library.md).\n"
+    public = {name: getattr(sframegen.api, name) for name in sframegen.api.__all__}
+    for heading, classes in (("Functions", False), ("Values", True)):
+        yield f"## {heading}\n"
+        for name, value in public.items():
+            if isclass(value) is classes:
+                kind = ("autoexception" if issubclass(value, Exception) else "autoclass") if isclass(value) else "autofunction"
+                yield f"```{{eval-rst}}\n.. {kind}:: sframegen.{name}\n```\n"

@@ -1,0 +1,73 @@
+"""Sphinx' configuration: `make docs`, `make man`. The pages of the site are those that index.md lists, in its order."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import commands  # noqa: E402
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+commands.write_reference(HERE / "reference")
+
+project = "sframegen"
+author = "the authors of sframegen"
+version = release = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["version"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+source_suffix = {".md": "markdown"}
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!sframegen\.[\w]+$).*")]  # of types, only public ones are documented
+smartquotes = False  # --json is no dash
+default_role = "code"
+highlight_language = "text"
+
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+HIDDEN = ["__init__", "__new__", "end", "relative", "seeker"]  # the last three: of SframeSection
+autodoc_default_options = {"members": True, "member-order": "bysource", "exclude-members": ",".join(HIDDEN)}
+autodoc_class_signature = "separated"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = f"sframegen {release}"
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+
+man_pages = commands.man_pages()
+
+CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
+LISTED = re.compile(r"^- \[([^]]+)\]\(([\w-]+)\.md\)", re.MULTILINE)
+
+
+def add_contents(_app: Sphinx, document: str, source: list[str]) -> None:
+    """The side bar lists what index.md does, so that index.md is a page like any other; reference.md has the generated pages."""
+    if document == "index":
+        for caption, text in CAPTIONED.findall(source[0]):
+            pages = LISTED.findall(text)
+            if pages:
+                entries = [f"{title} <{page}>" for title, page in pages]
+                source[0] += "\n".join(["\n```{toctree}", ":hidden:", f":caption: {caption}\n", *entries, "```\n"])
+    elif document == "reference":
+        pages = [f"reference/{name}" for name in ("sframegen", *commands.COMMANDS, "python")]
+        source[0] += "\n".join(["\n```{toctree}", ":maxdepth: 1\n", *pages, "```\n"])
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_contents)

@@ -1,0 +1,108 @@
+"""The site and the man pages: complete, and with links that lead somewhere also for those who read docs/ as it is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import commands
+import pytest
+
+from sframegen.cli import COMMANDS, cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+WRITTEN = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def options_of(name: str) -> Iterator[tuple[str, str]]:
+    """Each option's names, and the first words of its help."""
+    command = cli if name == commands.PROGRAM else cli.get_command(click.Context(cli), name)
+    assert command is not None
+    for option in command.get_params(click.Context(command)):
+        if isinstance(option, click.Option):
+            yield from ((flag, (option.help or "").split()[0]) for flag in option.opts)
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): ", (DOCS / "index.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == [path.name for path in WRITTEN if path.parent == DOCS and path.name != "index.md"]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+def test_links_lead_to_files(path: Path) -> None:
+    assert [link for link in LINK.findall(path.read_text()) if not (path.parent / link).is_file()] == []
+
+
+def test_a_page_for_each_command(tmp_path: Path) -> None:
+    (tmp_path / "gone.md").touch()
+    commands.write_reference(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {commands.PROGRAM, "python", *COMMANDS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_reference_has_every_option_and_paragraph(name: str) -> None:
+    page = "\n".join(commands.command_page(name)).replace("`", "").replace("\\", "")
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    for flag, _help in options_of(name):
+        assert re.search(rf"^(?:\S+, )*{flag}\b", page, re.MULTILINE)
+    for paragraph in cleandoc(command.help or "").replace("`", "").replace("\b\n", "").split("\n\n"):
+        assert paragraph in page
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown"),
+    [
+        ("use --json or -o OUT", "use `--json` or `-o` OUT"),
+        ("a `b --c` d", "a `b --c` d"),
+        ("[x] *p <q>", r"\[x\] \*p \<q\>"),
+        ("as-is, x--y", "as-is, x--y"),
+    ],
+)
+def test_text_becomes_markdown(text: str, markdown: str) -> None:
+    assert commands.marked(text) == markdown
+
+
+@pytest.fixture(scope="module")
+def man_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for module in ("sphinx", "myst_parser"):
+        if find_spec(module) is None:
+            pytest.skip(f"no {module} in this environment: use make test")
+    folder = tmp_path_factory.mktemp("man")
+    options = ("--fail-on-warning", "--quiet", "--doctree-dir", folder / "doctrees", "--builder", "man")
+    subprocess.run([sys.executable, "-P", "-m", "sphinx", *options, DOCS, folder], check=True)
+    return folder
+
+
+def test_man_pages_are_there(man_pages: Path) -> None:
+    names = {path.name for path in man_pages.glob("*.[0-9]")}
+    assert names == {"sframegen.1", *(f"sframegen-{name}.1" for name in COMMANDS)}
+
+
+@pytest.mark.parametrize("name", ["sframegen", *COMMANDS])
+def test_man_page_shows_every_option_and_groff_has_no_complaint(man_pages: Path, name: str) -> None:
+    if shutil.which("groff") is None:
+        pytest.skip("no groff")
+    page = man_pages / ("sframegen.1" if name == commands.PROGRAM else f"sframegen-{name}.1")
+    command = ("groff", "-k", "-man", "-ww", "-Tutf8", "-P-cbou")
+    done = subprocess.run([*command, page], check=True, capture_output=True, encoding="utf-8")
+    assert done.stderr == ""
+    text = done.stdout.replace("\N{HYPHEN}", "-")
+    line = COMMANDS.get(name, "").rstrip(".")
+    assert " ".join(line.split()[:4]) in " ".join(text.split())
+    for flag, word in options_of(name):
+        assert re.search(rf"^ +(?:\S+, )*{flag}\b.*\n* +{re.escape(word)}", text, re.MULTILINE), flag

@@ -1,0 +1,63 @@
+"""Examples in README and docs/ do what the pages say, but for the numbers of the machine. Each page has a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parent.parent
+# Commands and what they print; Python, and in the block behind it what it prints; files.
+EXAMPLE = re.compile(
+    r"^```console\n(?P<console>.*?)^```$"
+    r"|^```python\n(?P<python>.*?)^```$(?:\n\n^```text\n(?P<text>.*?)^```$)?"
+    r"|^Save this as `(?P<name>[\w.]+)`[^\n]*\n\n^```\w+\n(?P<file>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+PAGES = {
+    path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if EXAMPLE.search(path.read_text())
+}
+
+
+def shape(line: str) -> str:
+    """Numbers and rules are the machine's."""
+    return re.sub(r"0x[0-9a-f]+|[0-9][0-9,.]*", "N", line.partition(" = ")[0]).rstrip()
+
+
+def assert_shown(command: str, printed: str, shown: list[str]) -> None:
+    """`...` at the end stands for more lines."""
+    lines = [shape(line) for line in printed.splitlines()]
+    if shown[-1:] == ["..."]:
+        shown = shown[:-1]
+        lines = lines[: len(shown)]
+    assert lines == [shape(line) for line in shown], f"{command}\n{printed}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
+    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            command, check=False, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.returncode == 0, (command[-1], done.stdout)
+        return done.stdout
+
+    for example in EXAMPLE.finditer(PAGES[page].read_text()):
+        if example["name"]:
+            (tmp_path / example["name"]).write_text(example["file"])
+        elif example["python"]:
+            printed = run(sys.executable, "-W", "error", "-c", example["python"])
+            if example["text"]:
+                assert_shown(example["python"], printed, example["text"].splitlines())
+        else:
+            for command in re.split(r"^\$ ", example["console"], flags=re.MULTILINE)[1:]:
+                line, *shown = command.splitlines()
+                assert_shown(line, run("sh", "-c", line), shown)
