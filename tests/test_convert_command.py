@@ -351,7 +351,7 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
         out.seek(at)
         out.write(data)
 
-    monkeypatch.setattr(api, "write_all", write_all)
+    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
     data = file.read_bytes()
     result = run("--format", 2, file)
     assert result.exit_code == 1

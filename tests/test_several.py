@@ -271,7 +271,7 @@ def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> No
 # Half of each new file is written, and then nothing happens any more.
 STUCK = """
 import os, signal
-from sframegen import api
+from sframegen.api import adding
 from sframegen.cli import main
 
 def write_all(elf, writes, out, record):
@@ -281,7 +281,7 @@ def write_all(elf, writes, out, record):
     signal.pause()
 
 TOLD = int(os.environ["TOLD"])
-api.write_all = write_all
+adding.write_all = write_all
 main()
 """
 
