@@ -147,7 +147,7 @@ sphinx = PYTHONSAFEPATH=1 .venv/bin/python -m sphinx --fail-on-warning --keep-go
 
 .PHONY: docs
 docs: .venv/docs-tools ## the site, in build/site
-	$(sphinx) --nitpicky docs build/site
+	$(sphinx) docs build/site
 
 .PHONY: man
 man: .venv/docs-tools ## the man pages, in build/man

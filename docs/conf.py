@@ -25,6 +25,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 nitpicky = True
+suppress_warnings = ["misc.highlighting_failure"]  # languages that Pygments does not know
 nitpick_ignore_regex = [("py:.*", r"(?!sframegen\.[\w]+$).*")]  # of types, only public ones are documented
 smartquotes = False  # --json is no dash
 default_role = "code"

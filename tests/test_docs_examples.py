@@ -1,4 +1,4 @@
-"""Examples in README and docs/ do what the pages say, but for the numbers of the machine. Each page has a directory of its own."""
+"""What pages show is what happens, but for the numbers of the machine. Each page has a directory of its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ EXAMPLE = re.compile(
     r"|^Save this as `(?P<name>[\w.]+)`[^\n]*\n\n^```\w+\n(?P<file>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-PAGES = {
-    path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if EXAMPLE.search(path.read_text())
-}
+PAGES = ("README.md", "docs/gates.md", "docs/library.md", "docs/tutorial.md")  # that can be typed from top to bottom
 
 
 def shape(line: str) -> str:
@@ -50,7 +48,7 @@ def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
         assert done.returncode == 0, (command[-1], done.stdout)
         return done.stdout
 
-    for example in EXAMPLE.finditer(PAGES[page].read_text()):
+    for example in EXAMPLE.finditer((ROOT / page).read_text()):
         if example["name"]:
             (tmp_path / example["name"]).write_text(example["file"])
         elif example["python"]:
