@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 unexport SFRAMEGEN_PURE PYTHONPATH
 
-SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py')
+SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
 LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/fetch corpus/merge corpus/run setup.py
 python_name := $(notdir $(PYTHON))
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "check": "Say whether SFrame sections are good: well formed, accepted, true.",
     "convert": "Write SFrame sections in another version of the format.",
     "dump": "Print SFrame sections, as GNU readelf does.",
+    "integration": "Print where the files for build systems are.",
     "link": "Run a linker, and give what it wrote an SFrame section.",
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Make one SFrame section out of those of objects, as GNU ld does.",

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+HERE = Path(__file__).parents[1] / "integration"
+
+
+class Place(NamedTuple):
+    path: str  # in HERE
+    help: str
+
+
+# By option: a row for each file or directory that a tool is told of.
+PLACES = {
+    "cmake-dir": Place("cmake", "CMake's find_package(Sframegen), as Sframegen_DIR."),
+    "make-file": Place("make/sframe.mk", "What makefiles of GNU make include."),
+}
+
+
+def _print(**asked: bool) -> None:
+    names = [name for name in PLACES if asked[name.replace("-", "_")]]
+    for name in names:
+        click.echo(HERE / PLACES[name].path)
+    if not names:
+        for name, place in PLACES.items():
+            click.echo(f"--{name:15}{HERE / place.path}\n{'':17}{place.help}")
+
+
+command = click.Command(
+    "integration",
+    callback=_print,
+    params=[click.Option([f"--{name}"], is_flag=True, help=place.help) for name, place in PLACES.items()],
+    help="Print where the files for build systems and packaging are; without options, all of them, with what they are for.",
+)
