@@ -14,19 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
+LAUNCHER = "sframegen-link"  # stands for no linker, but before a command that links
 MARK = "# made by `sframegen link --install`"
-# Options are words in any order, and no patterns (set -f). Without sframegen, the linker is run by itself.
+# The package is found whatever PYTHONPATH and HOME a build has. Options are words in any order, and no patterns (set -f).
+# Without sframegen, the linker is run by itself.
 SHIM = f"""\
 #!/bin/sh
 {MARK}
 set -f
 linker={{linker}}
+options="{{options}} $SFRAMEGEN_LINK_OPTIONS"
 if [ -x {{python}} ] && [ -e {{package}} ]; then
-    exec {{python}} -P -c 'from sframegen.cli import main; main()' link {{options}} $SFRAMEGEN_LINK_OPTIONS -- "$linker" "$@"
+    exec {{python}} -I -c {{code}} link $options -- "$linker" "$@"
 fi
+case " $options " in
+*" --fatal "*) echo "sframegen: sframegen is not there any more" >&2; exit 1 ;;
+esac
 echo "sframegen: warning: sframegen is not there any more; linked without the section" >&2
 exec "$linker" "$@"
 """
+CODE = "import sys; sys.path.append({root!r}); from sframegen.cli import main; main()"
 
 
 def found(name: str, besides: Path) -> str | None:
@@ -45,24 +52,32 @@ def is_shim(path: Path) -> bool:
 
 
 def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Writes a shim for each linker on PATH, or one named ld for `linker`; gives each with its linker. Raises OSError."""
+    """Writes a shim for each linker on PATH and the launcher, or one named ld for `linker`; gives each with what it runs.
+
+    Raises OSError.
+    """
     wanted = {name: name for name in NAMES} if linker is None else {"ld": linker}
     linkers = {name: path for name, source in wanted.items() if (path := found(source, directory))}
     if not linkers:
         raise FileNotFoundError(2, "no such linker, shims apart", linker or "ld")
     directory.mkdir(parents=True, exist_ok=True)
-    for name, path in linkers.items():
+    words = {name: shlex.quote(path) for name, path in linkers.items()}
+    if linker is None:
+        words[LAUNCHER] = "$1; shift"
+    code = CODE.format(root=str(Path(sframegen.__file__).parents[1]))
+    for name, word in words.items():
         shim = directory / name
         if shim.exists() and not is_shim(shim):
             raise FileExistsError(17, "stays: it is no shim of sframegen", str(shim))
         text = SHIM.format(
-            linker=shlex.quote(path),
+            linker=word,
+            code=shlex.quote(code),
             python=shlex.quote(sys.executable),
             package=shlex.quote(sframegen.__file__),
-            options=shlex.join(options),
+            options=" ".join(options),
         )
         temporary = shim.with_name(f".{name}.{os.getpid()}")
         temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
         temporary.chmod(0o755)
         temporary.replace(shim)  # a build may be running it
-        yield shim, path
+        yield shim, linkers.get(name, "the command after it")

@@ -1,1 +1,78 @@
-# CMake
+# find_package(Sframegen): an SFrame section with every link, by `sframegen link`.
+#
+#   sframegen_add_section(TARGET... [OPTION...])     for executables, shared libraries and modules
+#   sframegen_add_section_directory([OPTION...])     for all that are made after it, in this directory and those below
+#
+# OPTION: FATAL, VERIFY, FORMAT 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory decides.
+# For generators of makefiles and ninja files, and for what compilers of C, C++, Objective-C link.
+
+if(SFRAMEGEN AND NOT EXISTS "${SFRAMEGEN}")
+    unset(SFRAMEGEN CACHE)
+endif()
+# That of the installation which this file is of, lib/pythonX/site-packages/sframegen/integration/cmake, or PATH's
+find_program(SFRAMEGEN sframegen HINTS "${CMAKE_CURRENT_LIST_DIR}/../../../../../../bin")
+
+if(CMAKE_VERSION VERSION_LESS 3.21)
+    set(Sframegen_NOT_FOUND_MESSAGE "CMake 3.21 is the first with launchers of linkers")
+elseif(NOT SFRAMEGEN)
+    set(Sframegen_NOT_FOUND_MESSAGE "no program sframegen")
+endif()
+if(Sframegen_NOT_FOUND_MESSAGE)
+    set(Sframegen_FOUND FALSE)
+    return()
+endif()
+
+# Makes a launcher with those options; gives its path, and the words that are no options.
+function(_sframegen_launcher launcher others)
+    cmake_parse_arguments(PARSE_ARGV 2 arg "FATAL;VERIFY" "FORMAT;OPTIMIZE" "")
+    if(arg_FATAL)
+        list(APPEND options --fatal)
+    endif()
+    if(arg_VERIFY)
+        list(APPEND options --verify)
+    endif()
+    if(arg_FORMAT)
+        list(APPEND options --format ${arg_FORMAT})
+    endif()
+    if(arg_OPTIMIZE)
+        list(APPEND options --optimize ${arg_OPTIMIZE})
+    endif()
+    list(JOIN options "" suffix)
+    set(directory "${CMAKE_BINARY_DIR}/CMakeFiles/sframegen${suffix}") # other options: another launcher, so that it links anew
+    execute_process(
+        COMMAND "${SFRAMEGEN}" link ${options} --install "${directory}"
+        RESULT_VARIABLE status OUTPUT_QUIET)
+    if(NOT status EQUAL 0)
+        message(FATAL_ERROR "${SFRAMEGEN} link --install: ${status}")
+    endif()
+    set(${launcher} "${directory}/sframegen-link" PARENT_SCOPE)
+    set(${others} ${arg_UNPARSED_ARGUMENTS} ${arg_KEYWORDS_MISSING_VALUES} PARENT_SCOPE)
+endfunction()
+
+function(sframegen_add_section)
+    _sframegen_launcher(launcher targets ${ARGV})
+    foreach(target IN LISTS targets)
+        get_property(type TARGET ${target} PROPERTY TYPE)
+        get_property(imported TARGET ${target} PROPERTY IMPORTED)
+        if(imported OR NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
+            message(FATAL_ERROR "sframegen_add_section: nothing is linked for ${target} (${type}) here")
+        endif()
+        foreach(language C CXX OBJC OBJCXX)
+            get_property(launchers TARGET ${target} PROPERTY ${language}_LINKER_LAUNCHER)
+            list(FILTER launchers EXCLUDE REGEX "/sframegen-link$")
+            set_property(TARGET ${target} PROPERTY ${language}_LINKER_LAUNCHER ${launchers} "${launcher}")
+        endforeach()
+    endforeach()
+endfunction()
+
+function(sframegen_add_section_directory)
+    _sframegen_launcher(launcher others ${ARGV})
+    if(others)
+        message(FATAL_ERROR "sframegen_add_section_directory: no such option: ${others}")
+    endif()
+    foreach(language C CXX OBJC OBJCXX)
+        set(launchers ${CMAKE_${language}_LINKER_LAUNCHER})
+        list(FILTER launchers EXCLUDE REGEX "/sframegen-link$")
+        set(CMAKE_${language}_LINKER_LAUNCHER ${launchers} "${launcher}" PARENT_SCOPE)
+    endforeach()
+endfunction()
