@@ -39,8 +39,10 @@ machine:
 	$(install_packages)
 
 # What only tests need: those that miss something are skipped, so that it need not be there.
-tested_with := groff:groff-base zsh:zsh fish:fish qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
-    perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools
+tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
+    perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
+    groff:groff-base zsh:zsh fish:fish \
+    cmake:cmake ninja:ninja-build meson:meson
 
 .PHONY: test-machine
 test-machine: | machine

@@ -75,6 +75,7 @@ def test_without_compiling_the_install_succeeds_and_runs_interpreted(tmp_path: P
     run(*pip, "--target", site, source, **environ)
 
     assert list(site.rglob("*.so")) == []
+    assert (site / "sframegen" / "integration" / "cmake" / "SframegenConfig.cmake").exists()
     assert run(sys.executable, "-m", "sframegen", "--version", PYTHONPATH=str(site)).endswith(" (interpreted)\n")
 
 

@@ -389,6 +389,33 @@ def test_a_shim_without_sframegen_is_the_linker_with_a_warning(here: Path, objec
     assert (here / "a.out").read_bytes() == (here / "plain").read_bytes()
 
 
+def test_a_fatal_shim_without_sframegen_does_not_link(here: Path, object_file: str) -> None:
+    run(*TOOL, "--install", "shims")
+    shim = here / "shims" / "ld"
+    shim.write_text(shim.read_text().replace("__init__.py", "gone.py"))
+    done = run(shim, "-e", "main", object_file, env=os.environ | {"SFRAMEGEN_LINK_OPTIONS": "--format 3 --fatal"})
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "sframegen: sframegen is not there any more\n")
+    assert not (here / "a.out").exists()
+
+
+def test_the_launcher_is_put_before_any_command(here: Path, shims: Path) -> None:
+    launcher = shims / "sframegen-link"
+    done = run(launcher, "gcc", "-o", "a program", "source.c")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert good(here / "a program")
+    launcher = script(here / "launcher", launcher.read_text().replace("__init__.py", "gone.py"))
+    assert run(launcher, "sh", "-c", 'printf "%s|" "$@"; exit 3', "", "a b", "*").stdout == "a b|*|"
+    assert run(launcher, "sh", "-c", "exit 3").returncode == 3
+
+
+def test_shims_work_whatever_the_environment_of_a_build(here: Path, shims: Path) -> None:
+    for module in ("click", "cfi", "linker", "sframegen"):
+        (here / f"{module}.py").write_text("raise ImportError")
+    done = run("gcc", "-B", shims, "source.c", env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(here)})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert good(here / "a.out")
+
+
 def test_a_link_does_without_lief(here: Path, object_file: str) -> None:
     code = f"""
 import sys
