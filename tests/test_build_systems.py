@@ -181,6 +181,33 @@ def test_without_sframegen_all_is_built_and_is_what_gets_the_section(tmp_path: P
     assert {output: build.output(output).read_bytes() for output in expected} == expected
 
 
+KILLED = (
+    "from sframegen import api; import os; api.add_section = lambda *_, **__: os.kill(os.getpid(), 9); from sframegen.cli import"
+)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("ninja", "from sframegen.cli import", KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
+        ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen is not there any more; linked without"),
+        ("cmake, ninja", "from sframegen.cli import", KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
+    ],
+)
+def test_sframegen_is_killed_or_gone(tmp_path: Path, path: str, name: str, old: str, new: str, message: str) -> None:
+    build = Build(tmp_path, EXAMPLES[name])
+    build.run(build.first, path)
+    for shim in tmp_path.rglob("sframegen-link"):
+        shim.write_text(shim.read_text().replace(old, new))
+    for options, status in {"": 0, "--fatal": 1}.items():
+        (tmp_path / "main.c").write_text(SOURCES["main.c"])
+        done = build.run(build.again, path, SFRAMEGEN_LINK_OPTIONS=options)
+        assert done.returncode == status
+        assert (message in done.stdout) is (status == 0)
+        assert status or not good(build.output("main"))
+
+
 # -- CMake
 
 

@@ -49,7 +49,8 @@ def command(
     the file stays as the linker wrote it.
 
     With --install: makes DIR/ld, DIR/ld.lld and so on, for those linkers that are on PATH, which do that, with the other options
-    given here and those in $SFRAMEGEN_LINK_OPTIONS; with LINKER, only DIR/ld, for that one.
+    given here and those in $SFRAMEGEN_LINK_OPTIONS, and DIR/sframegen-link, to be put before any command that links; with LINKER,
+    only DIR/ld, for that one.
     """
     if install is not None:
         ctx.exit(_install(Path(install), arguments, version=version, optimize=optimize, verify=verify, fatal=fatal))
