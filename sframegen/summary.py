@@ -52,11 +52,9 @@ class Summary:
         file = printable(self.file)
         if not self.section_bytes:
             return f"{file}: {self.note}"
-        percent = (
-            10_000 * self.covered_bytes // self.code_bytes / 100 if self.code_bytes else 0.0
-        )  # 100.00 only if nothing is missing
         line = (
-            f"{file}: {count_of(self.functions, 'function')}, {percent:.2f} % of {count_of(self.code_bytes, 'byte')} covered, "
+            f"{file}: {count_of(self.functions, 'function')}, {percent(self.covered_bytes, self.code_bytes)} % of "
+            f"{count_of(self.code_bytes, 'byte')} covered, "
             f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
         )
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
@@ -77,6 +75,11 @@ class Summary:
         if self.per_function is not None:  # there can be many, and asdict would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]
         return result
+
+
+def percent(part: int, whole: int) -> str:
+    """100.00 only if nothing is missing."""
+    return f"{10_000 * part // whole / 100 if whole else 0.0:.2f}"
 
 
 def total(file: str, parts: list[Summary]) -> Summary:

@@ -13,6 +13,7 @@ import click
 
 COMMANDS = {
     "add-section": "Give ELF files an SFrame section, made from their call frame information.",
+    "add-tree": "Give all programs and libraries of a build root an SFrame section.",
     "check": "Say whether SFrame sections are good: well formed, accepted, true.",
     "convert": "Write SFrame sections in another version of the format.",
     "dump": "Print SFrame sections, as GNU readelf does.",

@@ -51,15 +51,21 @@ class Run:
             yield
         except BrokenPipeError:
             raise
-        except FormatError as error:
-            error.file = error.file or path
-            self.finding(str(error))
-        except OSError as error:
-            self.finding(f"{error.filename or path}: {error.strerror or error}")
+        except (FormatError, OSError) as error:
+            self.finding(in_words(error, path))
 
     def finding(self, message: str) -> None:
         self.status = 1
         note(message)
+
+
+def in_words(error: Exception, path: str) -> str:
+    """One line, with the file that it is about: `path`, where the error names none."""
+    if isinstance(error, FormatError):
+        error.file = error.file or path
+    if isinstance(error, OSError):
+        return f"{error.filename or path}: {error.strerror or error}"
+    return str(error)
 
 
 def note(message: str) -> None:

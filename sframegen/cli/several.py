@@ -87,7 +87,19 @@ def changes(
 def each(
     run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool
 ) -> Iterator[tuple[str, T]]:
-    """Each file that `work` does not refuse, in their order, and what it returns for it; what it refuses is a finding of `run`.
+    """Each file that `work` does not refuse, in their order, and what it returns for it; what it refuses is a finding of `run`."""
+    for file, outcome in all_of(files, work, jobs, verify=verify, lines=lines):
+        if isinstance(outcome, Exception):
+            with run.file(file):
+                raise outcome
+        else:
+            yield file, outcome
+
+
+def all_of(
+    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool
+) -> Iterator[tuple[str, T | Exception]]:
+    """Each file, in their order, and what `work` returns for it, or the exception by which it refuses it.
 
     `verify`: the work needs LIEF; `lines`: the caller prints something for each file.
     """
@@ -102,12 +114,7 @@ def each(
         outcomes = one_by_one(work, files)
     if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
         outcomes = with_bar(outcomes, len(files))
-    for file, outcome in zip(files, in_order(outcomes), strict=True):
-        if isinstance(outcome, Exception):
-            with run.file(file):
-                raise outcome
-        else:
-            yield file, outcome
+    yield from zip(files, in_order(outcomes), strict=True)
 
 
 def attempt(work: Callable[[str], T], file: str) -> T | Exception:

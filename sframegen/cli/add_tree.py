@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sframegen.cli.output import VERSIONS, Run, in_words, level, note
+from sframegen.cli.several import JOBS, all_of
+from sframegen.cli.tree_files import Exclusions, find
+from sframegen.cli.tree_report import REFUSED, Entry, Totals, to_json, write
+from sframegen.summary import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sframegen.cli.tree_files import Name
+    from sframegen.summary import Summary
+
+
+@click.command(name="add-tree")
+@click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@click.option("--exclude", "globs", multiple=True, metavar="GLOB", help="Leave these files and directories alone; may be repeated.")
+@click.option(
+    "--exclude-from", "lists", multiple=True, type=click.Path(exists=True, dir_okay=False), help="A file with a GLOB on each line."
+)
+@click.option("--report", metavar="FILE", type=click.Path(), help="Write what became of each file, as JSON.")
+@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of all code is covered.")
+@click.option("--fatal", is_flag=True, help="Exit 1 if a file cannot be given a section, not only warn.")
+@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
+@level("fast")
+@click.option("--verify", is_flag=True, help="Read the results back with LIEF: slower.")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
+@JOBS
+@click.option("-v", "--verbose", is_flag=True, help="Print a line for each file, too.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    roots: tuple[str, ...],
+    *,
+    globs: tuple[str, ...],
+    lists: tuple[str, ...],
+    report: str | None,
+    min_coverage: float | None,
+    fatal: bool,
+    version: str,
+    optimize: str,
+    verify: bool,
+    preserve_timestamps: bool,
+    jobs: int,
+    verbose: bool,
+    quiet: bool,
+) -> None:
+    """Give all programs and shared libraries below each ROOT an SFrame section, in place: for build roots, after strip.
+
+    Symbolic links are not followed; hard links stay links. A section that a file has gives way to the new one, unless it is the
+    same: a second run changes nothing. What is no linked ELF file for an ABI of SFrame stays as it is, and so do separate debug
+    files. A file that is refused is a warning.
+
+    A GLOB without a slash is compared with names of files and directories; with one, with paths from ROOT, in which ** stands for
+    any directories. What is below a directory that fits is left alone, too.
+    """
+    run = Run()
+    try:
+        exclusions = Exclusions([*globs, *(glob for file in lists for glob in _lines(Path(file)))])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    trees: dict[str, list[Entry]] = {root: [] for root in roots}
+
+    def refuse(names: list[Name], error: Exception) -> None:
+        text = in_words(error, names[0].full)
+        trees[names[0].root].append(_refused(names, text))
+        if fatal:
+            run.finding(text)
+        elif not quiet:
+            note(f"warning: {text}")
+
+    found = find(roots, exclusions)
+    for name, unreadable in found.unreadable:
+        refuse([name], unreadable)
+    names_of = {names[0].full: names for names in found.files}
+    work = _worker(names_of, version=int(version), optimize=optimize, verify=verify, preserve_timestamps=preserve_timestamps)
+    for path, outcome in all_of(tuple(names_of), work, jobs, verify=verify, lines=verbose):
+        names = names_of[path]
+        if isinstance(outcome, Exception):
+            refuse(names, outcome)
+        elif outcome is not None:
+            build_id, summary = outcome
+            for warning in () if quiet else summary.warnings:
+                note(f"{path}: warning: {warning}")
+            if verbose and not quiet:
+                click.echo(summary.one_line())
+            summary.warnings = [_local(names[0], warning) for warning in summary.warnings]
+            trees[names[0].root].append(Entry.of(names[0].path, _links(names), build_id, summary))
+
+    totals = Totals(entry for entries in trees.values() for entry in entries)
+    if not quiet:
+        click.echo(totals.one_line())
+    covered, code = (totals.numbers[name] for name in ("covered_bytes", "code_bytes"))
+    if min_coverage is not None and 100 * covered < min_coverage * code:
+        run.finding(f"--min-coverage: {percent(covered, code)} % is below {min_coverage:g} %")
+    if report is not None:
+        with run.file(report):
+            write(report, to_json(trees))
+    ctx.exit(run.status)
+
+
+def _worker(
+    names_of: dict[str, list[Name]], *, version: int, optimize: str, verify: bool, preserve_timestamps: bool
+) -> Callable[[str], tuple[str, Summary] | None]:
+    """What is done to one file: its build-id and what add-section says, or None for a separate debug file."""
+    from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
+    from sframegen.elf import SHF_EXECINSTR, SHT_NOBITS, open_elf  # noqa: PLC0415
+
+    def work(path: str) -> tuple[str, Summary] | None:
+        elf = open_elf(Path(path))
+        code = [section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR]
+        if code and set(code) == {SHT_NOBITS}:
+            return None
+        summary = api.add_section(
+            path,
+            version=version,
+            optimize=optimize,
+            verify=verify,
+            preserve_timestamps=preserve_timestamps,
+            replace=True,
+            hard_links=[Path(name.full) for name in names_of[path][1:]],
+        )
+        return (elf.build_id() or b"").hex(), summary
+
+    return work
+
+
+def _lines(file: Path) -> Iterable[str]:
+    """Without empty lines and those that begin with #."""
+    lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    return (line for line in lines if line.strip() and not line.startswith("#"))
+
+
+def _refused(names: list[Name], text: str) -> Entry:
+    return Entry(names[0].path or ".", _links(names), REFUSED, _local(names[0], text.removeprefix(f"{names[0].full}: ")))
+
+
+def _links(names: list[Name]) -> list[str]:
+    """In the same root."""
+    return [name.path for name in names[1:] if name.root == names[0].root]
+
+
+def _local(name: Name, text: str) -> str:
+    """Without the place of the root."""
+    for place in (os.path.realpath(name.root), name.root):
+        text = re.sub(rf"(?<![\w./-]){re.escape(place.rstrip('/'))}/", "", text)
+    return text

@@ -1,0 +1,123 @@
+"""The programs and libraries below directories, each with all its names, but for those that patterns leave out."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.cli.link_output import is_linked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+# Of a pattern: any directories, anything, anything but a slash, one character, one of several, itself.
+TOKEN = re.compile(
+    r"(?P<within>(?:\A|(?<=/))\*\*/)|(?P<all>\*\*)|(?P<part>\*)|(?P<one>\?)|\[(?P<no>!?)(?P<of>\]?[^\]]*)\]|.", re.DOTALL
+)
+FIXED = {"within": "(?:.*/)?", "all": ".*", "part": "[^/]*", "one": "[^/]"}
+OF = re.compile(r"(.)-(.)|(.)", re.DOTALL)
+
+
+class Name(NamedTuple):
+    """Of a file: the directory that was asked for, the path from there."""
+
+    root: str
+    path: str
+
+    @property
+    def full(self) -> str:
+        return os.path.join(self.root, self.path)  # noqa: PTH118 - here and below: names need not be what pathlib makes of them
+
+
+class Found(NamedTuple):
+    files: list[list[Name]]  # the names of each, sorted, as are the files by the first
+    unreadable: list[tuple[Name, OSError]]  # files and directories
+
+
+class Exclusions:
+    """Patterns of paths below a root. A directory that one fits is left out with all that is below.
+
+    A pattern without a slash is one of names, at any depth; with one it is of the whole path, from the root on. One that ends with
+    a slash fits directories only. `*`, `?` and `[...]` stand for no slash, `**` for anything.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        """Raises ValueError for what is no pattern."""
+        self._any: dict[bool, re.Pattern[str]] = {}
+        given = list(patterns)
+        for is_directory in (False, True):
+            fitting = [_expression(one) for one in given if is_directory or not one.endswith("/")]
+            self._any[is_directory] = re.compile("|".join(fitting or ["(?!)"]), re.DOTALL)
+
+    def fit(self, path: str, *, is_directory: bool) -> bool:
+        return self._any[is_directory].fullmatch("/" + path) is not None
+
+
+def _expression(pattern: str) -> str:
+    """For a path with a slash before it."""
+    bare = pattern.rstrip("/")
+    if not bare:
+        raise ValueError(f"no pattern of files: {pattern!r}")
+    bare = bare.removeprefix("/") if "/" in bare else "**/" + bare
+    try:
+        expression = "/" + TOKEN.sub(_part, bare)
+        re.compile(expression)
+    except re.error as error:
+        raise ValueError(f"no pattern of files: {pattern!r}: {error}") from error
+    return expression
+
+
+def _part(token: re.Match[str]) -> str:
+    if token["of"] is not None:
+        members = OF.sub(lambda m: re.escape(m[3]) if m[3] else f"{re.escape(m[1])}-{re.escape(m[2])}", token["of"])
+        return f"(?!/)[{'^' if token['no'] else ''}{members}]"
+    return FIXED.get(token.lastgroup or "") or re.escape(token[0])
+
+
+def find(roots: Sequence[str], exclusions: Exclusions) -> Found:
+    """Linked ELF files for ABIs of SFrame: regular files, no symbolic links. One that has a name that is left out is left out."""
+    names: dict[tuple[int, int], list[Name]] = {}
+    left_out: set[tuple[int, int]] = set()
+    unreadable: list[tuple[Name, OSError]] = []
+    seen: set[str] = set()  # one directory may be below another
+    for root in roots:
+        real = os.path.realpath(root)
+        for name, excluded in _below(root, exclusions, unreadable):
+            place = os.path.join(real, name.path)  # noqa: PTH118
+            if place in seen:
+                continue
+            seen.add(place)
+            try:
+                status = os.lstat(name.full)
+                key = status.st_dev, status.st_ino
+                if excluded and status.st_nlink > 1:
+                    left_out.add(key)
+                elif not excluded and is_linked(name.full):
+                    names.setdefault(key, []).append(name)
+            except OSError as error:
+                if not excluded:
+                    unreadable.append((name, error))
+    order = {root: number for number, root in reversed(list(enumerate(roots)))}
+    files = [sorted(found, key=lambda name: (order[name.root], name.path)) for key, found in names.items() if key not in left_out]
+    return Found(sorted(files, key=lambda found: (order[found[0].root], found[0].path)), unreadable)
+
+
+def _below(root: str, exclusions: Exclusions, unreadable: list[tuple[Name, OSError]]) -> Iterator[tuple[Name, bool]]:
+    """Regular files, and whether they are left out. Deep trees cost memory, no recursion."""
+    waiting = [(Name(root, ""), False)]
+    while waiting:
+        directory, out = waiting.pop()
+        try:
+            with os.scandir(directory.full) as entries:
+                for entry in entries:
+                    name = Name(root, os.path.join(directory.path, entry.name))  # noqa: PTH118
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    excluded = out or exclusions.fit(name.path, is_directory=is_directory)
+                    if is_directory:
+                        waiting.append((name, excluded))
+                    elif entry.is_file(follow_symlinks=False):
+                        yield name, excluded
+        except OSError as error:
+            if not out:
+                unreadable.append((directory, error))

@@ -1,0 +1,104 @@
+"""What add-tree did to the files of its trees: in one line, and as JSON that docs/packaging.md describes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sframegen.names import count_of
+from sframegen.summary import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.coverage import Fates
+    from sframegen.summary import Summary
+
+SCHEMA = 1
+ADDED, UNCHANGED, NOTHING, REFUSED = OUTCOMES = ("added", "unchanged", "nothing to add", "refused")
+NUMBERS = ("functions", "functions_covered", "code_bytes", "covered_bytes", "section_bytes")
+
+
+@dataclass
+class Entry:
+    """One file; bytes and functions as in a Summary. No path but those from the root."""
+
+    path: str
+    links: list[str]  # other names
+    outcome: str
+    reason: str = ""
+    warnings: list[str] = field(default_factory=list)
+    build_id: str = ""  # hexadecimal
+    functions: int = 0
+    functions_covered: int = 0
+    code_bytes: int = 0
+    covered_bytes: int = 0
+    section_bytes: int = 0
+    fates: Fates = field(default_factory=dict)  # those that any byte has
+
+    @classmethod
+    def of(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
+        done = ADDED if summary.output else UNCHANGED if summary.section_bytes else NOTHING
+        fates = {group: {fate: count for fate, count in counts.items() if count} for group, counts in summary.fates.items()}
+        numbers = {name: getattr(summary, name) for name in NUMBERS}
+        reason = summary.note if done is NOTHING else ""
+        return cls(path, links, done, reason, list(summary.warnings), build_id, **numbers, fates=fates)
+
+
+class Totals:
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.files = dict.fromkeys(OUTCOMES, 0)
+        self.numbers = dict.fromkeys(NUMBERS, 0)
+        self.fates: dict[str, Counter[str]] = {}
+        for entry in entries:
+            self.files[entry.outcome] += 1
+            for name in NUMBERS:
+                self.numbers[name] += getattr(entry, name)
+            for group, counts in entry.fates.items():
+                self.fates.setdefault(group, Counter()).update(counts)
+
+    def one_line(self) -> str:
+        files = self.files
+        covered, code, size = (self.numbers[name] for name in ("covered_bytes", "code_bytes", "section_bytes"))
+        line = (
+            f"{count_of(files[ADDED], 'file')} given a section, {files[UNCHANGED]:,} unchanged, {files[NOTHING]:,} without CFI, "
+            f"{files[REFUSED]:,} refused"
+        )
+        if not code:
+            return line
+        return f"{line}; {percent(covered, code)} % of {count_of(code, 'byte')} of code covered; .sframe {count_of(size, 'byte')}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"files": self.files, **self.numbers, "fates": self.fates}
+
+
+def to_json(trees: dict[str, list[Entry]]) -> str:
+    """The same for the same trees, wherever they are: of a root only the last part of its name is said."""
+    everything = {
+        "schema": SCHEMA,
+        "totals": Totals(entry for entries in trees.values() for entry in entries).to_json(),
+        "trees": [
+            {
+                "root": os.path.basename(root.rstrip("/")),  # noqa: PTH119 - a name, whatever pathlib would make of it
+                "totals": Totals(entries).to_json(),
+                "files": [asdict(entry) for entry in sorted(entries, key=lambda entry: entry.path)],
+            }
+            for root, entries in trees.items()
+        ],
+    }
+    return json.dumps(everything, indent=1, sort_keys=True) + "\n"
+
+
+def write(path: str, text: str) -> None:
+    """A whole file or none. Raises OSError."""
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="ascii")
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
