@@ -11,7 +11,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/fetch corpus/merge corpus/run setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/fetch corpus/merge corpus/packages corpus/run setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -41,8 +41,8 @@ machine:
 # What only tests need: those that miss something are skipped, so that it need not be there.
 tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
     perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
-    groff:groff-base zsh:zsh fish:fish \
-    cmake:cmake ninja:ninja-build meson:meson
+    groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
+    dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils
 
 .PHONY: test-machine
 test-machine: | machine
@@ -137,6 +137,7 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/mypy
 	.venv/bin/mypy corpus/run
 	.venv/bin/mypy corpus/merge
+	.venv/bin/mypy corpus/packages
 
 # --- Documents ---------------------------------------------------------------------------------------------------------------------
 
@@ -190,6 +191,10 @@ corpus-run: .venv/test-tools peers corpus ## sections for copies of all programs
 merge-show: .venv/test-tools peers test-machine ## merge of objects linked in many ways, beside what linkers make: docs/merging.md; MERGE_FLAGS
 	tools/get-gcc
 	.venv/bin/python -P corpus/merge --report docs/merging.md $(MERGE_FLAGS)
+
+.PHONY: packages-show
+packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM from real sources, with and without sections: docs/packaging.md
+	.venv/bin/python -P corpus/packages --report docs/packaging.md
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache

@@ -16,7 +16,9 @@ class Place(NamedTuple):
 # By option: a row for each file or directory that a tool is told of.
 PLACES = {
     "cmake-dir": Place("cmake", "CMake's find_package(Sframegen), as Sframegen_DIR."),
+    "debhelper-dir": Place("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),
     "make-file": Place("make/sframe.mk", "What makefiles of GNU make include."),
+    "rpm-dir": Place("rpm", "rpmbuild's --load macros.sframe, as _sframe_dir."),
 }
 
 
