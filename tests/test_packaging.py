@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from hashlib import md5
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from peers import Peers
 
 pytestmark = pytest.mark.once
+
+PAGE = Path(__file__).parents[1] / "docs/packaging.md"
 
 FILES = {
     "frames.h": "int frames_step(int n);\n",
@@ -138,6 +141,13 @@ def written(directory: Path, files: dict[str, str]) -> None:
         (directory / name).write_text(text)
 
 
+def documented(start: str) -> str:
+    """The indented lines of docs/packaging.md, from the one that begins so to the next that is not."""
+    lines = PAGE.read_text().splitlines()
+    [first] = [number for number, line in enumerate(lines) if line.startswith(f"    {start}")]
+    return "\n".join(line[4:] for line in takewhile(lambda line: line.startswith("    "), lines[first:]))
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return with_sframegen(tmp_path_factory.mktemp("bin"))
@@ -160,7 +170,8 @@ def debian(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
     written(tree, FILES)
     written(tree / "debian", DEBIAN)
     (tree / "debian/rules").chmod(0o755)
-    log = run(["dpkg-buildpackage", "-b", "-d", "-us", "-uc", "-rfakeroot"], tree, with_debhelper(environment))
+    recipe = documented("dir=$(sframegen integration --debhelper-dir)")
+    log = run(["sh", "-ec", f"{recipe} -d -us -uc -rfakeroot"], tree, environment)
     packages = {}
     (directory / "unpacked").mkdir()
     for package in sorted(directory.glob("*.deb")):
@@ -344,10 +355,15 @@ def test_rpm_packages_have_sections(tmp_path: Path, environment: dict[str, str],
 
 
 def test_rpm_by_two_lines_of_the_spec_file(tmp_path: Path, environment: dict[str, str]) -> None:
-    directory = place(environment, "--rpm-dir")
-    header = f"%global _sframe_dir {directory}\n%{{load:{directory}/macros.sframe}}"
-    built = rpm(tmp_path, environment, header=header)
+    built = rpm(tmp_path, environment, header=documented("%global _sframe_dir"))
     assert all(map(has_section, elf_files(built.packages["frames"])))
+
+
+def test_rpm_by_options_of_rpmbuild(environment: dict[str, str]) -> None:
+    """As the other tests give them."""
+    recipe = documented("dir=$(sframegen integration --rpm-dir)")
+    spoken = recipe.replace("rpmbuild", "printf '%s\\n'").replace(" -bb package.spec", "")
+    assert run(["sh", "-ec", spoken], Path.cwd(), environment).splitlines() == loaded(environment)
 
 
 def test_rpm_by_a_distribution(tmp_path: Path, environment: dict[str, str]) -> None:
