@@ -1,6 +1,6 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS,
-# FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, the fuzzer and tests/mutations.py get.
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS,
+# FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, the fuzzer and tests/mutations.py get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -11,7 +11,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/fetch corpus/merge corpus/packages corpus/run setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/fetch corpus/merge corpus/projects corpus/packages corpus/run setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -138,6 +138,7 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/mypy corpus/run
 	.venv/bin/mypy corpus/merge
 	.venv/bin/mypy corpus/packages
+	.venv/bin/mypy corpus/projects
 
 # --- Documents ---------------------------------------------------------------------------------------------------------------------
 
@@ -195,6 +196,16 @@ merge-show: .venv/test-tools peers test-machine ## merge of objects linked in ma
 .PHONY: packages-show
 packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM from real sources, with and without sections: docs/packaging.md
 	.venv/bin/python -P corpus/packages --report docs/packaging.md
+# What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
+built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils
+
+.PHONY: projects-show
+projects-show: .venv/installed peers | machine ## build real projects without and with the post-link step: docs/projects.md; PROJECTS_FLAGS
+	@packages=(); \
+	for pair in $(built_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	[[ -e /usr/include/gtest/gtest.h ]] || packages+=(libgtest-dev); \
+	$(install_packages)
+	.venv/bin/python -P corpus/projects --report docs/projects.md $(PROJECTS_FLAGS)
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache

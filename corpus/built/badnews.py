@@ -1,0 +1,98 @@
+"""What a build does when the step cannot be done: sframegen is missing, killed, or refuses the file; with --fatal, too."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import sframegen
+from cfi.errors import FormatError
+from sframegen import read
+
+from .build import SAID, run
+from .judge import Judged
+from .manifest import fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .judge import Judge
+    from .manifest import Project
+
+PROJECT = "ninja"  # which this knows how to link anew
+PROGRAM, SHIM = "out/ninja", "out/CMakeFiles/sframegen/sframegen-link"
+LINK = f"rm -f {PROGRAM} && ninja -C out ninja"
+STATIC = 'cmake out -DCMAKE_EXE_LINKER_FLAGS="-fuse-ld=gold -static" >/dev/null && '
+
+# Preloaded: what a Python forks is killed, and `sframegen link` forks for nothing but the section.
+KILLER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+pid_t fork(void)
+{
+    pid_t child = ((pid_t (*)(void))dlsym(RTLD_NEXT, "fork"))();
+    if (!child && !strncmp(program_invocation_short_name, "python", 6))
+        kill(getpid(), SIGKILL);
+    return child;
+}
+"""
+
+
+@dataclass
+class News:
+    what: str
+    fatal: bool
+    status: int
+    said: str
+    program: str
+    differences: list[str] = field(default_factory=list)
+
+
+def try_all(judge: Judge, project: Project) -> Iterator[News]:
+    kept = judge.scratch / f"{project.name}.with"
+    if not kept.exists():
+        judge.build(project, fetched(project)[0], "with", Judged(project))
+    directory = kept.rename(judge.scratch / project.name)
+    killer = judge.scratch / "killer.so"
+    killer.with_suffix(".c").write_text(KILLER)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", killer, killer.with_suffix(".c")], check=True)
+    shim = directory / SHIM
+    text = shim.read_text()
+    for fatal in (False, True):
+        shim.write_text(text.replace(sframegen.__file__, "/nonexistent/__init__.py"))
+        yield tried(judge, directory, "missing", LINK, fatal=fatal)
+        shim.write_text(text)
+        yield tried(judge, directory, "killed", LINK.replace("ninja -C", f"LD_PRELOAD={killer} ninja -C"), fatal=fatal)
+    for fatal in (False, True):
+        yield tried(judge, directory, "refuses the file: static, linked by gold", STATIC + LINK, fatal=fatal)
+    directory.rename(kept)
+
+
+def tried(judge: Judge, directory: Path, what: str, command: str, *, fatal: bool) -> News:
+    environment = {**judge.environment, **({"SFRAMEGEN_LINK_OPTIONS": "--fatal"} if fatal else {})}
+    status, text = run(command, directory, environment)
+    said = SAID.findall(text)
+    runs = run(f"{PROGRAM} --version", directory, judge.environment)[0] == 0
+    program = "runs, without a section" if runs else "is not there"
+    news = News(what, fatal, status, " ".join(said), program)
+    if len(said) != 1:
+        news.differences.append(f"{what}: {len(said)} lines by sframegen: {text[-300:]}")
+    if fatal and (status == 0 or (directory / PROGRAM).exists()):
+        news.differences.append(f"{what}: goes on, in spite of --fatal")
+    if not fatal and (status or not runs or has_section(directory / PROGRAM)):
+        news.differences.append(f"{what}: status {status}, the program {program}")
+    return news
+
+
+def has_section(file: Path) -> bool:
+    try:
+        read(file)
+    except FormatError:
+        return False
+    return True
