@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .judge import Judge
     from .manifest import Project
 
-PROJECT = "ninja"  # which this knows how to link anew
-PROGRAM, SHIM = "out/ninja", "out/CMakeFiles/sframegen/sframegen-link"
-LINK = f"rm -f {PROGRAM} && ninja -C out ninja"
-STATIC = 'cmake out -DCMAKE_EXE_LINKER_FLAGS="-fuse-ld=gold -static" >/dev/null && '
+PROJECT = "xz"  # which this knows how to link anew
+PROGRAM, SHIM = "src/xzdec/xzdec", "shims/ld"
+LINK = f"rm -f {PROGRAM} && make --silent -C src/xzdec xzdec LDFLAGS='-static'"  # libtool's, of its own libraries only
+STATIC = LINK.replace("-static", "-all-static -fuse-ld=gold")
 
 # Preloaded: what a Python forks is killed, and `sframegen link` forks for nothing but the section.
 KILLER = """
@@ -68,9 +68,9 @@ def try_all(judge: Judge, project: Project) -> Iterator[News]:
         shim.write_text(text.replace(sframegen.__file__, "/nonexistent/__init__.py"))
         yield tried(judge, directory, "missing", LINK, fatal=fatal)
         shim.write_text(text)
-        yield tried(judge, directory, "killed", LINK.replace("ninja -C", f"LD_PRELOAD={killer} ninja -C"), fatal=fatal)
+        yield tried(judge, directory, "killed", LINK.replace("make", f"LD_PRELOAD={killer} make"), fatal=fatal)
     for fatal in (False, True):
-        yield tried(judge, directory, "refuses the file: static, linked by gold", STATIC + LINK, fatal=fatal)
+        yield tried(judge, directory, "refuses the file: static, linked by gold", STATIC, fatal=fatal)
     directory.rename(kept)
 
 

@@ -27,7 +27,7 @@ One program of two C++ files that throws and catches, a library of one of them, 
 lld. The same is linked without the step: nothing else is said with it, programs run as before, and what has no section, or has it
 removed, is byte for byte the linker's file where two of the linker's are the same."""
 BAD_NEWS = """\
-`ninja`, linked anew within its own build. Missing: the package that the shims name is gone. Killed: by SIGKILL, the process that
+`xzdec`, linked anew within the build of xz with the step. Missing: the package that the shims name is gone. Killed: by SIGKILL, the process that
 adds the section."""
 
 
