@@ -27,8 +27,8 @@ One program of two C++ files that throws and catches, a library of one of them, 
 lld. The same is linked without the step: nothing else is said with it, programs run as before, and what has no section, or has it
 removed, is byte for byte the linker's file where two of the linker's are the same."""
 BAD_NEWS = """\
-`xzdec`, linked anew within the build of xz with the step. Missing: the package that the shims name is gone. Killed: by SIGKILL, the process that
-adds the section."""
+`xzdec`, linked anew within the build of xz with the step. Missing: the package that the shims name is gone. Killed: by SIGKILL, the
+process that adds the section."""
 
 
 def markdown(judged: Sequence[Judged], cells: Sequence[Cell], news: Sequence[News], about: str) -> str:
@@ -42,6 +42,7 @@ def markdown(judged: Sequence[Judged], cells: Sequence[Cell], news: Sequence[New
             "",
             "CPU s: of configure and the first build, all processes. sources: files of the pattern in the manifest.",
         ]
+        lines += [""] * any(one.notes for one in judged)
         lines += [f"- {one.project.name} is not as recorded: {note}" for one in judged for note in one.notes]
         lines += ["", "## The lines"]
         for one in judged:
