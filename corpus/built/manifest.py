@@ -81,7 +81,7 @@ def unpack(archive: Path, directory: Path) -> None:
 
 
 def environment(program: str) -> dict[str, str]:
-    """For builds: with sframegen on PATH, and without what would change them."""
+    """For builds: with sframegen on PATH, without what would change them, and without what is left of an earlier one."""
     unwanted = {"CFLAGS", "CXXFLAGS", "LDFLAGS", "RUSTFLAGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "CARGO_TARGET_DIR", "PYTHONPATH"}
     kept = {name: value for name, value in os.environ.items() if name not in unwanted and not name.startswith("SFRAMEGEN_LINK")}
-    return kept | {"PATH": f"{Path(program).parent}:{os.environ['PATH']}", "LC_ALL": "C"}
+    return kept | {"CCACHE_DISABLE": "1", "PATH": f"{Path(program).parent}:{os.environ['PATH']}", "LC_ALL": "C"}
