@@ -61,8 +61,9 @@ def build(project: Project, directory: Path, environment: Mapping[str, str], *, 
         if made.problems:
             return made
     for file in regular_files(directory):
-        if is_linked(str(file)):
-            made.outputs[str(file.relative_to(directory))] = sha256_of(file)
+        name = str(file.relative_to(directory))
+        if is_linked(str(file)) and not (project.tried and name.startswith(project.tried)):
+            made.outputs[name] = sha256_of(file)
     if len(made.outputs) < project.outputs:
         made.problems.append(f"{len(made.outputs)} linked files, {project.outputs} were to be")
     return made

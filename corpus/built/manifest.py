@@ -37,6 +37,7 @@ class Project:
     before: str = ""
     configure: str = ""
     passed: str = ""
+    tried: str = ""
 
     def command(self, which: str, *, with_step: bool) -> str:
         plain: str = getattr(self, which)
