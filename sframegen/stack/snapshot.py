@@ -1,0 +1,128 @@
+"""What the tracer is given: a process at one moment, stopped or as a core file has it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from sframegen.format.records import BYTE_ORDER_MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.elf import ByteOrder, ElfFile
+    from sframegen.stack.registers import Registers
+
+PAGE_BITS = 12
+PAGE = 1 << PAGE_BITS
+READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
+
+
+class StackError(Exception):
+    """Something cannot be traced: one line that says why, and what to do."""
+
+
+class Mapping(NamedTuple):
+    """A row of /proc/PID/maps: addresses [start, end). `inode` 0: of no file; `path` may still be `[vdso]` or the like."""
+
+    start: int
+    end: int
+    readable: bool
+    writable: bool
+    executable: bool
+    offset: int  # in the file
+    device: str
+    inode: int
+    path: str
+
+
+class Mappings:
+    """All mappings of a process, ascending, without overlaps."""
+
+    def __init__(self, rows: Sequence[Mapping] = ()) -> None:
+        self.rows = list(rows)
+        self._starts = [row.start for row in rows]
+
+    def __iter__(self) -> Iterator[Mapping]:
+        return iter(self.rows)
+
+    def find(self, address: int) -> Mapping | None:
+        at = bisect_right(self._starts, address) - 1
+        return self.rows[at] if at >= 0 and address < self.rows[at].end else None
+
+    def stack_at(self, address: int) -> tuple[int, int] | None:
+        """(start, end) of the writable memory around `address`, of one mapping or several that follow one another without a gap."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or address >= self.rows[at].end or not _is_data(self.rows[at]):
+            return None
+        first = last = at
+        while first and _is_data(self.rows[first - 1]) and self.rows[first - 1].end == self.rows[first].start:
+            first -= 1
+        while last + 1 < len(self.rows) and _is_data(self.rows[last + 1]) and self.rows[last].end == self.rows[last + 1].start:
+            last += 1
+        return self.rows[first].start, self.rows[last].end
+
+
+def _is_data(row: Mapping) -> bool:
+    return row.readable and row.writable
+
+
+class Memory:
+    """Memory of a process that does not run, read by pages and kept."""
+
+    def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:
+        """`read(address, size)`: the bytes there, fewer where readable memory ends, none where there is none. Never raises."""
+        self._read = read
+        self._pages: dict[int, bytes] = {}
+        self._word = Struct(BYTE_ORDER_MARKS[byte_order] + "Q").unpack_from
+        self.byte_order = byte_order
+
+    def read(self, address: int, size: int) -> bytes:
+        """As the reader gives it, past what is kept."""
+        return self._read(address, size)
+
+    def word(self, address: int) -> int | None:
+        """The 8 bytes at `address` as a number; None where they cannot be read."""
+        place = address & PAGE - 1
+        if place <= PAGE - 8:
+            page = self._pages.get(address >> PAGE_BITS)
+            if page is None:
+                page = self._fetch(address >> PAGE_BITS)
+            if len(page) != PAGE:
+                return None
+            word: int = self._word(page, place)[0]
+            return word
+        raw = self._read(address, 8)
+        return int.from_bytes(raw, self.byte_order) if len(raw) == 8 else None
+
+    def _fetch(self, number: int) -> bytes:
+        raw = self._read(number << PAGE_BITS, PAGE * READ_AHEAD)
+        for i in range(READ_AHEAD):
+            page = raw[i << PAGE_BITS : i + 1 << PAGE_BITS]
+            if i == 0 or len(page) == PAGE:
+                self._pages.setdefault(number + i, page)
+        return self._pages[number]
+
+
+class Snapshot(Protocol):
+    """A process at one moment."""
+
+    pid: int
+    abi: Abi
+    executable: str  # path of the program, for people
+    mappings: Mappings
+    memory: Memory
+
+    def threads(self) -> Sequence[int]:
+        """Ids of its threads, the first one's first."""
+
+    def thread_name(self, tid: int) -> str:
+        """What the kernel calls it; empty where that is not known."""
+
+    def registers(self, tid: int) -> Registers:
+        """Raises StackError where they cannot be had."""
+
+    def file_of(self, mapping: Mapping) -> ElfFile | None:
+        """The file that a mapping is of, read from its beginning; None where there is none, or none to be had."""

@@ -1,0 +1,185 @@
+"""One stack, frame by frame: from registers, by what describes the code, as far as that and the stack can be trusted."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from sframegen.model import Where
+from sframegen.stack.contexts import CONTEXTS
+
+if TYPE_CHECKING:
+    from sframegen.abi import Abi
+    from sframegen.model import Rule
+    from sframegen.stack.registers import Registers
+
+MAX_FRAMES = 65_536
+ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+class End(Enum):
+    """Why a walk ended, in the words that users see."""
+
+    OUTERMOST = "the outermost frame"
+    NO_RETURN = "the return address is 0"
+    NOT_MAPPED = "the PC is not in executable memory"
+    NOT_DESCRIBED = "nothing describes this code"
+    NOT_COVERED = "the SFrame section of this object does not cover this code"
+    NO_SECTION = "this object has no SFrame section"
+    DAMAGED = "the SFrame section of this object is damaged"
+    NO_STACK = "SP is not in writable memory"
+    UNKNOWN_REGISTER = "a register that the rule needs is not known in this frame"
+    UNREADABLE = "memory that the rule reads cannot be read"
+    NOT_ASCENDING = "the caller's frame would not be nearer to the base of the stack"
+    OFF_THE_STACK = "the caller's frame would be outside of the stack"
+    BAD_RETURN = "the return address is not in executable memory"
+    LOOP = "the frames repeat"
+    TOO_DEEP = "there are more frames than are walked"
+
+
+class How(Enum):
+    """By what a frame's CFA, and so its caller, is known."""
+
+    SFRAME = "sframe"
+    CONVERTED = "converted"  # a section made from the object's call frame information
+    REGISTERED = "registered"  # what was registered for code without an ELF file
+    SIGNAL = "signal context"  # the registers that the kernel saved
+    FRAME_POINTER = "frame pointer"
+
+
+class Described(NamedTuple):
+    """What is known of code. `sp_is_cfa`: the caller's SP follows from the CFA."""
+
+    rule: Rule
+    signal: bool
+    how: How
+    sp_is_cfa: bool = True
+
+
+class Frame(NamedTuple):
+    """`exact`: the next instruction to run is at `pc`; else a call ends there. `cfa`, `how`: None where the walk ended here."""
+
+    pc: int
+    sp: int | None
+    cfa: int | None
+    how: How | None
+    exact: bool
+    signal: bool = False
+
+    @property
+    def code(self) -> int:
+        """An address within the instruction that the frame is at."""
+        return self.pc if self.exact else self.pc - 1
+
+
+class Walk(NamedTuple):
+    """The frames of a thread, the innermost first."""
+
+    frames: list[Frame]
+    end: End
+    detail: str = ""
+
+
+class View(Protocol):
+    """A process as one walk sees it."""
+
+    def word(self, address: int) -> int | None:
+        """8 bytes of memory; None where they cannot be read."""
+
+    def describe(self, address: int) -> Described | End:
+        """What is known of the code there."""
+
+    def stack_at(self, address: int) -> tuple[int, int] | None:
+        """(start, end) of the writable memory that holds it."""
+
+    def is_code(self, address: int) -> bool:
+        """Whether it is in executable memory."""
+
+
+class _EndedError(Exception):
+    def __init__(self, end: End, cfa: int | None = None) -> None:
+        self.end = end
+        self.cfa = cfa  # where it can be trusted
+
+
+def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Walk:
+    """All frames of a thread that has these registers."""
+    walker = _Walker(start, abi, view)
+    frames: list[Frame] = []
+    while len(frames) < limit:
+        pc, sp, exact = walker.pc, walker.values.get(abi.sp), walker.exact
+        found = view.describe(pc if exact else pc - 1)
+        if isinstance(found, End):
+            frames.append(Frame(pc, sp, None, None, exact))
+            return Walk(frames, found)
+        try:
+            cfa = walker.step(found)
+        except _EndedError as error:
+            frames.append(Frame(pc, sp, error.cfa, found.how if error.cfa is not None else None, exact, found.signal))
+            return Walk(frames, error.end)
+        frames.append(Frame(pc, sp, cfa, found.how, exact, found.signal))
+    return Walk(frames, End.TOO_DEEP)
+
+
+class _Walker:
+    """Where a walk has come to: a frame, and those of its registers that are known."""
+
+    def __init__(self, start: Registers, abi: Abi, view: View) -> None:
+        self.abi, self.view, self.ra_mask = abi, view, start.ra_mask
+        self.pc, self.values, self.exact = start.pc, start.values, True
+        self.lowest = start.values[abi.sp]  # that the caller's SP may be
+        self.stack = view.stack_at(self.lowest)
+        self.crossed: set[tuple[int, int]] = set()  # signal frames: all other steps lead upwards, no loop is without one
+
+    def step(self, found: Described) -> int:
+        """Goes on to the caller; returns the CFA of the frame that is left. Raises _EndedError where there is no caller."""
+        stack, rule, abi = self.stack, found.rule, self.abi
+        if rule.cfa is None:
+            raise _EndedError(End.OUTERMOST)
+        if stack is None:
+            raise _EndedError(End.NO_STACK)
+        cfa = self._value(rule.cfa, 0)
+        ra = self._value(rule.ra or Where(abi.ra, 0), cfa) & self.ra_mask
+        sp = cfa + abi.sp_offset & ADDRESS_MASK
+        values = {abi.sp: sp} if found.sp_is_cfa else {}
+        fp = rule.fp or Where(abi.fp, 0)
+        if fp.register is None or fp.register in self.values:  # else it is lost, which few frames care about
+            values[abi.fp] = self._value(fp, cfa)
+        if found.signal:  # what it interrupted may be on another stack
+            values |= self._interrupted(ra)
+            sp = values.get(abi.sp, sp)
+            if (self.pc, cfa) in self.crossed:
+                raise _EndedError(End.LOOP)
+            self.crossed.add((self.pc, cfa))
+            self.stack = self.view.stack_at(sp)
+        elif sp < self.lowest or (sp == self.lowest and not self.exact):
+            raise _EndedError(End.NOT_ASCENDING)
+        elif sp > stack[1]:
+            raise _EndedError(End.OFF_THE_STACK)
+        if ra == 0:
+            raise _EndedError(End.NO_RETURN, cfa)
+        if not found.signal and not self.view.is_code(ra - 1):  # a signal may interrupt a call to anywhere
+            raise _EndedError(End.BAD_RETURN, cfa)
+        self.pc, self.values, self.exact, self.lowest = ra, values, found.signal, sp
+        return cfa
+
+    def _value(self, where: Where, cfa: int) -> int:
+        base = cfa if where.register is None else self.values.get(where.register)
+        if base is None:
+            raise _EndedError(End.UNKNOWN_REGISTER)
+        value = base + where.offset & ADDRESS_MASK
+        if not where.deref:
+            return value
+        word = self.view.word(value)
+        if word is None:
+            raise _EndedError(End.UNREADABLE)
+        return word
+
+    def _interrupted(self, pc: int) -> dict[int, int]:
+        """All registers, where the kernel saved them with that PC; else none."""
+        sp = self.values.get(self.abi.sp)
+        for context in CONTEXTS[self.abi.machine] if sp is not None else ():
+            if self.view.word(sp + context.pc) == pc:
+                saved = {number: self.view.word(sp + place) for number, place in context.places.items()}
+                return {number: value for number, value in saved.items() if value is not None}
+        return {}
