@@ -22,6 +22,7 @@ COMMANDS = {
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
     "remove": "Take SFrame sections out again: the files as they were.",
+    "stack": "Print the stacks of a process, by the SFrame sections of what it has loaded.",
 }
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
 EPILOG = f"""\

@@ -17,7 +17,8 @@ class Context(NamedTuple):
 
     def rule(self, sp: int, fp: int) -> Rule:
         """The same as a rule, for code that nothing else describes."""
-        return Rule(*(Where(sp, place, deref=True) for place in (self.places[sp], self.pc, self.places[fp])))
+        cfa, ra, caller_fp = (Where(sp, place, deref=True) for place in (self.places[sp], self.pc, self.places[fp]))
+        return Rule(cfa, ra, caller_fp)
 
 
 class FrameRecord(NamedTuple):

@@ -52,6 +52,16 @@ class Mappings:
         at = bisect_right(self._starts, address) - 1
         return self.rows[at] if at >= 0 and address < self.rows[at].end else None
 
+    def covers(self, address: int, size: int) -> bool:
+        """Whether all of these bytes are mapped, and to be read."""
+        end = address + size
+        while address < end:
+            row = self.find(address)
+            if row is None or not row.readable:
+                return False
+            address = row.end
+        return True
+
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """(start, end) of the writable memory around `address`, of one mapping or several that follow one another without a gap."""
         at = bisect_right(self._starts, address) - 1

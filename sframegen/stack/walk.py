@@ -22,11 +22,11 @@ class End(Enum):
 
     OUTERMOST = "the outermost frame"
     NO_RETURN = "the return address is 0"
-    NOT_MAPPED = "the PC is not in executable memory"
-    NOT_DESCRIBED = "nothing describes this code"
-    NOT_COVERED = "the SFrame section of this object does not cover this code"
-    NO_SECTION = "this object has no SFrame section"
-    DAMAGED = "the SFrame section of this object is damaged"
+    NOT_CODE = "the PC is not in executable memory"
+    NO_SECTION = "there is no SFrame section for this code"
+    NOT_COVERED = "the SFrame section does not cover this code"
+    DAMAGED = "the SFrame section is damaged"
+    PENDING = "the section for this code is still to be made"
     NO_STACK = "SP is not in writable memory"
     UNKNOWN_REGISTER = "a register that the rule needs is not known in this frame"
     UNREADABLE = "memory that the rule reads cannot be read"
@@ -57,7 +57,7 @@ class Described(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """`exact`: the next instruction to run is at `pc`; else a call ends there. `cfa`, `how`: None where the walk ended here."""
+    """`exact`: the next instruction to run is at `pc`; else a call ends there. `how`, `cfa`: None where they are not known."""
 
     pc: int
     sp: int | None
@@ -86,8 +86,8 @@ class View(Protocol):
     def word(self, address: int) -> int | None:
         """8 bytes of memory; None where they cannot be read."""
 
-    def describe(self, address: int) -> Described | End:
-        """What is known of the code there."""
+    def describe(self, pc: int, exact: bool) -> Described | End:
+        """What is known of the code there; if not `exact`, of the call before `pc`."""
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """(start, end) of the writable memory that holds it."""
@@ -108,14 +108,14 @@ def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Wal
     frames: list[Frame] = []
     while len(frames) < limit:
         pc, sp, exact = walker.pc, walker.values.get(abi.sp), walker.exact
-        found = view.describe(pc if exact else pc - 1)
+        found = view.describe(pc, exact)
         if isinstance(found, End):
             frames.append(Frame(pc, sp, None, None, exact))
             return Walk(frames, found)
         try:
             cfa = walker.step(found)
         except _EndedError as error:
-            frames.append(Frame(pc, sp, error.cfa, found.how if error.cfa is not None else None, exact, found.signal))
+            frames.append(Frame(pc, sp, error.cfa, found.how, exact, found.signal))
             return Walk(frames, error.end)
         frames.append(Frame(pc, sp, cfa, found.how, exact, found.signal))
     return Walk(frames, End.TOO_DEEP)
@@ -178,7 +178,9 @@ class _Walker:
     def _interrupted(self, pc: int) -> dict[int, int]:
         """All registers, where the kernel saved them with that PC; else none."""
         sp = self.values.get(self.abi.sp)
-        for context in CONTEXTS[self.abi.machine] if sp is not None else ():
+        if sp is None:
+            return {}
+        for context in CONTEXTS[self.abi.machine]:
             if self.view.word(sp + context.pc) == pc:
                 saved = {number: self.view.word(sp + place) for number, place in context.places.items()}
                 return {number: value for number, value in saved.items() if value is not None}

@@ -1,0 +1,43 @@
+"""A section for an object that has none, made in memory of its call frame information."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.abi import abi_of
+from sframegen.conversion import convert_sources
+from sframegen.format.decode import open_section
+from sframegen.format.encode import Encoder
+from sframegen.sources import find_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from sframegen.elf import ElfFile
+    from sframegen.format.decode import SframeSection
+
+
+class Converter:
+    """Converts each file once."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, bytearray | None] = {}
+
+    def section_of(self, file: ElfFile, bias: int) -> SframeSection | None:
+        """The section as if it were loaded; None where nothing can be said."""
+        status = file.status
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
+        if key not in self._made:
+            self._made[key] = _section(file)
+        data = self._made[key]
+        return None if data is None else open_section(data, bias)
+
+
+def _section(file: ElfFile) -> bytearray | None:
+    """For link-time address 0."""
+    try:
+        converted = convert_sources(find_sources(file), file.executable_ranges(), abi_of(file))
+        return Encoder(converted.table, abi_of(file), encoded=converted.encoded).encode(0) if len(converted.table) else None
+    except FormatError:
+        return None

@@ -1,0 +1,39 @@
+"""C++ and Rust names as people write them, by the C++ library of this machine."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIBRARY = "libstdc++.so.6"
+
+
+@cache
+def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The demangler, and what frees its results; None where there is no such library."""
+    try:
+        demangler, free = ctypes.CDLL(LIBRARY)["__cxa_demangle"], ctypes.CDLL(None)["free"]
+    except (OSError, AttributeError):
+        return None
+    demangler.restype = ctypes.c_void_p
+    demangler.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    free.argtypes = (ctypes.c_void_p,)
+    return demangler, free
+
+
+def demangle(name: str) -> str:
+    """The name itself where it is not mangled, or nobody here can read it."""
+    functions = _functions() if name.startswith("_Z") else None
+    if functions is None:
+        return name
+    demangler, free = functions
+    found = demangler(name.encode(), None, None, None)
+    if not found:
+        return name
+    text = ctypes.string_at(found).decode(errors="replace")
+    free(found)
+    return text

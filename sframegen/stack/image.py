@@ -1,0 +1,121 @@
+"""An ELF object as it is loaded: its program headers from the process' memory, and where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.elf import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, ElfFile, Phdr, Shdr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.stack.snapshot import Mapping, Snapshot
+
+VDSO = "[vdso]"
+PAGE_MASK = 0xFFF
+MAX_VDSO = 1 << 20  # bytes
+MAX_SEGMENTS = 1 << 17  # twice what e_phnum can say
+MAX_NOTES = 1024  # bytes of notes by which an object is known again; the build-id is among the first
+ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+@dataclass
+class Image:
+    """`bias`: what is added to its link-time addresses; `seen`: places of memory and what was there; `file`: if it is to be had."""
+
+    segments: list[Phdr]
+    bias: int
+    file: ElfFile | None
+    seen: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def address(self, vaddr: int) -> int:
+        return self.bias + vaddr & ADDRESS_MASK
+
+
+def read_image(snapshot: Snapshot, row: Mapping) -> Image | None:
+    """The object that an executable mapping is of; None for code that no ELF file was loaded for."""
+    if not row.inode and row.path != VDSO:
+        return None
+    reader = _Reader(snapshot, row)
+    try:
+        segments = reader.segments()
+    except FormatError:
+        return None
+    bias = _bias(segments, row)
+    if bias is None:
+        return None
+    image = Image(segments, bias, reader.file, reader.seen)
+    for segment in segments:
+        if segment.p_type == PT_NOTE:
+            address, size = image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES)
+            image.seen.append((address, snapshot.memory.read(address, size)))
+    return image
+
+
+def _bias(segments: Iterable[Phdr], row: Mapping) -> int | None:
+    """By the executable segment that the mapping has bytes of."""
+    end = row.offset + row.end - row.start
+    for segment in segments:
+        first = segment.p_offset & ~PAGE_MASK
+        if (
+            segment.p_type == PT_LOAD
+            and segment.p_flags & PF_X
+            and first < end
+            and row.offset < segment.p_offset + segment.p_filesz
+        ):
+            return row.start - (segment.p_vaddr - segment.p_offset + row.offset) & ADDRESS_MASK
+    return None
+
+
+class _Reader:
+    """Reads an object's headers: what is mapped, from memory, the rest from the file."""
+
+    def __init__(self, snapshot: Snapshot, row: Mapping) -> None:
+        self.snapshot = snapshot
+        self.seen: list[tuple[int, bytes]] = []
+        same = [
+            other for other in snapshot.mappings if (other.device, other.inode, other.path) == (row.device, row.inode, row.path)
+        ]
+        self.rows = sorted(same, key=lambda other: abs(other.start - row.start))  # the nearest first: a file can be loaded twice
+        self.file = self._vdso(row) if row.path == VDSO else snapshot.file_of(row)
+
+    def segments(self) -> list[Phdr]:
+        """Raises FormatError where there are none. The file does not count if its headers are not those in memory."""
+        abi = self.snapshot.abi
+        raw = self._read(0, EHDR_SIZE)
+        if raw[:5] != b"\x7fELF\2":
+            raise FormatError("not a 64-bit ELF file")
+        header = Ehdr(*RECORDS[Ehdr, abi.byte_order].unpack(raw))
+        count = header.e_phnum
+        if count == PN_XNUM:
+            count = Shdr(*RECORDS[Shdr, abi.byte_order].unpack(self._read(header.e_shoff, SHDR_SIZE))).sh_info
+        if header.e_machine != abi.machine or header.e_phentsize != PHDR_SIZE or not 0 < count <= MAX_SEGMENTS:
+            raise FormatError("its program headers are not readable")
+        table = self._read(header.e_phoff, count * PHDR_SIZE)
+        if self.file is not None:
+            data = self.file.data
+            if data[:EHDR_SIZE] != raw or data[header.e_phoff : header.e_phoff + len(table)] != table:
+                self.file = None  # another is there now
+        return list(map(Phdr._make, RECORDS[Phdr, abi.byte_order].iter_unpack(table)))
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """Bytes of the file as they are in memory. Raises FormatError where they are not to be had."""
+        for row in self.rows:
+            if row.readable and row.offset <= offset and offset + size <= row.offset + row.end - row.start:
+                address = row.start + offset - row.offset
+                data = self.snapshot.memory.read(address, size)
+                if len(data) == size:
+                    self.seen.append((address, data))
+                    return data
+        if self.file is None:
+            raise FormatError("not mapped, and there is no file")
+        return bytes(self.file.slice(offset, size, "headers"))
+
+    def _vdso(self, row: Mapping) -> ElfFile | None:
+        data = self.snapshot.memory.read(row.start, min(row.end - row.start, MAX_VDSO))
+        try:
+            return ElfFile(memoryview(data), VDSO)
+        except FormatError:
+            return None

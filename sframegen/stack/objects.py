@@ -1,0 +1,170 @@
+"""The objects that a process has loaded, and what describes their code: read from its memory, used as long as that is the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.elf import PT_GNU_SFRAME
+from sframegen.format.decode import open_section
+from sframegen.registry.regions import Region, Registry
+from sframegen.search import look_up
+from sframegen.stack.convert import Converter
+from sframegen.stack.image import read_image
+from sframegen.stack.walk import Described, End, How
+
+if TYPE_CHECKING:
+    from sframegen.elf import ElfFile
+    from sframegen.format.decode import SframeSection
+    from sframegen.search import Found
+    from sframegen.stack.image import Image
+    from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
+
+
+class LoadedObject:
+    """What is known of the code in one executable mapping: the describer of its region."""
+
+    def __init__(self, row: Mapping, image: Image | None) -> None:
+        self.row = row
+        self.image = image  # None for code without an ELF file
+        self.section: SframeSection | None = None
+        self.how = How.SFRAME
+        self.damage = ""
+        self.tried = False  # to convert
+        self.described: dict[int, Described | End] = {}
+
+    @property
+    def name(self) -> str:
+        return self.row.path
+
+    @property
+    def bias(self) -> int:
+        return self.image.bias if self.image else 0
+
+    @property
+    def file(self) -> ElfFile | None:
+        return self.image.file if self.image else None
+
+    def look_up(self, pc: int) -> Found | None:
+        """Raises FormatError where the section is damaged."""
+        if self.damage:
+            raise FormatError(self.damage)
+        return look_up(self.section, pc) if self.section else None
+
+    def describe(self, pc: int) -> Described | End:
+        """What the section says of address `pc`; kept."""
+        answer = self.described.get(pc)
+        if answer is None:
+            try:
+                found = self.look_up(pc)
+                answer = End.NOT_COVERED if found is None else Described(found.rule, found.kind.signal, self.how)
+            except FormatError as error:
+                self.damage = str(error)
+                answer = End.DAMAGED
+            self.described[pc] = answer
+        return answer
+
+
+class Objects:
+    """All that a process has loaded, of which that is read which is asked for."""
+
+    def __init__(self, *, convert: bool = False) -> None:
+        """`convert`: objects without a section get one, in our memory, from their call frame information."""
+        self._converter = Converter() if convert else None
+        self.pending: list[LoadedObject] = []  # to be converted when nobody has to wait
+        self._defer = False
+        self._regions = Registry()
+        self._snapshot: Snapshot | None = None
+        self._mappings: Mappings | None = None
+        self._verified: set[Mapping] = set()
+
+    def begin(self, snapshot: Snapshot, *, defer: bool = False) -> None:
+        """From here on, answers are about this snapshot. `defer`: conversions are left to `convert_pending`."""
+        self._snapshot, self._defer = snapshot, defer
+        self._verified.clear()
+        if snapshot.mappings is not self._mappings:
+            self._mappings = snapshot.mappings
+            rows = set(snapshot.mappings)
+            for region in [region for region in self._regions if region.key not in rows]:
+                self._regions.unregister(region.key)
+
+    def convert_pending(self) -> bool:
+        """Whether there was anything to do."""
+        todo, self.pending = self.pending, []
+        for loaded in todo:
+            self._convert(loaded)
+        return bool(todo)
+
+    def known_at(self, address: int) -> LoadedObject | None:
+        """As it was when it was last asked for."""
+        region = self._regions.find(address)
+        return region.describer if region else None  # type: ignore[return-value] # nothing else is in ours
+
+    def at(self, address: int) -> LoadedObject | None:
+        """The object whose code that is; None outside of executable memory."""
+        loaded = self.known_at(address)
+        if loaded is not None and loaded.row not in self._verified:
+            if not self._is_same(loaded):
+                self._regions.unregister(loaded.row)
+                loaded = None
+            else:
+                self._verified.add(loaded.row)
+        if loaded is None:
+            loaded = self._load(address)
+        if loaded is not None and loaded.section is None and self._converter and not loaded.tried:
+            if not self._defer:
+                self._convert(loaded)
+            elif loaded not in self.pending:
+                self.pending.append(loaded)
+        return loaded
+
+    def _is_same(self, loaded: LoadedObject) -> bool:
+        """Mappings may be the same and the object another: closed, and another opened in its place."""
+        assert self._snapshot is not None
+        read = self._snapshot.memory.read
+        return loaded.image is None or all(read(address, len(data)) == data for address, data in loaded.image.seen)
+
+    def _load(self, address: int) -> LoadedObject | None:
+        assert self._snapshot is not None
+        row = self._snapshot.mappings.find(address)
+        if row is None or not row.executable:
+            return None
+        loaded = LoadedObject(row, read_image(self._snapshot, row))
+        self._read_section(loaded)
+        self._regions.register(Region(row.start, row.end, row, loaded))
+        self._verified.add(row)
+        return loaded
+
+    def _read_section(self, loaded: LoadedObject) -> None:
+        """By PT_GNU_SFRAME, from memory, as a kernel would."""
+        image, snapshot = loaded.image, self._snapshot
+        if image is None or snapshot is None:
+            return
+        segment = next((segment for segment in image.segments if segment.p_type == PT_GNU_SFRAME), None)
+        if segment is None:
+            return
+        loaded.tried = True
+        try:
+            loaded.section = _open(snapshot, image.address(segment.p_vaddr), segment.p_filesz)
+            image.seen.append((loaded.section.address, bytes(loaded.section.data[:64])))
+        except FormatError as error:
+            loaded.damage = str(error)
+
+    def _convert(self, loaded: LoadedObject) -> None:
+        loaded.tried = True
+        if self._converter and loaded.file and not loaded.damage:
+            loaded.section = self._converter.section_of(loaded.file, loaded.bias)
+            loaded.how = How.CONVERTED
+            loaded.described.clear()
+
+
+def _open(snapshot: Snapshot, address: int, size: int) -> SframeSection:
+    """Raises FormatError where it is not all there, or cannot be searched."""
+    data = snapshot.memory.read(address, size) if snapshot.mappings.covers(address, size) else b""
+    if len(data) != size:
+        raise FormatError("not in readable memory", "PT_GNU_SFRAME")
+    section = open_section(data, address)
+    if section.abi.machine != snapshot.abi.machine:
+        raise FormatError(f"for {section.abi.name}", "PT_GNU_SFRAME")
+    _ = section.seeker
+    return section

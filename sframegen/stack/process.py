@@ -1,0 +1,159 @@
+"""A live process: its mappings, its memory, and a snapshot of it while its threads are stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.abi import BY_MACHINE
+from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64, ElfFile, open_elf
+from sframegen.stack import ptrace
+from sframegen.stack.registers import FLOATING, registers_of
+from sframegen.stack.snapshot import Mapping, Mappings, Memory, StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.stack.registers import Registers
+
+HOSTS = {"x86_64": (EM_X86_64, "little"), "aarch64": (EM_AARCH64, "little"), "s390x": (EM_S390, "big")}
+ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
+DELETED = " (deleted)"
+
+
+def host_abi() -> Abi:
+    """Raises StackError where it has no SFrame."""
+    machine = os.uname().machine
+    if machine not in HOSTS:
+        raise StackError(f"this machine ({machine}) is not supported, only {', '.join(HOSTS)}")
+    return BY_MACHINE[HOSTS[machine]]  # type: ignore[index]
+
+
+def parse_mappings(text: bytes) -> Mappings:
+    """Of the text of /proc/PID/maps."""
+    rows = []
+    for line in text.splitlines():
+        if match := ROW.fullmatch(line):
+            start, end, readable, writable, executable, offset, device, inode, path = match.groups()
+            rows.append(
+                Mapping(
+                    int(start, 16), int(end, 16), readable == b"r", writable == b"w", executable == b"x",
+                    int(offset, 16), device.decode(), int(inode), os.fsdecode(path),
+                )
+            )  # fmt: skip
+    return Mappings(rows)
+
+
+class Process:
+    """A process, from one stop to the next. Raises StackError where it cannot be looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.abi = host_abi()
+        self._maps_text = b""
+        self._mappings = Mappings()
+        self._folder = Path(f"/proc/{pid}")
+        if not self._folder.is_dir():
+            raise StackError(f"process {pid}: no such process")
+        try:
+            self._memory = os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            raise StackError(f"process {pid}: {ptrace.why_not(pid, pid)}") from None
+        self.executable = self._executable()
+        self.stopped_seconds = 0.0  # all stops together: how long it could not run
+
+    def close(self) -> None:
+        os.close(self._memory)
+
+    def mappings(self) -> Mappings:
+        """As they are now; the same object as long as they are the same."""
+        try:
+            text = (self._folder / "maps").read_bytes()
+        except OSError:
+            text = b""
+        if text != self._maps_text:
+            self._maps_text, self._mappings = text, parse_mappings(text)
+        return self._mappings
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of memory, fewer where they end."""
+        try:
+            return os.pread(self._memory, size, address)
+        except (OSError, OverflowError):
+            return b""
+
+    def file_of(self, mapping: Mapping) -> ElfFile | None:
+        """The file that is mapped, though it may be deleted, or be in another mount namespace."""
+        if not mapping.path.startswith("/"):
+            return None
+        name = mapping.path.removesuffix(DELETED)
+        for path in (f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{name}"):
+            try:
+                elf = open_elf(self._folder / path)
+            except (OSError, FormatError):
+                continue
+            elf.name = name
+            return elf
+        return None
+
+    @contextmanager
+    def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
+        """All its threads, or one, stand still within the block. Raises StackError where none can be stopped."""
+        begin = time.monotonic()
+        try:
+            with ptrace.stopped(self.pid, tid) as threads:
+                if not threads.tids:
+                    raise ptrace.refusal(self.pid, threads.refused)
+                mappings = self.mappings()
+                if not mappings.rows:
+                    raise StackError(f"process {self.pid}: it has no memory of its own: a thread of the kernel, or about to end")
+                yield StoppedProcess(self, threads, mappings)
+        finally:
+            self.stopped_seconds += time.monotonic() - begin
+
+    def _executable(self) -> str:
+        try:
+            return str((self._folder / "exe").readlink()).removesuffix(DELETED)
+        except OSError:
+            return ""
+
+
+class StoppedProcess:
+    """A snapshot, as long as the process is stopped."""
+
+    def __init__(self, process: Process, threads: ptrace.Stopped, mappings: Mappings) -> None:
+        self.process = process
+        self.pid, self.abi, self.executable = process.pid, process.abi, process.executable
+        self.mappings = mappings
+        self.memory = Memory(process.read, process.abi.byte_order)
+        self.file_of = process.file_of
+        self.refused = threads.refused
+        self._threads = threads
+
+    def threads(self) -> Sequence[int]:
+        return self._threads.tids
+
+    def thread_name(self, tid: int) -> str:
+        try:
+            return Path(f"/proc/{self.pid}/task/{tid}/comm").read_text(errors="replace").removesuffix("\n")
+        except OSError:
+            return ""
+
+    def registers(self, tid: int) -> Registers:
+        try:
+            general = ptrace.register_set(tid, ptrace.NT_PRSTATUS)
+            floating = ptrace.register_set(tid, ptrace.NT_PRFPREG) if self.abi.machine in FLOATING else b""
+            pac = ptrace.register_set(tid, ptrace.NT_ARM_PAC_MASK) if self.abi.ra_is_signed else b""
+        except ProcessLookupError:
+            raise StackError(f"thread {tid}: it has ended") from None
+        mask = int.from_bytes(pac[8:16], self.abi.byte_order) if len(pac) == 16 else 0  # data mask, instruction mask
+        registers = registers_of(self.abi, general, floating, ~mask if mask else None)
+        if registers is None:
+            raise StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
+        return registers

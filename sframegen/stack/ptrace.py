@@ -1,0 +1,161 @@
+"""Threads of another process stopped for a moment, by ptrace: seized, interrupted, and let go again in every case."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sframegen.stack.snapshot import StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
+NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK = 1, 2, 0x406
+EVENT_STOP = 128
+WALL = 0x40000000  # __WALL: threads, too
+MAX_REGISTERS = 4096  # bytes
+PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops when that is over
+HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}  # until all threads run again
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.restype = ctypes.c_long
+_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Vector(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> None:
+    """Raises OSError."""
+    if _LIBC.ptrace(request, tid, address, data) == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def register_set(tid: int, kind: int) -> bytes:
+    """The registers of a stopped thread; none where it has none of that kind. Raises ProcessLookupError where it is gone."""
+    buffer = ctypes.create_string_buffer(MAX_REGISTERS)
+    vector = _Vector(ctypes.addressof(buffer), MAX_REGISTERS)
+    try:
+        _ptrace(GETREGSET, tid, kind, ctypes.addressof(vector))
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return b""
+    return buffer.raw[: vector.size]
+
+
+class Stopped:
+    """Threads of a process that are held. Not all may be had: `refused` says which, and why."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.tids: list[int] = []
+        self.refused: dict[int, str] = {}
+        self._seized: dict[int, int | None] = {}  # with the signal to deliver when it goes on; None: has not stopped yet
+
+    def stop(self, only: int | None = None) -> None:
+        """All threads, or one. Raises StackError where none can be had."""
+        while new := [tid for tid in ([only] if only else self._listed()) if tid not in self._seized and tid not in self.refused]:
+            for tid in new:  # others may begin as long as one runs
+                self._seize(tid)
+            deadline = time.monotonic() + PATIENCE
+            for tid in new:
+                if tid in self._seized:
+                    self._wait(tid, deadline)
+        self.tids = [tid for tid, number in self._seized.items() if number is not None]
+
+    def let_go(self) -> None:
+        """All of them; never raises."""
+        for tid, number in self._seized.items():
+            try:
+                _ptrace(DETACH, tid, 0, number or 0)
+            except OSError:  # gone; or still not stopped: the kernel lets go of it when we end
+                continue
+        self._seized.clear()
+
+    def _listed(self) -> list[int]:
+        try:
+            found = [int(task.name) for task in Path(f"/proc/{self.pid}/task").iterdir()]
+            return sorted(found, key=lambda tid: (tid != self.pid, tid))
+        except OSError:
+            return []
+
+    def _seize(self, tid: int) -> None:
+        try:
+            _ptrace(SEIZE, tid)
+            self._seized[tid] = None
+            _ptrace(INTERRUPT, tid)
+        except OSError as error:
+            self.refused[tid] = "it has ended" if error.errno == errno.ESRCH else why_not(self.pid, tid)
+
+    def _wait(self, tid: int, deadline: float) -> None:
+        pause = 0.0
+        while True:
+            try:
+                found, status = os.waitpid(tid, WALL | os.WNOHANG)
+            except OSError:
+                break
+            if found and os.WIFSTOPPED(status):
+                number = os.WSTOPSIG(status)
+                self._seized[tid] = 0 if status >> 16 == EVENT_STOP else number
+                return
+            if found:
+                break
+            if time.monotonic() > deadline:
+                self.refused[tid] = "it is in an uninterruptible sleep"
+                return
+            time.sleep(pause)
+            pause = min(2 * pause + 0.00002, 0.01)
+        del self._seized[tid]
+        self.refused[tid] = "it has ended"
+
+
+@contextmanager
+def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
+    """The threads of a process, or one, do not run within the block. What would end us meanwhile comes after it."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    threads = Stopped(pid)
+    try:
+        threads.stop(tid)
+        yield threads
+    finally:
+        threads.let_go()
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def why_not(pid: int, tid: int) -> str:
+    """Why the kernel does not let us trace a thread, and what to do."""
+    try:
+        fields = dict(
+            line.split(":\t", 1) for line in Path(f"/proc/{pid}/task/{tid}/status").read_text().splitlines() if ":\t" in line
+        )
+    except OSError:
+        return "it has ended"
+    if fields.get("State", "")[:1] in "ZX":
+        return "it has ended"
+    tracer = fields.get("TracerPid", "0").strip()
+    if tracer not in ("0", str(os.getpid())):
+        return f"process {tracer} traces it already"
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        scope = "0"
+    if scope != "0":
+        return f"not permitted: kernel.yama.ptrace_scope is {scope}; as root, or after `sysctl kernel.yama.ptrace_scope=0`, it is"
+    return "not permitted: it belongs to another user, or has rights that we lack; as root it is"
+
+
+def refusal(pid: int, refused: dict[int, str]) -> StackError:
+    """What to say of a process of which no thread could be had."""
+    return StackError(f"process {pid}: {refused.get(pid) or next(iter(refused.values()), 'no such process')}")

@@ -1,0 +1,70 @@
+"""Names for the addresses of frames: function, offset and object."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.names import printable
+from sframegen.stack.demangle import demangle
+
+if TYPE_CHECKING:
+    from sframegen.elf import ElfFile, Symbol
+    from sframegen.stack.objects import Objects
+    from sframegen.stack.walk import Frame
+
+
+class Place(NamedTuple):
+    """Where a frame is; None for what is not known. `offset`: from the function's start to the PC."""
+
+    function: str | None
+    offset: int
+    object: str | None
+    address: int | None  # link-time, in the object
+
+
+class Symbols:
+    """Names by the symbol tables of the objects that were walked through."""
+
+    def __init__(self, objects: Objects, *, demangled: bool = True) -> None:
+        self._objects = objects
+        self._demangled = demangled
+        self._tables: dict[int, tuple[ElfFile, list[Symbol], list[int]]] = {}  # the file is kept, and with it its id
+        self._places: dict[tuple[int, int, bool], Place] = {}
+
+    def place(self, frame: Frame) -> Place:
+        """As of the last trace."""
+        loaded = self._objects.known_at(frame.code)
+        if loaded is None:
+            return Place(None, 0, None, None)
+        file = loaded.file
+        if file is None:
+            return Place(None, 0, loaded.name or None, None)
+        address = frame.pc - loaded.bias & 0xFFFFFFFFFFFFFFFF
+        key = (id(file), address, frame.exact)
+        if key not in self._places:
+            symbol = self._symbol(file, address - (frame.pc - frame.code))
+            if symbol is None:
+                self._places[key] = Place(None, 0, loaded.name, address)
+            else:
+                name = printable(symbol.name)
+                self._places[key] = Place(
+                    demangle(name) if self._demangled else name, address - symbol.address, loaded.name, address
+                )
+        return self._places[key]
+
+    def _symbol(self, file: ElfFile, address: int) -> Symbol | None:
+        """The function that holds it; one without a size reaches up to the next."""
+        if id(file) not in self._tables:
+            try:
+                symbols = file.function_symbols()
+            except FormatError:
+                symbols = []
+            self._tables[id(file)] = file, symbols, [symbol.address for symbol in symbols]
+        _, symbols, addresses = self._tables[id(file)]
+        at = bisect_right(addresses, address) - 1
+        if at < 0:
+            return None
+        symbol = symbols[at]
+        return symbol if not symbol.size or address - symbol.address < symbol.size else None

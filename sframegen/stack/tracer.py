@@ -1,0 +1,122 @@
+"""All stacks of a process: its threads, what describes their code, the walk of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
+from sframegen.stack.objects import Objects
+from sframegen.stack.snapshot import StackError
+from sframegen.stack.walk import MAX_FRAMES, Described, End, How, walk
+
+if TYPE_CHECKING:
+    from sframegen.registry.regions import Registry
+    from sframegen.stack.process import Process
+    from sframegen.stack.snapshot import Snapshot
+    from sframegen.stack.walk import Frame
+
+MAX_STOPS = 16  # for one trace: each finds more objects that are to be converted first
+
+
+class Thread(NamedTuple):
+    """One thread's stack, the innermost frame first. `detail`: more about the end, perhaps."""
+
+    tid: int
+    name: str
+    frames: list[Frame]
+    end: End
+    detail: str = ""
+
+
+class Tracer:
+    """Traces one process, as often as it is asked to. `registry`: code that somebody registered; it comes before the objects."""
+
+    def __init__(self, *, convert: bool = False, registry: Registry | None = None, limit: int = MAX_FRAMES) -> None:
+        self.objects = Objects(convert=convert)
+        self.registry = registry
+        self.limit = limit
+        self.problems: dict[int, str] = {}  # why a thread has no stack in the last trace
+
+    def trace(self, snapshot: Snapshot, *, defer: bool = False) -> list[Thread]:
+        """The stacks of all threads. `defer`: as in Objects.begin; where walks end as PENDING, there is something to do."""
+        self.objects.begin(snapshot, defer=defer)
+        self.problems = {}
+        view = _View(snapshot, self.objects, self.registry)
+        threads = []
+        for tid in snapshot.threads():
+            try:
+                registers = snapshot.registers(tid)
+            except StackError as error:
+                self.problems[tid] = str(error)
+                continue
+            view.detail = ""
+            done = walk(registers, snapshot.abi, view, self.limit)
+            threads.append(Thread(tid, snapshot.thread_name(tid), done.frames, done.end, view.detail))
+        return threads
+
+    def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
+        """The stacks of all threads of a live process, or of one. Raises StackError where none can be had.
+
+        What takes long is done while the process runs: it is stopped again afterwards.
+        """
+        for attempt in range(MAX_STOPS):
+            with process.stopped(tid) as snapshot:
+                threads = self.trace(snapshot, defer=attempt + 1 < MAX_STOPS)
+                self.problems |= {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items()}
+            if not self.objects.convert_pending():
+                break
+        return threads
+
+
+class _View:
+    """What a walk asks for, of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, objects: Objects, registry: Registry | None) -> None:
+        self.objects = objects
+        self.registry = registry
+        self.detail = ""
+        self.memory = snapshot.memory
+        self.abi = snapshot.abi
+        self.word = snapshot.memory.word
+        self.stack_at = snapshot.mappings.stack_at
+        self.mappings = snapshot.mappings
+
+    def is_code(self, address: int) -> bool:
+        row = self.mappings.find(address)
+        return row is not None and row.executable
+
+    def describe(self, pc: int, exact: bool) -> Described | End:
+        address = pc if exact else pc - 1
+        region = self.registry.find(address) if self.registry else None
+        if region:
+            try:
+                found = region.describer.look_up(address)
+            except FormatError as error:
+                self.detail = str(error)
+                return End.DAMAGED
+            if found:
+                return Described(found.rule, found.kind.signal, How.REGISTERED)
+        loaded = self.objects.at(address)
+        if loaded is None:
+            return End.NOT_CODE
+        if loaded.section or loaded.damage:
+            answer = loaded.describe(address)
+            if answer is End.NOT_COVERED:
+                return self._by_code(pc) or answer
+            self.detail = loaded.damage
+            return answer
+        if loaded in self.objects.pending:
+            return End.PENDING
+        return self._by_code(pc) or self._by_frame_pointer()
+
+    def _by_code(self, pc: int) -> Described | None:
+        """Code that returns from a signal handler is known by itself: not every C library describes it."""
+        for context in CONTEXTS[self.abi.machine]:
+            if self.memory.read(pc, len(context.code)) == context.code:
+                return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
+        return None
+
+    def _by_frame_pointer(self) -> Described | End:
+        record = FRAME_RECORDS.get(self.abi.machine)
+        return Described(record.rule, False, How.FRAME_POINTER, record.sp_is_cfa) if record else End.NO_SECTION
