@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sframegen.stack.image import Image
     from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
 
+HEAD = 64  # bytes of a section by which it is known again
+
 
 class LoadedObject:
     """What is known of the code in one executable mapping: the describer of its region."""
@@ -144,9 +146,10 @@ class Objects:
         if segment is None:
             return
         loaded.tried = True
+        address, size = image.address(segment.p_vaddr), segment.p_filesz
+        image.seen.append((address, snapshot.memory.read(address, HEAD)))
         try:
-            loaded.section = _open(snapshot, image.address(segment.p_vaddr), segment.p_filesz)
-            image.seen.append((loaded.section.address, bytes(loaded.section.data[:64])))
+            loaded.section = _open(snapshot, address, size)
         except FormatError as error:
             loaded.damage = str(error)
 

@@ -64,7 +64,7 @@ class Process:
         try:
             self._memory = os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            raise StackError(f"process {pid}: {ptrace.why_not(pid, pid)}") from None
+            raise StackError(f"process {pid}: {ptrace.why_not(pid)}") from None
         self.executable = self._executable()
         self.stopped_seconds = 0.0  # all stops together: how long it could not run
 
@@ -93,7 +93,10 @@ class Process:
         if not mapping.path.startswith("/"):
             return None
         name = mapping.path.removesuffix(DELETED)
-        for path in (f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{name}"):
+        places = [f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{name}"]  # the first is for those who have rights
+        if name == self.executable:
+            places.append("exe")
+        for path in places:
             try:
                 elf = open_elf(self._folder / path)
             except (OSError, FormatError):

@@ -7,9 +7,9 @@ import errno
 import os
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.stack.snapshot import StackError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
 NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK = 1, 2, 0x406
 EVENT_STOP = 128
+ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
 PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops when that is over
@@ -55,6 +56,22 @@ def register_set(tid: int, kind: int) -> bytes:
     return buffer.raw[: vector.size]
 
 
+class State(NamedTuple):
+    """What became of a thread that we trace: `si_code` 0 for one that runs."""
+
+    si_code: int
+    si_status: int
+
+
+def _state(tid: int) -> State | None:
+    """Without taking notice: our children are waited for by those who started them. None where it is gone."""
+    try:
+        found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
+    except OSError:
+        return None
+    return State(found.si_code, found.si_status) if found else State(0, 0)
+
+
 class Stopped:
     """Threads of a process that are held. Not all may be had: `refused` says which, and why."""
 
@@ -81,7 +98,9 @@ class Stopped:
             try:
                 _ptrace(DETACH, tid, 0, number or 0)
             except OSError:  # gone; or still not stopped: the kernel lets go of it when we end
-                continue
+                state = _state(tid)
+                if state and state.si_code in ENDED:
+                    self._bury(tid)
         self._seized.clear()
 
     def _listed(self) -> list[int]:
@@ -97,28 +116,33 @@ class Stopped:
             self._seized[tid] = None
             _ptrace(INTERRUPT, tid)
         except OSError as error:
-            self.refused[tid] = "it has ended" if error.errno == errno.ESRCH else why_not(self.pid, tid)
+            self.refused[tid] = "it has ended" if error.errno == errno.ESRCH else why_not(tid)
 
     def _wait(self, tid: int, deadline: float) -> None:
         pause = 0.0
         while True:
-            try:
-                found, status = os.waitpid(tid, WALL | os.WNOHANG)
-            except OSError:
-                break
-            if found and os.WIFSTOPPED(status):
-                number = os.WSTOPSIG(status)
-                self._seized[tid] = 0 if status >> 16 == EVENT_STOP else number
+            state = _state(tid)
+            if state is None or state.si_code in ENDED:
+                del self._seized[tid]
+                self.refused[tid] = "it has ended"
+                self._bury(tid)
                 return
-            if found:
-                break
+            if state.si_code:
+                event, number = divmod(state.si_status, 256)
+                self._seized[tid] = 0 if event == EVENT_STOP else number
+                return
             if time.monotonic() > deadline:
                 self.refused[tid] = "it is in an uninterruptible sleep"
                 return
             time.sleep(pause)
             pause = min(2 * pause + 0.00002, 0.01)
-        del self._seized[tid]
-        self.refused[tid] = "it has ended"
+
+    def _bury(self, tid: int) -> None:
+        """Nobody is told of its end before we, who trace it, have taken notice. Who started our own child waits for it."""
+        if tid == self.pid and fields_of(tid).get("PPid", "").strip() == str(os.getpid()):
+            return
+        with suppress(OSError):
+            os.waitpid(tid, WALL | os.WNOHANG)
 
 
 @contextmanager
@@ -134,15 +158,19 @@ def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def why_not(pid: int, tid: int) -> str:
-    """Why the kernel does not let us trace a thread, and what to do."""
+def fields_of(tid: int) -> dict[str, str]:
+    """/proc/TID/status; nothing where it is gone."""
     try:
-        fields = dict(
-            line.split(":\t", 1) for line in Path(f"/proc/{pid}/task/{tid}/status").read_text().splitlines() if ":\t" in line
-        )
+        lines = Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines()
     except OSError:
-        return "it has ended"
-    if fields.get("State", "")[:1] in "ZX":
+        return {}
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def why_not(tid: int) -> str:
+    """Why the kernel does not let us trace a thread, and what to do."""
+    fields = fields_of(tid)
+    if fields.get("State", "Z")[0] in "ZX":
         return "it has ended"
     tracer = fields.get("TracerPid", "0").strip()
     if tracer not in ("0", str(os.getpid())):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sframegen.stack.walk import Frame
 
 UNKNOWN = "??"
+SIGNAL = "<signal handler called>"
 BOTTOM = {End.OUTERMOST, End.NO_RETURN}  # the whole stack was walked
 
 
@@ -42,7 +43,7 @@ def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
 
 def _named(frame: Frame, symbols: Symbols) -> str:
     place = symbols.place(frame)
-    function = f" {place.function} + {place.offset:#x}" if place.function else f" {UNKNOWN}"
+    function = f" {place.function} + {place.offset:#x}" if place.function else f" {SIGNAL if frame.signal else UNKNOWN}"
     return function + (f" - {printable(place.object)}" if place.object else "")
 
 
@@ -96,7 +97,7 @@ class Folded:
             names = [thread.name or str(thread.tid)]
             for frame in reversed(thread.frames):
                 place = symbols.place(frame)
-                names.append(place.function or f"[{place.object or UNKNOWN}]")
+                names.append(place.function or (SIGNAL if frame.signal else f"[{place.object or UNKNOWN}]"))
             self.counts[";".join(printable(name).replace(";", ":") for name in names)] += 1
 
     def lines(self) -> Iterator[str]:

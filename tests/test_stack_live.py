@@ -1,0 +1,441 @@
+"""`sframegen stack` and what is below it, on programs that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from live import Program, compiled, state_of, stopped_at
+
+import sframegen
+from sframegen.elf import open_elf
+from sframegen.names import address_of
+from sframegen.section import sframe_of
+from sframegen.stack.process import Process
+from sframegen.stack.snapshot import StackError
+from sframegen.stack.symbols import Symbols
+from sframegen.stack.tracer import Thread, Tracer
+from sframegen.stack.walk import End, How
+
+if TYPE_CHECKING:
+    from peers import Compiler
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
+
+STATIC = ("-O2", "-static", "-fomit-frame-pointer")
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-P", "-m", "sframegen", "stack", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
+
+
+class Names:
+    """Traces one process, and names its frames."""
+
+    def __init__(self, pid: int, *, convert: bool = False) -> None:
+        self.process = Process(pid)
+        self.tracer = Tracer(convert=convert)
+        self.symbols = Symbols(self.tracer.objects)
+
+    def threads(self) -> list[Thread]:
+        return self.tracer.trace_process(self.process)
+
+    def of(self, thread: Thread) -> list[str]:
+        """Functions, the innermost first; SIGNAL for a signal frame."""
+        return ["SIGNAL" if frame.signal else self.symbols.place(frame).function or "??" for frame in thread.frames]
+
+    def first(self) -> tuple[list[str], Thread]:
+        thread = self.threads()[0]
+        return self.of(thread), thread
+
+
+def between(names: list[str], first: str, last: str = "main") -> list[str]:
+    return names[names.index(first) : names.index(last) + 1]
+
+
+# -- the programs of the kernel's proof of concept
+
+DEEP_HELLO = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int baz(int a) { return a * rand() + 100; }
+int bar(int a) { int c = baz(a); return c * a * rand(); }
+int foo(int a) { int b = bar(a); return b * a * rand(); }
+int main(void) { int a = 100; int b = foo(a); printf("Hello world %d \n", b); return 0; }
+"""
+TARGET = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int fd;
+int foo9(int x) { write(fd, &x, sizeof(x)); return x ^ 1; }
+%s
+int main(void) {
+    int x = 0;
+    fd = open("/dev/null", O_WRONLY);
+    if (fd == -1) { printf("open failed\n"); return 1; }
+    while ((x = foo0(x)) > 10);
+    close(fd);
+    return 0;
+}
+""" % "\n".join(f"int foo{n}(int x) {{ return foo{n + 1}(x) ^ 1; }}" for n in range(8, -1, -1))  # noqa: UP031 - full of braces
+
+
+@pytest.mark.parametrize(
+    ("source", "functions"),
+    [(DEEP_HELLO, ["baz", "bar", "foo", "main"]), (TARGET, [*(f"foo{n}" for n in range(9, -1, -1)), "main"])],
+    ids=["deep_hello", "target"],
+)
+def test_the_traces_of_the_proof_of_concept(source: str, functions: list[str], compile_c: Compiler, tmp_path: Path) -> None:
+    """Stopped before the first instruction of the innermost function."""
+    program = tmp_path / "program"
+    program.write_bytes(compile_c(source, "-O0", "-no-pie", "-fcf-protection=none", "-w").read_bytes())
+    program.chmod(0o755)
+    sframegen.add_section(program, verify=False)
+    elf = open_elf(program)
+    entry = address_of(elf, functions[0])
+    stopped = stopped_at(program, entry)
+    lines = command(stopped.process.pid).stdout.splitlines()
+    assert state_of(stopped.process.pid) == "T"
+    stopped.finish()
+    assert lines[0] == f"PID {stopped.process.pid} - {program}"
+    found = [re.fullmatch(r"#\d+ +0x([0-9a-f]{16}) (\w+) \+ (0x[0-9a-f]+) - (.*)", line) for line in lines[2:]]
+    frames = [(match[2], int(match[1], 16), int(match[3], 16), match[4]) for match in found if match]
+    named = frames[: len(functions)]
+    assert [name for name, *_ in named] == functions
+    assert [pc - offset for _, pc, offset, _ in named] == [address_of(elf, name) for name in functions]
+    assert named[0][2] == 0
+    assert all(offset > 0 for _, _, offset, _ in named[1:])
+    assert {file for *_, file in named} == {str(program)}
+
+
+# -- frames of all kinds
+
+SIGNALS = r"""
+static void holding(int number) { hold(); after++; }
+static void holding_with_info(int number, siginfo_t *info, void *context) { hold(); after++; }
+extern char leaf_start[];
+KEPT __attribute__((naked)) void leaf(void) { __asm__("mov $1,%eax\n ud2\n ret"); }
+static void skipping(int number, siginfo_t *info, void *context) {
+    hold();
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += 2;
+}
+KEPT void calls_leaf(void) { leaf(); after++; }
+KEPT void raises(int number) { raise(number); after++; }
+int main(int count, char **options) {
+    struct sigaction action = {.sa_handler = holding};
+    if (strchr(options[1], 'i')) { action.sa_sigaction = holding_with_info; action.sa_flags = SA_SIGINFO; }
+    if (strchr(options[1], 'a')) {
+        stack_t stack = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+        sigaltstack(&stack, NULL);
+        action.sa_flags |= SA_ONSTACK;
+    }
+    if (strchr(options[1], 's')) {
+        static char inside[1 << 16];
+        stack_t stack = {.ss_sp = alloca(1 << 16), .ss_size = 1 << 16};
+        sigaltstack(&stack, NULL);
+        action.sa_flags |= SA_ONSTACK;
+    }
+    if (strchr(options[1], 'l')) {
+        action.sa_sigaction = skipping;
+        action.sa_flags |= SA_SIGINFO;
+        sigaction(SIGILL, &action, NULL);
+        calls_leaf();
+    } else {
+        sigaction(SIGUSR1, &action, NULL);
+        raises(SIGUSR1);
+    }
+    puts("done");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("options", ["-", "i", "a", "ia", "s", "l", "la"])
+def test_out_of_a_signal_handler(options: str, compile_c: Compiler, tmp_path: Path) -> None:
+    program = compiled(compile_c, tmp_path, "#include <alloca.h>\n" + SIGNALS, *STATIC)
+    with Program(program, options) as running:
+        names, thread = Names(running.pid).first()
+    assert thread.end is End.OUTERMOST
+    assert {frame.how for frame in thread.frames} == {How.SFRAME}
+    found = between(names, "hold")
+    assert found[2] == "SIGNAL"
+    assert found[-2:] == (["calls_leaf", "main"] if "l" in options else ["raises", "main"])
+    if "l" in options:
+        assert found[3:] == ["leaf", "calls_leaf", "main"]
+        assert [thread.frames[names.index(name)].exact for name in ("leaf", "calls_leaf")] == [True, False]
+
+
+REALIGNED = r"""
+KEPT int realigned(int n) {
+    volatile char block[n + 1], aligned[64] __attribute__((aligned(256)));
+    aligned[n] = block[n] = 1;
+    hold();
+    return aligned[n] + block[n] + ((uintptr_t)aligned & 255);
+}
+KEPT int calls(int n) { return realigned(n) + 1; }
+int main(void) { after += calls(10); puts("done"); return 0; }
+"""
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
+def test_out_of_a_function_that_realigns_its_stack(level: str, compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, REALIGNED, "-static", level)) as running:
+        names, thread = Names(running.pid).first()
+    assert between(names, "hold") == ["hold", "realigned", "calls", "main"]
+    assert thread.end is End.OUTERMOST
+
+
+RECURSION = r"""
+KEPT int down(int n) { if (n == 0) hold(); else down(n - 1); return after++; }
+int main(void) { down(10000); puts("done"); return 0; }
+"""
+
+
+def test_ten_thousand_frames(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, RECURSION, "-O1", "-static")) as running:
+        names, thread = Names(running.pid).first()
+    assert between(names, "hold") == ["hold", *["down"] * 10001, "main"]
+    assert thread.end is End.OUTERMOST
+
+
+THREADS = r"""
+static pthread_barrier_t all, over;
+KEPT void in_thread(void) { pthread_barrier_wait(&all); pthread_barrier_wait(&over); after++; }
+static void *start(void *number) { in_thread(); return NULL; }
+int main(int count, char **arguments) {
+    enum { THREADS = 200 };
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&all, NULL, THREADS + 1);
+    pthread_barrier_init(&over, NULL, THREADS + 1);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, start, NULL);
+    pthread_barrier_wait(&all);
+    hold();
+    pthread_barrier_wait(&over);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    puts("done");
+    return 0;
+}
+"""
+
+
+def test_two_hundred_threads(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, THREADS, *STATIC, "-pthread")) as running:
+        by = Names(running.pid)
+        threads = by.threads()
+        first, *others = [by.of(thread) for thread in threads]
+        assert {state_of(thread.tid) for thread in threads} == {"S"}
+    assert len(others) == 200
+    assert between(first, "hold") == ["hold", "main"]
+    assert all(between(names, "in_thread", "start") == ["in_thread", "start"] for names in others)
+    assert {thread.end for thread in threads} == {End.OUTERMOST}
+
+
+def test_an_object_without_a_section_is_converted_or_walked_by_frame_pointers(compile_c: Compiler, tmp_path: Path) -> None:
+    plain = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-fno-omit-frame-pointer", section=False)
+    with Program(plain) as running:
+        converted, thread = Names(running.pid, convert=True).first()
+        assert ({frame.how for frame in thread.frames}, thread.end) == ({How.CONVERTED}, End.OUTERMOST)
+        assert len(between(converted, "hold")) == 10003
+        _, thread = Names(running.pid).first()
+        assert {frame.how for frame in thread.frames} == {How.FRAME_POINTER}
+
+
+# -- what changes
+
+LIBRARY = r"""
+void hold(void);
+extern volatile long after;
+__attribute__((noinline)) void NAME(void) { volatile char frame[SIZE]; frame[1] = 2; hold(); after += frame[1]; }
+void entry(void) { NAME(); after++; }
+"""
+OPENING = r"""
+int main(int count, char **arguments) {
+    for (int i = 0; i < 2; i++) {
+        void *library = dlopen(arguments[1], RTLD_NOW);
+        if (!library) { puts(dlerror()); return 1; }
+        void (*entry)(void);
+        *(void **)&entry = dlsym(library, "entry");
+        entry();
+        dlclose(library);
+        hold();
+    }
+    puts("done");
+    return 0;
+}
+"""
+
+
+def test_a_library_in_the_place_of_another(compile_c: Compiler, tmp_path: Path) -> None:
+    """Two libraries of one name, opened one after the other, most likely at the same addresses."""
+    library = tmp_path / "library.so"
+    made = []
+    for name, size in (("first", 100), ("second", 1000)):
+        made.append(tmp_path / name)
+        file = compile_c(LIBRARY, "-O2", "-shared", "-fPIC", f"-DNAME={name}", f"-DSIZE={size}", "-Wl,--build-id=none")
+        made[-1].write_bytes(file.read_bytes())
+        sframegen.add_section(made[-1], verify=False)
+    program = compiled(compile_c, tmp_path, OPENING, "-O2", "-rdynamic")
+    made[0].rename(library)
+    with Program(program, library) as running:
+        by = Names(running.pid, convert=True)
+        for name in ("first", "second"):
+            names, thread = by.first()
+            assert between(names, "hold") == ["hold", name, "entry", "main"]
+            assert thread.end is End.OUTERMOST
+            running.go_on()
+            running.wait()  # closed
+            names, _ = by.first()
+            assert between(names, "hold") == ["hold", "main"]
+            if name == "first":
+                made[1].rename(library)
+                running.go_on()
+                running.wait()
+
+
+CORRUPT = r"""
+KEPT void smashed(uintptr_t ra) {
+    uintptr_t *volatile place = (uintptr_t *)__builtin_frame_address(0) + 1;
+    uintptr_t kept = *place;
+    *place = ra;
+    hold();
+    *place = kept;
+}
+int main(int count, char **arguments) { smashed(strtoul(arguments[1], NULL, 16)); puts("done"); return 0; }
+"""
+
+
+@pytest.mark.parametrize(("ra", "end"), [("deadbeef", End.BAD_RETURN), ("0", End.NO_RETURN), ("ffffffffffffffff", End.BAD_RETURN)])
+def test_a_corrupted_stack(ra: str, end: End, compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, CORRUPT, "-O1", "-static", "-fno-omit-frame-pointer"), ra) as running:
+        names, thread = Names(running.pid).first()
+    assert names[-1] == "smashed"
+    assert thread.end is end
+
+
+def test_a_corrupted_section(compile_c: Compiler, tmp_path: Path) -> None:
+    """In the memory of the process, while it runs; what was right before is not used any more."""
+    program = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-no-pie")
+    found = sframe_of(open_elf(program))
+    assert found
+    data, address = found
+    with Program(program) as running:
+        by = Names(running.pid)
+        assert by.first()[1].end is End.OUTERMOST
+        with Path(f"/proc/{running.pid}/mem").open("r+b", buffering=0) as memory:
+            for at in range(32):
+                memory.seek(address + at)
+                memory.write(bytes([data[at] ^ 0xFF]))
+                again, anew = by.first()[1], Names(running.pid).first()[1]
+                assert (again.frames, again.end, again.detail) == (anew.frames, anew.end, anew.detail)
+                memory.seek(address + at)
+                memory.write(data[at : at + 1])
+        assert by.first()[1].end is End.OUTERMOST
+
+
+# -- the process is left as it was
+
+
+def test_a_process_that_ends_while_it_is_traced(compile_c: Compiler, tmp_path: Path) -> None:
+    source = r"""
+    static void *shortly(void *unused) { return NULL; }
+    int main(void) {
+        for (int i = 0; i < 300; i++) { pthread_t t; pthread_create(&t, NULL, shortly, NULL); pthread_join(t, NULL); }
+        return 7;
+    }"""
+    program = compiled(compile_c, tmp_path, source, *STATIC, "-pthread")
+    for _ in range(5):
+        child = subprocess.Popen([program])
+        with pytest.raises(StackError, match=r"it has ended|no such process"):  # noqa: PT012 - at some point or other
+            by = Names(child.pid)
+            while True:
+                by.threads()
+        assert child.wait(60) == 7
+
+
+def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) -> None:
+    source = 'int main(void) { raise(SIGSTOP); puts("done"); return 0; }'
+    child = subprocess.Popen([compiled(compile_c, tmp_path, source, *STATIC)], stdout=subprocess.PIPE)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    names, thread = Names(child.pid).first()
+    assert (names[-1], thread.end) == ("_start", End.OUTERMOST)
+    assert state_of(child.pid) == "T"
+    child.send_signal(signal.SIGCONT)
+    assert child.communicate(timeout=60)[0] == b"done\n"
+    assert child.returncode == 0
+
+
+def test_one_tracer_at_a_time(compile_c: Compiler, tmp_path: Path) -> None:
+    code = "import sys; from sframegen.stack import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
+        )
+        assert other.stdout
+        assert other.stdout.readline() == b"\n"
+        refused = command(running.pid)
+        other.communicate(b"\n", timeout=60)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr == f"sframegen: process {running.pid}: process {other.pid} traces it already\n"
+        assert command(running.pid).returncode == 0
+
+
+@pytest.mark.parametrize("death", ["SIGTERM", "SIGKILL", "SIGINT"])
+def test_a_tracer_that_is_killed_lets_go(death: str, compile_c: Compiler, tmp_path: Path) -> None:
+    code = "import sys; from sframegen.stack import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert other.stdout
+        assert other.stdout.readline() == b"\n"
+        other.send_signal(signal.Signals[death])
+        other.communicate(b"\n", timeout=60)
+        assert other.returncode in (-signal.Signals[death], 1, 130)
+
+
+# -- the command line
+
+
+def test_json_tells_all(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, REALIGNED, *STATIC)) as running:
+        done = command("--json", running.pid)
+    found = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, found["pid"], found["problems"]) == (0, "", running.pid, [])
+    assert found["stopped_ms"] > 0
+    (thread,) = found["threads"]
+    assert (thread["tid"], thread["name"], thread["complete"]) == (running.pid, "program", True)
+    frames = {frame["function"]: frame for frame in thread["frames"]}
+    assert frames["main"]["how"] == "sframe"
+    assert frames["calls"]["cfa"] == frames["main"]["sp"]
+    assert frames["main"]["object"] == found["executable"]
+
+
+def test_samples_folded(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, REALIGNED, *STATIC)) as running:
+        done = command("--folded", "-n", 3, "--interval", 0, running.pid)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"program;_start;.*main;calls;realigned;hold;.*read 3\n", done.stdout)
+
+
+def test_a_command_is_started_and_sampled() -> None:
+    done = command("--raw", "--convert", "--interval", 0, "--", sys.executable, "-c", "print(input())")
+    assert done.returncode in (0, 1)  # there may have been nothing left to sample
+
+
+def test_refusals_are_one_line() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    done = command(gone.pid)
+    assert (done.returncode, done.stderr) == (1, f"sframegen: process {gone.pid}: no such process\n")
+    assert command("--", "/no/such/program").returncode == 2
+    assert command().returncode == 2

@@ -1,0 +1,342 @@
+"""A walk over memory, rules and registers that are made up: what it finds, and how it ends where they are hostile."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi
+from sframegen.model import OUTERMOST, Rule, Where
+from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
+from sframegen.stack.registers import ALL_BITS, GENERAL, Registers, registers_of
+from sframegen.stack.walk import Described, End, How, walk
+
+CODE = range(0x400000, 0x410000)
+STACK = (0x70000000, 0x70100000)
+OTHER_STACK = (0x50000000, 0x50010000)
+SP = 0x70001000
+FUNCTION = 0x100  # bytes of code of each made-up function
+BYTES_IN_FRAME = 64
+SAVED = (Where(None, -8, deref=True), Where(None, -16, deref=True))  # RA, FP
+OTHER_REGISTER = 5  # no ABI's SP, FP or RA
+
+
+def by_sp(abi: Abi, size: int = BYTES_IN_FRAME) -> Rule:
+    """Of a function that keeps `size` bytes."""
+    return Rule(Where(abi.sp, size - abi.sp_offset), *SAVED)
+
+
+class Space:
+    """A process: what walks ask for."""
+
+    def __init__(self, abi: Abi) -> None:
+        self.abi = abi
+        self.words: dict[int, int] = {}
+        self.functions: dict[int, Described] = {}
+        self.stacks = [STACK, OTHER_STACK]
+        self.asked: list[int] = []
+
+    def word(self, address: int) -> int | None:
+        return self.words.get(address)
+
+    def describe(self, pc: int, exact: bool) -> Described | End:
+        self.asked.append(pc if exact else pc - 1)
+        return self.functions.get(self.asked[-1] // FUNCTION, End.NOT_COVERED)
+
+    def stack_at(self, address: int) -> tuple[int, int] | None:
+        return next((stack for stack in self.stacks if stack[0] <= address < stack[1]), None)
+
+    def is_code(self, address: int) -> bool:
+        return address in CODE
+
+    def function(self, number: int, rule: Rule, *, signal: bool = False, sp_is_cfa: bool = True) -> int:
+        """Its first address."""
+        self.functions[CODE.start // FUNCTION + number] = Described(rule, signal, How.SFRAME, sp_is_cfa)
+        return CODE.start + number * FUNCTION
+
+    def save(self, cfa: int, ra: int, fp: int = 0) -> None:
+        self.words |= {cfa - 8: ra, cfa - 16: fp}
+
+    def interrupt(self, sp: int, registers: Registers, which: int = 0) -> None:
+        """What the kernel leaves at `sp` when a signal comes."""
+        context = CONTEXTS[self.abi.machine][which]
+        self.words |= {sp + place: registers.values.get(number, 0) for number, place in context.places.items()}
+        self.words[sp + context.pc] = registers.pc
+
+    def registers(self, pc: int, sp: int = SP, **more: int) -> Registers:
+        return Registers(pc, {self.abi.sp: sp, self.abi.fp: 0} | {int(name[1:]): value for name, value in more.items()})
+
+
+class Chain(NamedTuple):
+    space: Space
+    registers: Registers
+    pcs: list[int]
+    cfas: list[int]
+
+
+def chain(abi: Abi, callers: int = 3) -> Chain:
+    """A function called by `callers` others, the last of which nobody called."""
+    space = Space(abi)
+    pcs, cfas = [], []
+    sp = SP
+    for number in range(callers + 1):
+        start = space.function(number, by_sp(abi) if number < callers else OUTERMOST)
+        pcs.append(start + (FUNCTION if number else 5))  # as the return address of a call that ends the function
+        sp += BYTES_IN_FRAME
+        cfas.append(sp - abi.sp_offset)
+    for number in range(callers):
+        space.save(cfas[number], pcs[number + 1])
+    return Chain(space, space.registers(pcs[0]), pcs, cfas)
+
+
+@pytest.fixture(params=ABIS, ids=lambda abi: abi.name)
+def abi(request: pytest.FixtureRequest) -> Abi:
+    found: Abi = request.param
+    return found
+
+
+def test_goes_from_caller_to_caller(abi: Abi) -> None:
+    space, registers, pcs, cfas = chain(abi)
+    found = walk(registers, abi, space)
+    assert [frame.pc for frame in found.frames] == pcs
+    assert [frame.cfa for frame in found.frames] == [*cfas[:-1], None]
+    assert [frame.sp for frame in found.frames] == [SP, *(cfa + abi.sp_offset for cfa in cfas[:-1])]
+    assert found.end is End.OUTERMOST
+
+
+def test_return_addresses_are_looked_up_in_the_call(abi: Abi) -> None:
+    space, registers, pcs, _ = chain(abi)
+    walk(registers, abi, space)
+    assert space.asked == [pcs[0], *(pc - 1 for pc in pcs[1:])]
+
+
+def test_the_frame_pointer_comes_from_where_it_was_saved(abi: Abi) -> None:
+    space, registers, _, cfas = chain(abi, 2)
+    space.function(1, Rule(Where(abi.fp, 16), *SAVED))
+    caller_cfa = cfas[1] + 0x100
+    space.save(cfas[0], CODE.start + 2 * FUNCTION, caller_cfa - 16)
+    space.save(caller_cfa, CODE.start + 3 * FUNCTION)
+    assert [frame.cfa for frame in walk(registers, abi, space).frames][:2] == [cfas[0], caller_cfa]
+
+
+def test_any_register_is_known_in_the_innermost_frame_only(abi: Abi) -> None:
+    space, registers, pcs, cfas = chain(abi)
+    rule = Rule(Where(OTHER_REGISTER, 24), *SAVED)
+    space.function(0, rule)
+    registers.values[OTHER_REGISTER] = cfas[0] - 24
+    found = walk(registers, abi, space)
+    assert [frame.pc for frame in found.frames] == pcs
+    space.function(1, rule)
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:2], End.UNKNOWN_REGISTER)
+
+
+def test_values_are_read_where_a_rule_says(abi: Abi) -> None:
+    space, registers, pcs, cfas = chain(abi, 1)
+    space.function(0, Rule(Where(abi.sp, 8, deref=True), Where(OTHER_REGISTER, 2), Where(abi.sp, 16, deref=True)))
+    registers.values[OTHER_REGISTER] = pcs[1] - 2
+    space.words |= {SP + 8: cfas[0], SP + 16: 0}
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.frames[0].cfa) == (pcs, cfas[0])
+
+
+@pytest.mark.parametrize("abi", [AARCH64, S390X], ids=lambda abi: abi.name)
+def test_a_leaf_returns_to_its_register(abi: Abi) -> None:
+    """Without a frame: the caller's SP is the same."""
+    space, registers, pcs, _ = chain(abi)
+    leaf = space.function(9, Rule(Where(abi.sp, -abi.sp_offset))) + 4
+    registers.values[abi.ra] = pcs[0] + 1
+    found = walk(registers._replace(pc=leaf), abi, space)
+    assert [frame.pc for frame in found.frames] == [leaf, pcs[0] + 1, *pcs[1:]]
+    assert found.frames[0].sp == found.frames[1].sp == SP
+
+
+@pytest.mark.parametrize("abi", [AARCH64, S390X], ids=lambda abi: abi.name)
+def test_a_caller_has_no_return_address_in_a_register(abi: Abi) -> None:
+    space, registers, pcs, _ = chain(abi)
+    registers.values[abi.ra] = pcs[2]
+    space.function(1, Rule(Where(abi.sp, BYTES_IN_FRAME - abi.sp_offset)))
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:2], End.UNKNOWN_REGISTER)
+
+
+def test_s390x_keeps_return_address_and_frame_pointer_in_floating_point_registers() -> None:
+    space, registers, pcs, cfas = chain(S390X, 1)
+    space.function(0, Rule(Where(S390X.sp, BYTES_IN_FRAME + 160), Where(16, 0), Where(17, 0)))
+    registers.values.update({16: pcs[1], 17: 0x1234})
+    found = walk(registers, S390X, space)
+    assert ([frame.pc for frame in found.frames], found.frames[0].cfa) == (pcs, cfas[0])
+
+
+def test_a_signed_return_address_loses_its_signature() -> None:
+    space, registers, pcs, cfas = chain(AARCH64)
+    space.save(cfas[0], pcs[1] | 0x5A << 48)
+    known = registers._replace(ra_mask=(1 << 48) - 1)
+    assert [frame.pc for frame in walk(known, AARCH64, space).frames] == pcs
+    assert walk(registers, AARCH64, space).end is End.BAD_RETURN
+
+
+@pytest.mark.parametrize(
+    ("abi", "which"),
+    [(abi, which) for abi in ABIS for which in range(len(CONTEXTS[abi.machine]))],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_signal_handler_is_left_with_all_registers(abi: Abi, which: int) -> None:
+    """The kernel's frame is on another stack, and what it interrupted needs a register that only the kernel saved."""
+    space, registers, pcs, cfas = chain(abi)
+    space.function(0, Rule(Where(OTHER_REGISTER, 0), *SAVED))
+    registers.values[OTHER_REGISTER] = cfas[0]
+    signal_sp = OTHER_STACK[0] + 0x1000
+    space.interrupt(signal_sp, registers, which)
+    trampoline = space.function(8, CONTEXTS[abi.machine][which].rule(abi.sp, abi.fp), signal=True)
+    handler = space.function(7, by_sp(abi)) + 3
+    handler_cfa = signal_sp - abi.sp_offset
+    space.save(handler_cfa, trampoline + 1)
+    found = walk(space.registers(handler, signal_sp - BYTES_IN_FRAME), abi, space)
+    assert [frame.pc for frame in found.frames] == [handler, trampoline + 1, *pcs]
+    assert [frame.exact for frame in found.frames] == [True, False, True, False, False, False]
+    assert [frame.signal for frame in found.frames] == [False, True, False, False, False, False]
+    assert space.asked[2] == pcs[0]
+    assert found.end is End.OUTERMOST
+
+
+def test_a_signal_may_interrupt_a_call_to_anywhere(abi: Abi) -> None:
+    space = Space(abi)
+    space.interrupt(SP, Registers(0x666, {abi.sp: SP + 0x1000}))
+    trampoline = space.function(0, CONTEXTS[abi.machine][0].rule(abi.sp, abi.fp), signal=True)
+    found = walk(space.registers(trampoline), abi, space)
+    assert [frame.pc for frame in found.frames] == [trampoline, 0x666]
+
+
+def test_frame_pointers_lead_to_callers() -> None:
+    for abi in (AMD64, AARCH64):
+        record = FRAME_RECORDS[abi.machine]
+        space = Space(abi)
+        fps = [SP + 0x20, SP + 0x60, SP + 0x100]
+        pcs = [space.function(number, record.rule, sp_is_cfa=record.sp_is_cfa) + 8 for number in range(3)]
+        for fp, ra, caller in zip(fps, [*pcs[1:], 0], [*fps[1:], 0], strict=True):
+            space.save(fp + 16, ra, caller)
+        found = walk(Registers(pcs[0], {abi.sp: SP, abi.fp: fps[0]}), abi, space)
+        assert [frame.pc for frame in found.frames] == pcs
+        assert [frame.cfa for frame in found.frames] == [fp + 16 for fp in fps]
+        assert found.end is End.NO_RETURN
+
+
+def test_behind_a_frame_record_of_aarch64_sp_is_not_known() -> None:
+    record = FRAME_RECORDS[AARCH64.machine]
+    space = Space(AARCH64)
+    pc = space.function(0, record.rule, sp_is_cfa=record.sp_is_cfa)
+    caller = space.function(1, by_sp(AARCH64)) + 4
+    space.save(SP + 16, caller, SP + 0x100)
+    found = walk(Registers(pc, {31: SP, 29: SP}), AARCH64, space)
+    assert ([frame.pc for frame in found.frames], found.end) == ([pc, caller], End.UNKNOWN_REGISTER)
+
+
+# -- ends
+
+
+def test_ends_where_code_is_not_covered(abi: Abi) -> None:
+    space, registers, pcs, _ = chain(abi)
+    del space.functions[CODE.start // FUNCTION + 2]
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.NOT_COVERED)
+
+
+@pytest.mark.parametrize(
+    ("ra", "end"), [(0, End.NO_RETURN), (CODE.stop + 1, End.BAD_RETURN), (CODE.start, End.BAD_RETURN), (ALL_BITS, End.BAD_RETURN)]
+)
+def test_ends_at_a_return_address_that_is_none(abi: Abi, ra: int, end: End) -> None:
+    space, registers, pcs, cfas = chain(abi)
+    space.save(cfas[1], ra)
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:2], end)
+    assert found.frames[-1].cfa == cfas[1]
+
+
+def test_ends_where_memory_cannot_be_read(abi: Abi) -> None:
+    space, registers, pcs, cfas = chain(abi)
+    del space.words[cfas[1] - 8]
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end, found.frames[-1].cfa) == (pcs[:2], End.UNREADABLE, None)
+
+
+@pytest.mark.parametrize("size", [0, -8, -SP, 1 << 40])
+def test_ends_where_the_caller_would_not_be_above(abi: Abi, size: int) -> None:
+    space, registers, pcs, _ = chain(abi)
+    rule = by_sp(abi, size)
+    space.function(1, Rule(rule.cfa, Where(abi.sp, 0, deref=True)))
+    space.words[SP + BYTES_IN_FRAME] = pcs[2]
+    found = walk(registers, abi, space)
+    assert [frame.pc for frame in found.frames] == pcs[:2]
+    assert found.end is (End.OFF_THE_STACK if size > 0 else End.NOT_ASCENDING)
+
+
+def test_ends_where_sp_is_nowhere(abi: Abi) -> None:
+    space, registers, pcs, _ = chain(abi)
+    space.stacks = []
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:1], End.NO_STACK)
+
+
+def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
+    space = Space(abi)
+    trampoline = space.function(0, CONTEXTS[abi.machine][0].rule(abi.sp, abi.fp), signal=True)
+    space.interrupt(SP, Registers(trampoline, {abi.sp: SP + 0x1000}))
+    space.interrupt(SP + 0x1000, Registers(trampoline, {abi.sp: SP}))
+    found = walk(space.registers(trampoline), abi, space)
+    assert (len(found.frames), found.end) == (3, End.LOOP)
+
+
+def test_ends_where_it_is_too_deep(abi: Abi) -> None:
+    space, registers, pcs, _ = chain(abi, 200)
+    found = walk(registers, abi, space, 100)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:100], End.TOO_DEEP)
+
+
+ADDRESSES = st.sampled_from([0, 8, SP - 8, SP, SP + 16, SP + 64, STACK[1] - 8, STACK[1], OTHER_STACK[0], CODE.start + 1, ALL_BITS])
+NUMBERS = st.sampled_from([-(1 << 31), -160, -16, -8, 0, 8, 16, 64, 160, 0x7FFFFFFF])
+
+
+@st.composite
+def rules(draw: st.DrawFn, abi: Abi) -> Rule:
+    wheres = st.builds(Where, st.sampled_from([None, abi.sp, abi.fp, abi.ra, OTHER_REGISTER]), NUMBERS, st.booleans())
+    return Rule(*(draw(st.none() | wheres) for _ in range(3)))  # type: ignore[arg-type]
+
+
+@given(st.data())
+def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject) -> None:
+    abi = data.draw(st.sampled_from(ABIS))
+    space = Space(abi)
+    for number in range(3):
+        space.function(number, data.draw(rules(abi)), signal=data.draw(st.booleans()), sp_is_cfa=data.draw(st.booleans()))
+    space.words = data.draw(st.dictionaries(ADDRESSES, ADDRESSES | st.integers(CODE.start, CODE.start + 3 * FUNCTION)))
+    registers = Registers(CODE.start + 5, {number: data.draw(ADDRESSES) for number in (abi.sp, abi.fp, abi.ra, OTHER_REGISTER)})
+    frames, end = walk(registers, abi, space, 50)[:2]
+    assert len(frames) <= 50
+    assert len(frames) == 50 or end is not End.TOO_DEEP
+    for frame, caller in pairwise(frames):
+        if frame.sp is not None and caller.sp is not None and not frame.signal:
+            assert caller.sp > frame.sp or (frame.exact and caller.sp == frame.sp)
+
+
+# -- registers
+
+
+@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
+    known = GENERAL[abi.machine]
+    raw = b"".join((8 * at).to_bytes(8, abi.byte_order) for at in range(known.size // 8))
+    registers = registers_of(abi, raw)
+    assert registers is not None
+    assert registers.pc == known.pc
+    assert set(range(16)) <= set(registers.values)
+    assert (registers.values[abi.sp], registers.values[abi.fp]) == {
+        62: (152, 32),  # user_regs_struct: RSP, RBP
+        183: (248, 232),  # user_pt_regs: SP behind X30, X29
+        22: (136, 104),  # R15, R11 behind the PSW
+    }[abi.machine]
+    assert registers_of(abi, raw[:68]) is None
