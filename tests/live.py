@@ -127,5 +127,7 @@ def stopped_at(program: Path, address: int) -> Stopped:
 
 
 def state_of(pid: int) -> str:
-    """`S` sleeping, `T` stopped, ..."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    """`S` sleeping, `T` stopped, ... of a process that is not busy: what has been let go runs for a moment."""
+    while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) == "R":
+        pass
+    return state

@@ -329,10 +329,10 @@ def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
 def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
     known = GENERAL[abi.machine]
-    raw = b"".join((8 * at).to_bytes(8, abi.byte_order) for at in range(known.size // 8))
+    raw = b"".join((8 * at).to_bytes(8, abi.byte_order) for at in range(known.words))
     registers = registers_of(abi, raw)
     assert registers is not None
-    assert registers.pc == known.pc
+    assert registers.pc == 8 * known.pc
     assert set(range(16)) <= set(registers.values)
     assert (registers.values[abi.sp], registers.values[abi.fp]) == {
         62: (152, 32),  # user_regs_struct: RSP, RBP

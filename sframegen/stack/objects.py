@@ -47,6 +47,13 @@ class LoadedObject:
     def file(self) -> ElfFile | None:
         return self.image.file if self.image else None
 
+    def code(self, pc: int, size: int) -> bytes:
+        """Bytes of code, by the file; none where that is not to be had."""
+        try:
+            return bytes(self.file.at(pc - self.bias, size)) if self.file else b""
+        except FormatError:
+            return b""
+
     def look_up(self, pc: int) -> Found | None:
         """Raises FormatError where the section is damaged."""
         if self.damage:
@@ -90,6 +97,23 @@ class Objects:
             for region in [region for region in self._regions if region.key not in rows]:
                 self._regions.unregister(region.key)
 
+    def prepare(self, snapshot: Snapshot) -> None:
+        """Reads all that is loaded, while the process may still run: it is looked at again before it is used."""
+        self.begin(snapshot, defer=True)
+        for row in snapshot.mappings:
+            if row.executable and self.known_at(row.start) is None:
+                self._load(row.start)
+
+    def verify(self, snapshot: Snapshot) -> None:
+        """All that is known, while the process does not run. `renew` then goes on from there."""
+        self.begin(snapshot, defer=True)
+        for region in list(self._regions):
+            self._verify(region.describer)  # type: ignore[arg-type] # nothing else is in ours
+
+    def renew(self, snapshot: Snapshot) -> None:
+        """The same process at the same moment, by another snapshot."""
+        self._snapshot = snapshot
+
     def convert_pending(self) -> bool:
         """Whether there was anything to do."""
         todo, self.pending = self.pending, []
@@ -105,13 +129,7 @@ class Objects:
     def at(self, address: int) -> LoadedObject | None:
         """The object whose code that is; None outside of executable memory."""
         loaded = self.known_at(address)
-        if loaded is not None and loaded.row not in self._verified:
-            if not self._is_same(loaded):
-                self._regions.unregister(loaded.row)
-                loaded = None
-            else:
-                self._verified.add(loaded.row)
-        if loaded is None:
+        if loaded is None or (loaded.row not in self._verified and not self._verify(loaded)):
             loaded = self._load(address)
         if loaded is not None and loaded.section is None and self._converter and not loaded.tried:
             if not self._defer:
@@ -120,11 +138,15 @@ class Objects:
                 self.pending.append(loaded)
         return loaded
 
-    def _is_same(self, loaded: LoadedObject) -> bool:
-        """Mappings may be the same and the object another: closed, and another opened in its place."""
+    def _verify(self, loaded: LoadedObject) -> bool:
+        """Whether it is still there. The mappings may be the same and the object another, opened when this one was closed."""
         assert self._snapshot is not None
         read = self._snapshot.memory.read
-        return loaded.image is None or all(read(address, len(data)) == data for address, data in loaded.image.seen)
+        if loaded.image and any(read(address, len(data)) != data for address, data in loaded.image.seen):
+            self._regions.unregister(loaded.row)
+            return False
+        self._verified.add(loaded.row)
+        return True
 
     def _load(self, address: int) -> LoadedObject | None:
         assert self._snapshot is not None

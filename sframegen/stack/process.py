@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from sframegen.abi import BY_MACHINE
 from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64, ElfFile, open_elf
 from sframegen.stack import ptrace
 from sframegen.stack.registers import FLOATING, registers_of
-from sframegen.stack.snapshot import Mapping, Mappings, Memory, StackError
+from sframegen.stack.snapshot import CopiedMemory, Mapping, Mappings, Memory, StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,17 +107,21 @@ class Process:
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
         """All its threads, or one, stand still within the block. Raises StackError where none can be stopped."""
-        begin = time.monotonic()
-        try:
-            with ptrace.stopped(self.pid, tid) as threads:
+        with ptrace.stopped(self.pid, tid) as threads:
+            try:
                 if not threads.tids:
                     raise ptrace.refusal(self.pid, threads.refused)
                 mappings = self.mappings()
                 if not mappings.rows:
                     raise StackError(f"process {self.pid}: it has no memory of its own: a thread of the kernel, or about to end")
                 yield StoppedProcess(self, threads, mappings)
-        finally:
-            self.stopped_seconds += time.monotonic() - begin
+            finally:
+                threads.let_go()
+                self.stopped_seconds += threads.ended - threads.began
+
+    def now(self) -> StoppedProcess:
+        """As it is while it runs: of no thread, and what is read may change."""
+        return StoppedProcess(self, ptrace.Stopped(self.pid), self.mappings())
 
     def _executable(self) -> str:
         try:
@@ -160,3 +163,42 @@ class StoppedProcess:
         if registers is None:
             raise StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
         return registers
+
+    def copied(self, stack_bytes: int) -> CopiedProcess:
+        """Registers and stacks, up to so many bytes of each from SP on, for when the process runs again."""
+        registers: dict[int, Registers | StackError] = {}
+        parts = []
+        for tid in self._threads.tids:
+            try:
+                found = self.registers(tid)
+            except StackError as error:
+                registers[tid] = error
+                continue
+            registers[tid] = found
+            sp = found.values[self.abi.sp]
+            stack = self.mappings.stack_at(sp)
+            if stack:
+                parts.append((sp, self.memory.read(sp, min(stack_bytes, stack[1] - sp))))
+        return CopiedProcess(self, registers, parts)
+
+
+class CopiedProcess:
+    """What a walk needs of a process that runs again, in most cases."""
+
+    def __init__(
+        self, stopped: StoppedProcess, registers: dict[int, Registers | StackError], parts: list[tuple[int, bytes]]
+    ) -> None:
+        self.pid, self.abi, self.executable, self.mappings = stopped.pid, stopped.abi, stopped.executable, stopped.mappings
+        self.memory = CopiedMemory(parts, self.mappings, self.abi.byte_order)
+        self.file_of = stopped.file_of
+        self.thread_name = stopped.thread_name
+        self._registers = registers
+
+    def threads(self) -> Sequence[int]:
+        return list(self._registers)
+
+    def registers(self, tid: int) -> Registers:
+        found = self._registers[tid]
+        if isinstance(found, StackError):
+            raise found
+        return found

@@ -79,13 +79,17 @@ class Stopped:
         self.pid = pid
         self.tids: list[int] = []
         self.refused: dict[int, str] = {}
+        self.began = self.ended = 0.0  # by time.monotonic(): the first did not run any more, all ran again
         self._seized: dict[int, int | None] = {}  # with the signal to deliver when it goes on; None: has not stopped yet
 
     def stop(self, only: int | None = None) -> None:
-        """All threads, or one. Raises StackError where none can be had."""
+        """All threads, or one."""
         while new := [tid for tid in ([only] if only else self._listed()) if tid not in self._seized and tid not in self.refused]:
             for tid in new:  # others may begin as long as one runs
-                self._seize(tid)
+                self._request(SEIZE, tid)
+            self.began = self.began or time.monotonic()
+            for tid in new:
+                self._request(INTERRUPT, tid)
             deadline = time.monotonic() + PATIENCE
             for tid in new:
                 if tid in self._seized:
@@ -93,7 +97,7 @@ class Stopped:
         self.tids = [tid for tid, number in self._seized.items() if number is not None]
 
     def let_go(self) -> None:
-        """All of them; never raises."""
+        """All of them; never raises. What has been let go is not touched again."""
         for tid, number in self._seized.items():
             try:
                 _ptrace(DETACH, tid, 0, number or 0)
@@ -102,6 +106,7 @@ class Stopped:
                 if state and state.si_code in ENDED:
                     self._bury(tid)
         self._seized.clear()
+        self.ended = self.ended or time.monotonic()
 
     def _listed(self) -> list[int]:
         try:
@@ -110,12 +115,14 @@ class Stopped:
         except OSError:
             return []
 
-    def _seize(self, tid: int) -> None:
+    def _request(self, request: int, tid: int) -> None:
+        if tid in self.refused:
+            return
         try:
-            _ptrace(SEIZE, tid)
+            _ptrace(request, tid)
             self._seized[tid] = None
-            _ptrace(INTERRUPT, tid)
         except OSError as error:
+            self._seized.pop(tid, None)
             self.refused[tid] = "it has ended" if error.errno == errno.ESRCH else why_not(tid)
 
     def _wait(self, tid: int, deadline: float) -> None:

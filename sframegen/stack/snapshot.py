@@ -116,6 +116,49 @@ class Memory:
         return self._pages[number]
 
 
+class NotCopiedError(Exception):
+    """Memory is asked for that was not copied: only the process itself has it."""
+
+
+class CopiedMemory:
+    """Parts of a process' memory, which may run again."""
+
+    def __init__(self, parts: Sequence[tuple[int, bytes]], mappings: Mappings, byte_order: ByteOrder) -> None:
+        """`parts`: addresses and what was there."""
+        self._parts = [(start, data) for start, data in parts if len(data) >= 8]
+        self._mappings = mappings
+        self._word = Struct(BYTE_ORDER_MARKS[byte_order] + "Q").unpack_from
+        self._start, self._data = self._parts[0] if self._parts else (0, b"")
+
+    def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - what a Reader has
+        """Raises NotCopiedError."""
+        raise NotCopiedError
+
+    def word(self, address: int) -> int | None:
+        """The 8 bytes at `address` as a number; None where the process has none. Raises NotCopiedError."""
+        at = address - self._start
+        if not 0 <= at <= len(self._data) - 8:
+            found = next((part for part in self._parts if 0 <= address - part[0] <= len(part[1]) - 8), None)
+            if found is None:
+                if self._mappings.covers(address, 8):
+                    raise NotCopiedError
+                return None
+            self._start, self._data = found
+            at = address - self._start
+        word: int = self._word(self._data, at)[0]
+        return word
+
+
+class Reader(Protocol):
+    """Memory of a process."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """The bytes there, fewer where readable memory ends, none where there is none."""
+
+    def word(self, address: int) -> int | None:
+        """The 8 bytes at `address` as a number; None where they cannot be read."""
+
+
 class Snapshot(Protocol):
     """A process at one moment."""
 
@@ -123,7 +166,10 @@ class Snapshot(Protocol):
     abi: Abi
     executable: str  # path of the program, for people
     mappings: Mappings
-    memory: Memory
+
+    @property
+    def memory(self) -> Reader:
+        """Its memory at that moment."""
 
     def threads(self) -> Sequence[int]:
         """Ids of its threads, the first one's first."""

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 from sframegen.stack.objects import Objects
-from sframegen.stack.snapshot import StackError
+from sframegen.stack.snapshot import NotCopiedError, StackError
 from sframegen.stack.walk import MAX_FRAMES, Described, End, How, walk
 
 if TYPE_CHECKING:
     from sframegen.registry.regions import Registry
-    from sframegen.stack.process import Process
+    from sframegen.stack.objects import LoadedObject
+    from sframegen.stack.process import CopiedProcess, Process
     from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walk import Frame
 
-MAX_STOPS = 16  # for one trace: each finds more objects that are to be converted first
+MAX_STOPS = 16  # for one trace: each may find another object that is to be converted first
+MAX_STACK_BYTES = 1 << 23  # that are copied of one stack
 
 
 class Thread(NamedTuple):
@@ -36,11 +38,48 @@ class Tracer:
         self.objects = Objects(convert=convert)
         self.registry = registry
         self.limit = limit
+        self._stack_bytes = 1 << 16
         self.problems: dict[int, str] = {}  # why a thread has no stack in the last trace
 
-    def trace(self, snapshot: Snapshot, *, defer: bool = False) -> list[Thread]:
-        """The stacks of all threads. `defer`: as in Objects.begin; where walks end as PENDING, there is something to do."""
-        self.objects.begin(snapshot, defer=defer)
+    def trace(self, snapshot: Snapshot) -> list[Thread]:
+        """The stacks of all threads."""
+        self.objects.begin(snapshot)
+        return self._walk(snapshot)
+
+    def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
+        """The stacks of all threads of a live process, or of one. Raises StackError where none can be had.
+
+        It is stopped for as long as it takes to copy registers and stacks. If a walk needs more, it is stopped again, and
+        runs when that is over. What takes long, conversions, is done while it runs.
+        """
+        for attempt in range(MAX_STOPS):
+            self.objects.prepare(process.now())
+            with process.stopped(tid) as snapshot:
+                self.objects.verify(snapshot)
+                refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items()}
+                if attempt:
+                    threads = self._walk(snapshot)
+                else:
+                    copy = snapshot.copied(self._stack_bytes)
+            try:
+                if not attempt:
+                    threads = self._walk_copy(copy)
+                if not self.objects.convert_pending():
+                    break
+            except NotCopiedError:
+                self._stack_bytes = min(8 * self._stack_bytes, MAX_STACK_BYTES)
+        self.problems |= refused
+        return threads
+
+    def _walk_copy(self, copy: CopiedProcess) -> list[Thread]:
+        """As often as it shows that something is to be converted first. Raises NotCopiedError."""
+        self.objects.renew(copy)
+        threads = self._walk(copy)
+        while self.objects.convert_pending():
+            threads = self._walk(copy)
+        return threads
+
+    def _walk(self, snapshot: Snapshot) -> list[Thread]:
         self.problems = {}
         view = _View(snapshot, self.objects, self.registry)
         threads = []
@@ -53,19 +92,6 @@ class Tracer:
             view.detail = ""
             done = walk(registers, snapshot.abi, view, self.limit)
             threads.append(Thread(tid, snapshot.thread_name(tid), done.frames, done.end, view.detail))
-        return threads
-
-    def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
-        """The stacks of all threads of a live process, or of one. Raises StackError where none can be had.
-
-        What takes long is done while the process runs: it is stopped again afterwards.
-        """
-        for attempt in range(MAX_STOPS):
-            with process.stopped(tid) as snapshot:
-                threads = self.trace(snapshot, defer=attempt + 1 < MAX_STOPS)
-                self.problems |= {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items()}
-            if not self.objects.convert_pending():
-                break
         return threads
 
 
@@ -103,17 +129,17 @@ class _View:
         if loaded.section or loaded.damage:
             answer = loaded.describe(address)
             if answer is End.NOT_COVERED:
-                return self._by_code(pc) or answer
+                return self._by_code(loaded, pc) or answer
             self.detail = loaded.damage
             return answer
         if loaded in self.objects.pending:
             return End.PENDING
-        return self._by_code(pc) or self._by_frame_pointer()
+        return self._by_code(loaded, pc) or self._by_frame_pointer()
 
-    def _by_code(self, pc: int) -> Described | None:
+    def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
         """Code that returns from a signal handler is known by itself: not every C library describes it."""
         for context in CONTEXTS[self.abi.machine]:
-            if self.memory.read(pc, len(context.code)) == context.code:
+            if loaded.code(pc, len(context.code)) == context.code:
                 return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
         return None
 
