@@ -45,13 +45,12 @@ class Space:
 
     def describe(self, pc: int, exact: bool) -> Described | End:
         self.asked.append(pc if exact else pc - 1)
+        if self.asked[-1] not in CODE:
+            return End.NOT_CODE
         return self.functions.get(self.asked[-1] // FUNCTION, End.NOT_COVERED)
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
         return next((stack for stack in self.stacks if stack[0] <= address < stack[1]), None)
-
-    def is_code(self, address: int) -> bool:
-        return address in CODE
 
     def function(self, number: int, rule: Rule, *, signal: bool = False, sp_is_cfa: bool = True) -> int:
         """Its first address."""

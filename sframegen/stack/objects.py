@@ -11,7 +11,7 @@ from sframegen.registry.regions import Region, Registry
 from sframegen.search import look_up
 from sframegen.stack.convert import Converter
 from sframegen.stack.image import read_image
-from sframegen.stack.walk import Described, End, How
+from sframegen.stack.walk import How
 
 if TYPE_CHECKING:
     from sframegen.elf import ElfFile
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sframegen.search import Found
     from sframegen.stack.image import Image
     from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
+    from sframegen.stack.walk import Described, End
 
 HEAD = 64  # bytes of a section by which it is known again
 
@@ -33,7 +34,6 @@ class LoadedObject:
         self.how = How.SFRAME
         self.damage = ""
         self.tried = False  # to convert
-        self.described: dict[int, Described | End] = {}
 
     @property
     def name(self) -> str:
@@ -60,19 +60,6 @@ class LoadedObject:
             raise FormatError(self.damage)
         return look_up(self.section, pc) if self.section else None
 
-    def describe(self, pc: int) -> Described | End:
-        """What the section says of address `pc`; kept."""
-        answer = self.described.get(pc)
-        if answer is None:
-            try:
-                found = self.look_up(pc)
-                answer = End.NOT_COVERED if found is None else Described(found.rule, found.kind.signal, self.how)
-            except FormatError as error:
-                self.damage = str(error)
-                answer = End.DAMAGED
-            self.described[pc] = answer
-        return answer
-
 
 class Objects:
     """All that a process has loaded, of which that is read which is asked for."""
@@ -86,27 +73,25 @@ class Objects:
         self._snapshot: Snapshot | None = None
         self._mappings: Mappings | None = None
         self._verified: set[Mapping] = set()
+        self.answers: dict[tuple[int, bool], Described | End] = {}  # by PC, and whether it is exact
 
-    def begin(self, snapshot: Snapshot, *, defer: bool = False) -> None:
-        """From here on, answers are about this snapshot. `defer`: conversions are left to `convert_pending`."""
-        self._snapshot, self._defer = snapshot, defer
-        self._verified.clear()
-        if snapshot.mappings is not self._mappings:
-            self._mappings = snapshot.mappings
-            rows = set(snapshot.mappings)
-            for region in [region for region in self._regions if region.key not in rows]:
-                self._regions.unregister(region.key)
+    def begin(self, snapshot: Snapshot) -> None:
+        """From here on, all is about this snapshot; what is asked for is verified."""
+        self._adopt(snapshot)
+        self._defer = False
+        self.answers = {}
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Reads all that is loaded, while the process may still run: it is looked at again before it is used."""
-        self.begin(snapshot, defer=True)
+        """Reads all that is loaded, while the process may still run: `verify` is to follow."""
+        self._adopt(snapshot)
         for row in snapshot.mappings:
             if row.executable and self.known_at(row.start) is None:
                 self._load(row.start)
 
     def verify(self, snapshot: Snapshot) -> None:
-        """All that is known, while the process does not run. `renew` then goes on from there."""
-        self.begin(snapshot, defer=True)
+        """All that is known, while the process does not run. From here on, conversions are left to `convert_pending`."""
+        self._adopt(snapshot)
+        self._defer = True
         for region in list(self._regions):
             self._verify(region.describer)  # type: ignore[arg-type] # nothing else is in ours
 
@@ -138,12 +123,23 @@ class Objects:
                 self.pending.append(loaded)
         return loaded
 
+    def _adopt(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._verified.clear()
+        if snapshot.mappings is not self._mappings:
+            self._mappings = snapshot.mappings
+            rows = set(snapshot.mappings)
+            for region in [region for region in self._regions if region.key not in rows]:
+                self._regions.unregister(region.key)
+            self.answers = {}
+
     def _verify(self, loaded: LoadedObject) -> bool:
         """Whether it is still there. The mappings may be the same and the object another, opened when this one was closed."""
         assert self._snapshot is not None
         read = self._snapshot.memory.read
         if loaded.image and any(read(address, len(data)) != data for address, data in loaded.image.seen):
             self._regions.unregister(loaded.row)
+            self.answers = {}
             return False
         self._verified.add(loaded.row)
         return True
@@ -180,7 +176,6 @@ class Objects:
         if self._converter and loaded.file and not loaded.damage:
             loaded.section = self._converter.section_of(loaded.file, loaded.bias)
             loaded.how = How.CONVERTED
-            loaded.described.clear()
 
 
 def _open(snapshot: Snapshot, address: int, size: int) -> SframeSection:

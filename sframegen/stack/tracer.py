@@ -101,40 +101,50 @@ class _View:
     def __init__(self, snapshot: Snapshot, objects: Objects, registry: Registry | None) -> None:
         self.objects = objects
         self.registry = registry
-        self.detail = ""
-        self.memory = snapshot.memory
         self.abi = snapshot.abi
         self.word = snapshot.memory.word
         self.stack_at = snapshot.mappings.stack_at
-        self.mappings = snapshot.mappings
-
-    def is_code(self, address: int) -> bool:
-        row = self.mappings.find(address)
-        return row is not None and row.executable
+        self.detail = ""
 
     def describe(self, pc: int, exact: bool) -> Described | End:
-        address = pc if exact else pc - 1
-        region = self.registry.find(address) if self.registry else None
-        if region:
-            try:
-                found = region.describer.look_up(address)
-            except FormatError as error:
-                self.detail = str(error)
-                return End.DAMAGED
+        if self.registry:
+            found = self._registered(self.registry, pc if exact else pc - 1)
             if found:
-                return Described(found.rule, found.kind.signal, How.REGISTERED)
+                return found
+        answers = self.objects.answers
+        known = answers.get((pc, exact))
+        if known is None:
+            known = self._find(pc, pc if exact else pc - 1)
+            if known is not End.PENDING:
+                answers[pc, exact] = known
+        return known
+
+    def _registered(self, registry: Registry, address: int) -> Described | End | None:
+        """Tables grow: asked each time."""
+        region = registry.find(address)
+        if region is None:
+            return None
+        try:
+            found = region.describer.look_up(address)
+        except FormatError as error:
+            self.detail = str(error)
+            return End.DAMAGED
+        return found and Described(found.rule, found.kind.signal, How.REGISTERED)
+
+    def _find(self, pc: int, address: int) -> Described | End:
         loaded = self.objects.at(address)
         if loaded is None:
             return End.NOT_CODE
-        if loaded.section or loaded.damage:
-            answer = loaded.describe(address)
-            if answer is End.NOT_COVERED:
-                return self._by_code(loaded, pc) or answer
-            self.detail = loaded.damage
-            return answer
         if loaded in self.objects.pending:
             return End.PENDING
-        return self._by_code(loaded, pc) or self._by_frame_pointer()
+        try:
+            found = loaded.look_up(address)
+        except FormatError as error:
+            self.detail = loaded.damage = str(error)
+            return End.DAMAGED
+        if found:
+            return Described(found.rule, found.kind.signal, loaded.how)
+        return self._by_code(loaded, pc) or (End.NOT_COVERED if loaded.section else self._by_frame_pointer())
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
         """Code that returns from a signal handler is known by itself: not every C library describes it."""

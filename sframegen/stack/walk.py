@@ -5,12 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.model import Where
 from sframegen.stack.contexts import CONTEXTS
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
-    from sframegen.model import Rule
+    from sframegen.model import Rule, Where
     from sframegen.stack.registers import Registers
 
 MAX_FRAMES = 65_536
@@ -92,9 +91,6 @@ class View(Protocol):
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """(start, end) of the writable memory that holds it."""
 
-    def is_code(self, address: int) -> bool:
-        """Whether it is in executable memory."""
-
 
 class _EndedError(Exception):
     def __init__(self, end: End, cfa: int | None = None) -> None:
@@ -109,6 +105,8 @@ def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Wal
     while len(frames) < limit:
         pc, sp, exact = walker.pc, walker.values.get(abi.sp), walker.exact
         found = view.describe(pc, exact)
+        if found is End.NOT_CODE and not exact:
+            return Walk(frames, End.BAD_RETURN)
         if isinstance(found, End):
             frames.append(Frame(pc, sp, None, None, exact))
             return Walk(frames, found)
@@ -139,12 +137,14 @@ class _Walker:
         if stack is None:
             raise _EndedError(End.NO_STACK)
         cfa = self._value(rule.cfa, 0)
-        ra = self._value(rule.ra or Where(abi.ra, 0), cfa) & self.ra_mask
+        ra = (self._value(rule.ra, cfa) if rule.ra else self._known(abi.ra)) & self.ra_mask
         sp = cfa + abi.sp_offset & ADDRESS_MASK
         values = {abi.sp: sp} if found.sp_is_cfa else {}
-        fp = rule.fp or Where(abi.fp, 0)
-        if fp.register is None or fp.register in self.values:  # else it is lost, which few frames care about
-            values[abi.fp] = self._value(fp, cfa)
+        if rule.fp is None:
+            if abi.fp in self.values:
+                values[abi.fp] = self.values[abi.fp]
+        elif rule.fp.register is None or rule.fp.register in self.values:  # else it is lost, which few frames care about
+            values[abi.fp] = self._value(rule.fp, cfa)
         if found.signal:  # what it interrupted may be on another stack
             values |= self._interrupted(ra)
             sp = values.get(abi.sp, sp)
@@ -158,17 +158,19 @@ class _Walker:
             raise _EndedError(End.OFF_THE_STACK)
         if ra == 0:
             raise _EndedError(End.NO_RETURN, cfa)
-        if not found.signal and not self.view.is_code(ra - 1):  # a signal may interrupt a call to anywhere
-            raise _EndedError(End.BAD_RETURN, cfa)
         self.pc, self.values, self.exact, self.lowest = ra, values, found.signal, sp
         return cfa
 
-    def _value(self, where: Where, cfa: int) -> int:
-        base = cfa if where.register is None else self.values.get(where.register)
-        if base is None:
+    def _known(self, register: int) -> int:
+        value = self.values.get(register)
+        if value is None:
             raise _EndedError(End.UNKNOWN_REGISTER)
-        value = base + where.offset & ADDRESS_MASK
-        if not where.deref:
+        return value
+
+    def _value(self, where: Where, cfa: int) -> int:
+        register, offset, deref = where
+        value = (cfa if register is None else self._known(register)) + offset & ADDRESS_MASK
+        if not deref:
             return value
         word = self.view.word(value)
         if word is None:
