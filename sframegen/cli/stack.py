@@ -60,7 +60,7 @@ def command(
                 folded.add(sample.threads, symbols)
             elif form == "json":
                 click.echo(report.as_json(sample, symbols, problems))
-            else:
+            elif sample.threads:
                 for line in report.text(sample, symbols, raw=form == "raw"):
                     click.echo(line)
             if verbose:

@@ -57,13 +57,13 @@ class Process:
         self.abi = host_abi()
         self._maps_text = b""
         self._mappings = Mappings()
-        self._folder = Path(f"/proc/{pid}")
-        if not self._folder.is_dir():
+        if not Path(f"/proc/{pid}").is_dir():
             raise StackError(f"process {pid}: no such process")
+        self._folder = self._living()
         try:
             self._memory = os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            raise StackError(f"process {pid}: {ptrace.why_not(pid)}") from None
+            raise StackError(f"process {pid}: {ptrace.why_not(int(self._folder.name))}") from None
         self.executable = self._executable()
         self.stopped_seconds = 0.0  # all stops together: how long it could not run
 
@@ -72,10 +72,10 @@ class Process:
 
     def mappings(self) -> Mappings:
         """As they are now; the same object as long as they are the same."""
-        try:
-            text = (self._folder / "maps").read_bytes()
-        except OSError:
-            text = b""
+        text = self._maps()
+        if not text:
+            self._folder = self._living()
+            text = self._maps()
         if text != self._maps_text:
             self._maps_text, self._mappings = text, parse_mappings(text)
         return self._mappings
@@ -123,6 +123,19 @@ class Process:
         """As it is while it runs: of no thread, and what is read may change."""
         return StoppedProcess(self, ptrace.Stopped(self.pid), self.mappings())
 
+    def _maps(self) -> bytes:
+        try:
+            return (self._folder / "maps").read_bytes()
+        except OSError:
+            return b""
+
+    def _living(self) -> Path:
+        """A thread that has not ended yet: the first may have, and then has no memory any more."""
+        for tid in ptrace.threads_of(self.pid):
+            if ptrace.fields_of(tid).get("State", "Z")[0] not in "ZX":
+                return Path(f"/proc/{tid}")
+        return Path(f"/proc/{self.pid}")
+
     def _executable(self) -> str:
         try:
             return str((self._folder / "exe").readlink()).removesuffix(DELETED)
@@ -157,7 +170,7 @@ class StoppedProcess:
             floating = ptrace.register_set(tid, ptrace.NT_PRFPREG) if self.abi.machine in FLOATING else b""
             pac = ptrace.register_set(tid, ptrace.NT_ARM_PAC_MASK) if self.abi.ra_is_signed else b""
         except ProcessLookupError:
-            raise StackError(f"thread {tid}: it has ended") from None
+            raise StackError(f"thread {tid}: {ptrace.GONE}") from None
         mask = int.from_bytes(pac[8:16], self.abi.byte_order) if len(pac) == 16 else 0  # data mask, instruction mask
         registers = registers_of(self.abi, general, floating, ~mask if mask else None)
         if registers is None:

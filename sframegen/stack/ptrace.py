@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
 NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK = 1, 2, 0x406
 EVENT_STOP = 128
+GONE = "it has ended"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
@@ -84,7 +85,9 @@ class Stopped:
 
     def stop(self, only: int | None = None) -> None:
         """All threads, or one."""
-        while new := [tid for tid in ([only] if only else self._listed()) if tid not in self._seized and tid not in self.refused]:
+        while new := [
+            tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused
+        ]:
             for tid in new:  # others may begin as long as one runs
                 self._request(SEIZE, tid)
             self.began = self.began or time.monotonic()
@@ -108,13 +111,6 @@ class Stopped:
         self._seized.clear()
         self.ended = self.ended or time.monotonic()
 
-    def _listed(self) -> list[int]:
-        try:
-            found = [int(task.name) for task in Path(f"/proc/{self.pid}/task").iterdir()]
-            return sorted(found, key=lambda tid: (tid != self.pid, tid))
-        except OSError:
-            return []
-
     def _request(self, request: int, tid: int) -> None:
         if tid in self.refused:
             return
@@ -123,7 +119,7 @@ class Stopped:
             self._seized[tid] = None
         except OSError as error:
             self._seized.pop(tid, None)
-            self.refused[tid] = "it has ended" if error.errno == errno.ESRCH else why_not(tid)
+            self.refused[tid] = GONE if error.errno == errno.ESRCH else why_not(tid)
 
     def _wait(self, tid: int, deadline: float) -> None:
         pause = 0.0
@@ -131,7 +127,7 @@ class Stopped:
             state = _state(tid)
             if state is None or state.si_code in ENDED:
                 del self._seized[tid]
-                self.refused[tid] = "it has ended"
+                self.refused[tid] = GONE
                 self._bury(tid)
                 return
             if state.si_code:
@@ -165,6 +161,15 @@ def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
+def threads_of(pid: int) -> list[int]:
+    """The first one first; none of a process that is gone."""
+    try:
+        found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+    return sorted(found, key=lambda tid: (tid != pid, tid))
+
+
 def fields_of(tid: int) -> dict[str, str]:
     """/proc/TID/status; nothing where it is gone."""
     try:
@@ -178,7 +183,9 @@ def why_not(tid: int) -> str:
     """Why the kernel does not let us trace a thread, and what to do."""
     fields = fields_of(tid)
     if fields.get("State", "Z")[0] in "ZX":
-        return "it has ended"
+        return GONE
+    if "VmSize" not in fields:
+        return "it is a thread of the kernel"
     tracer = fields.get("TracerPid", "0").strip()
     if tracer not in ("0", str(os.getpid())):
         return f"process {tracer} traces it already"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 from sframegen.stack.objects import Objects
+from sframegen.stack.ptrace import GONE
 from sframegen.stack.snapshot import NotCopiedError, StackError
 from sframegen.stack.walk import MAX_FRAMES, Described, End, How, walk
 
@@ -56,7 +57,7 @@ class Tracer:
             self.objects.prepare(process.now())
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
-                refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items()}
+                refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
                     threads = self._walk(snapshot)
                 else:
