@@ -1,8 +1,9 @@
-"""C++ and Rust names as people write them, by the C++ library of this machine."""
+"""C++ names as people write them, by the C++ library of this machine; Rust's too, where they are mangled as C++'s are."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIBRARY = "libstdc++.so.6"
+RUST_HASH = re.compile("::h[0-9a-f]{16}$")
 
 
 @cache
@@ -36,4 +38,4 @@ def demangle(name: str) -> str:
         return name
     text = ctypes.string_at(found).decode(errors="replace")
     free(found)
-    return text
+    return RUST_HASH.sub("", text)

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from sframegen.elf import SHT_SYMTAB, open_elf
 from sframegen.names import printable
 from sframegen.stack.demangle import demangle
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from sframegen.elf import ElfFile, Symbol
     from sframegen.stack.objects import Objects
     from sframegen.stack.walk import Frame
+
+DEBUG_FILES = "/usr/lib/debug/.build-id"
 
 
 class Place(NamedTuple):
@@ -57,10 +60,7 @@ class Symbols:
     def _symbol(self, file: ElfFile, address: int) -> Symbol | None:
         """The function that holds it; one without a size reaches up to the next."""
         if id(file) not in self._tables:
-            try:
-                symbols = file.function_symbols()
-            except FormatError:
-                symbols = []
+            symbols = _functions(file)
             self._tables[id(file)] = file, symbols, [symbol.address for symbol in symbols]
         _, symbols, addresses = self._tables[id(file)]
         at = bisect_right(addresses, address) - 1
@@ -68,3 +68,21 @@ class Symbols:
             return None
         symbol = symbols[at]
         return symbol if not symbol.size or address - symbol.address < symbol.size else None
+
+
+def _functions(file: ElfFile) -> list[Symbol]:
+    """By address; of the debug file, if this machine has one and the file itself only names what it exports."""
+    try:
+        if not any(section.header.sh_type == SHT_SYMTAB for section in file.sections):
+            file = _debug_file(file) or file
+        return file.function_symbols()
+    except FormatError:
+        return []
+
+
+def _debug_file(file: ElfFile) -> ElfFile | None:
+    build_id = (file.build_id() or b"").hex()
+    try:
+        return open_elf(f"{DEBUG_FILES}/{build_id[:2]}/{build_id[2:]}.debug") if build_id else None
+    except (OSError, FormatError):
+        return None
