@@ -1,0 +1,337 @@
+"""What the tracer finds in the memory of a process: objects, their headers and sections; made up here, hostile ones too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.abi import ABIS, AMD64, S390X, Abi
+from sframegen.elf import (
+    EHDR_SIZE,
+    ET_DYN,
+    PF_R,
+    PF_X,
+    PHDR_SIZE,
+    PN_XNUM,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    RECORDS,
+    SHDR_SIZE,
+    Ehdr,
+    ElfFile,
+    Phdr,
+    Shdr,
+)
+from sframegen.format.decode import open_section
+from sframegen.format.encode import Encoder
+from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.registry.regions import Region, Registry, SectionDescriber
+from sframegen.stack.objects import Objects
+from sframegen.stack.process import parse_mappings
+from sframegen.stack.registers import Registers
+from sframegen.stack.snapshot import CopiedMemory, Mapping, Mappings, Memory, NotCopiedError
+from sframegen.stack.tracer import Tracer
+from sframegen.stack.walk import End, How
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BASE = 0x7F0000000000
+TEXT, SECTION, END = 0x1000, 0x3000, 0x5000  # link-time addresses and offsets in the file
+STACK = 0x7FFF00000000
+FRAME = 0x40
+
+
+def section_bytes(abi: Abi, address: int = SECTION, start: int = TEXT) -> bytes:
+    """Functions of 0x100 bytes at `start`, called by one another; the last one has no caller."""
+    table = FunctionTable(kinds=[Kind()])
+    saved = Where(None, abi.sp_offset - 8, deref=True)
+    table.rules = [Rule(Where(abi.sp, FRAME - abi.sp_offset), saved), OUTERMOST]
+    if not abi.fixed_ra_offset:
+        table.rules[0] = table.rules[0]._replace(fp=Where(None, abi.sp_offset - 16, deref=True))
+    for number in range(3):
+        table.start.append(start + 0x100 * number)
+        table.size.append(0x100)
+        table.kind.append(0)
+        table.row_start.append(0)
+        table.row_rule.append(number // 2)
+        table.first_row.append(number + 1)
+    return bytes(Encoder(table, abi).encode(address))
+
+
+def elf_bytes(
+    abi: Abi = AMD64, *, phoff: int = EHDR_SIZE, phnum: int | None = None, section: bytes | None = None, filesz: int | None = None
+) -> bytearray:
+    """A library. `phnum`: what the header says, where section header 0 says the truth."""
+    section = section_bytes(abi) if section is None else section
+    size = len(section) if filesz is None else filesz
+    segments = [
+        Phdr(PT_LOAD, PF_R, 0, 0, 0, TEXT, TEXT, 0x1000),
+        Phdr(PT_LOAD, PF_R | PF_X, TEXT, TEXT, TEXT, 0x1000, 0x1000, 0x1000),
+        Phdr(PT_LOAD, PF_R, SECTION, SECTION, SECTION, 0x2000, 0x2000, 0x1000),
+        Phdr(PT_GNU_SFRAME, PF_R, SECTION, SECTION, SECTION, size, size, 8),
+    ]
+    data = bytearray(END)
+    ident = b"\x7fELF\2" + (b"\1" if abi.byte_order == "little" else b"\2") + b"\1" + bytes(9)
+    shoff = END - SHDR_SIZE if phnum is not None else 0
+    header = Ehdr(
+        ident, ET_DYN, abi.machine, 1, 0, phoff, shoff, 0, EHDR_SIZE, PHDR_SIZE,
+        len(segments) if phnum is None else phnum, SHDR_SIZE, int(phnum is not None), 0,
+    )  # fmt: skip
+    RECORDS[Ehdr, abi.byte_order].pack_into(data, 0, *header)
+    for number, segment in enumerate(segments):
+        RECORDS[Phdr, abi.byte_order].pack_into(data, phoff + number * PHDR_SIZE, *segment)
+    if shoff:
+        RECORDS[Shdr, abi.byte_order].pack_into(data, shoff, *Shdr(0, 0, 0, 0, 0, 0, 0, len(segments), 0, 0))
+    data[SECTION : SECTION + len(section)] = section
+    return data
+
+
+def row(start: int, size: int, flags: str, offset: int = 0, inode: int = 77, path: str = "/lib/made.so") -> Mapping:
+    return Mapping(start, start + size, "r" in flags, "w" in flags, "x" in flags, offset, "08:01", inode, path)
+
+
+def loaded_rows(base: int = BASE, **more: object) -> list[Mapping]:
+    return [
+        row(base, TEXT, "r", 0, **more),  # type: ignore[arg-type]
+        row(base + TEXT, 0x1000, "rx", TEXT, **more),  # type: ignore[arg-type]
+        row(base + SECTION, 0x2000, "r", SECTION, **more),  # type: ignore[arg-type]
+    ]
+
+
+class Made:
+    """A snapshot of a process that never was."""
+
+    def __init__(self, data: bytes | bytearray, *, abi: Abi = AMD64, file: bytes | bytearray | None = None) -> None:
+        self.pid, self.abi, self.executable = 1, abi, "/made"
+        self.file = file
+        self.contents: list[tuple[int, bytes]] = []
+        self.mappings = Mappings()
+        self.map(loaded_rows(), data)
+        self.threads_registers: dict[int, Registers] = {}
+        self.memory = Memory(self.read, abi.byte_order)
+
+    def map(self, rows: Sequence[Mapping], data: bytes | bytearray) -> None:
+        self.contents += [(row.start, bytes(data[row.offset : row.offset + row.end - row.start])) for row in rows]
+        self.mappings = Mappings(sorted([*self.mappings, *rows]))
+
+    def read(self, address: int, size: int) -> bytes:
+        for start, data in self.contents:
+            if start <= address < start + len(data):
+                return data[address - start : address - start + size]
+        return b""
+
+    def threads(self) -> Sequence[int]:
+        return list(self.threads_registers)
+
+    def thread_name(self, tid: int) -> str:
+        return f"thread {tid}"
+
+    def registers(self, tid: int) -> Registers:
+        return self.threads_registers[tid]
+
+    def file_of(self, mapping: Mapping) -> ElfFile | None:
+        return None if self.file is None else ElfFile(memoryview(self.file), mapping.path)
+
+
+def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
+    """Where the functions are that are found at their addresses."""
+    objects = Objects()
+    objects.begin(snapshot)
+    found = []
+    for offset in (0, 0x1FF):
+        loaded = objects.at(base + TEXT + offset)
+        assert loaded
+        function = loaded.look_up(base + TEXT + offset)
+        found.append(function.start - base if function else None)
+    return found
+
+
+@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+def test_a_section_by_headers_in_memory(abi: Abi) -> None:
+    assert functions_found(Made(elf_bytes(abi), abi=abi)) == [TEXT, TEXT + 0x100]
+
+
+@pytest.mark.parametrize("phoff", [0xE00, SECTION + 0x1000])
+def test_program_headers_may_be_anywhere(phoff: int) -> None:
+    assert functions_found(Made(elf_bytes(phoff=phoff))) == [TEXT, TEXT + 0x100]
+
+
+def test_program_headers_that_are_not_mapped_are_read_from_the_file() -> None:
+    data = elf_bytes(phoff=0x2800)
+    assert functions_found(Made(data, file=data)) == [TEXT, TEXT + 0x100]
+    objects = Objects()
+    objects.begin(Made(data))
+    loaded = objects.at(BASE + TEXT)
+    assert loaded
+    assert loaded.image is None
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_more_program_headers_than_the_header_can_count(mapped: bool) -> None:
+    data = elf_bytes(phnum=PN_XNUM)
+    snapshot = Made(data, file=None if mapped else data)
+    if not mapped:
+        snapshot.mappings = Mappings([*loaded_rows()[:2], row(BASE + SECTION, 0x1000, "r", SECTION)])
+    assert functions_found(snapshot) == [TEXT, TEXT + 0x100]
+
+
+def test_a_file_that_is_another_now_does_not_count() -> None:
+    objects = Objects()
+    objects.begin(Made(elf_bytes(), file=elf_bytes(filesz=5)))
+    loaded = objects.at(BASE + TEXT)
+    assert loaded
+    assert loaded.section
+    assert loaded.file is None
+
+
+def test_a_file_that_is_loaded_twice() -> None:
+    snapshot = Made(elf_bytes())
+    snapshot.map(loaded_rows(BASE + 0x10000), elf_bytes())
+    assert functions_found(snapshot) == functions_found(snapshot, BASE + 0x10000) == [TEXT, TEXT + 0x100]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (elf_bytes(filesz=0x4000), "not in readable memory"),
+        (elf_bytes(filesz=1 << 60), "not in readable memory"),
+        (elf_bytes(filesz=5), "bytes of header"),
+        (elf_bytes(section=b"\0" * 100), "magic number"),
+        (elf_bytes(section=section_bytes(S390X)), "for s390x"),
+    ],
+)
+def test_a_section_that_is_none(data: bytearray, message: str) -> None:
+    snapshot = Made(data)
+    snapshot.threads_registers[1] = Registers(BASE + TEXT, {AMD64.sp: STACK})
+    snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
+    (thread,) = Tracer().trace(snapshot)
+    assert thread.end is End.DAMAGED
+    assert message in thread.detail
+
+
+@given(st.integers(0, EHDR_SIZE + 4 * PHDR_SIZE - 1), st.integers(0, 255))
+def test_whatever_the_headers_say_it_is_an_answer(at: int, byte: int) -> None:
+    data = elf_bytes()
+    data[at] = byte
+    snapshot = Made(data)
+    snapshot.threads_registers[1] = Registers(BASE + TEXT, {AMD64.sp: STACK, AMD64.fp: 0})
+    snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], bytes(0x1000))
+    (thread,) = Tracer().trace(snapshot)
+    assert len(thread.frames) == 1
+
+
+def test_an_object_in_the_place_of_another_is_noticed() -> None:
+    """The mappings are the same, what is in them is not."""
+    snapshot = Made(elf_bytes())
+    objects = Objects()
+    objects.verify(snapshot)
+    first = objects.at(BASE + TEXT)
+    objects.verify(snapshot)
+    assert objects.at(BASE + TEXT) is first
+    changed = Made(elf_bytes(section=section_bytes(AMD64, start=TEXT + 0x80)))
+    changed.mappings = snapshot.mappings
+    objects.verify(changed)
+    second = objects.at(BASE + TEXT + 0x80)
+    assert second
+    function = second.look_up(BASE + TEXT + 0x80)
+    assert function
+    assert function.start == BASE + TEXT + 0x80
+
+
+def test_an_object_that_was_closed_is_forgotten() -> None:
+    snapshot = Made(elf_bytes())
+    objects = Objects()
+    objects.verify(snapshot)
+    assert objects.at(BASE + TEXT)
+    gone = Made(b"")
+    gone.mappings = Mappings()
+    objects.verify(gone)
+    assert objects.at(BASE + TEXT) is None
+
+
+def stack(abi: Abi, ras: list[int]) -> bytes:
+    """From SP on: frames of FRAME bytes with these return addresses."""
+    return b"".join(bytes(FRAME - 8) + ra.to_bytes(8, abi.byte_order) for ra in ras).ljust(0x1000, b"\0")
+
+
+@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+def test_a_whole_trace(abi: Abi) -> None:
+    snapshot = Made(elf_bytes(abi), abi=abi)
+    ras = [BASE + TEXT + 0x110, BASE + TEXT + 0x210]
+    rows = [row(STACK, 0x1000, "rw", inode=0, path="[stack]")]
+    snapshot.map(rows, b"")
+    snapshot.contents.append((STACK, stack(abi, ras)))
+    snapshot.threads_registers[5] = Registers(BASE + TEXT + 1, {abi.sp: STACK, abi.fp: 0})
+    (thread,) = Tracer().trace(snapshot)
+    assert (thread.tid, thread.name, thread.end) == (5, "thread 5", End.OUTERMOST)
+    assert [frame.pc for frame in thread.frames] == [BASE + TEXT + 1, *ras]
+    assert {frame.how for frame in thread.frames} == {How.SFRAME}
+
+
+def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
+    """Which may be made at run time, so that it is asked each time."""
+    code = 0x600000000000
+    snapshot = Made(elf_bytes())
+    snapshot.map([row(code, 0x1000, "rx", inode=0, path=""), row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
+    snapshot.contents.append((STACK, stack(AMD64, [code + 0x110, BASE + TEXT + 0x210])))
+    snapshot.threads_registers[1] = Registers(code + 1, {AMD64.sp: STACK, AMD64.fp: 0})
+    registry = Registry()
+    tracer = Tracer(registry=registry)
+    assert [thread.end for thread in tracer.trace(snapshot)] == [End.UNREADABLE]  # by frame pointers, of which there are none
+    section = open_section(section_bytes(AMD64, code + 0x800, code), code + 0x800)
+    registry.register(Region(code, code + 0x800, "jit", SectionDescriber(section)))
+    (thread,) = tracer.trace(snapshot)
+    assert ([frame.how for frame in thread.frames], thread.end) == ([How.REGISTERED, How.REGISTERED, How.SFRAME], End.OUTERMOST)
+
+
+# -- mappings and memory
+
+
+def test_mappings_of_the_kernels_text() -> None:
+    text = (
+        b"55d0a0000000-55d0a0001000 r-xp 00001000 fe:00 42                         /usr/bin/a b (deleted)\n"
+        b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
+        b"7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0                          [vdso]\n"
+        b"not a row\n"
+    )
+    first, second, third = parse_mappings(text)
+    assert first == Mapping(0x55D0A0000000, 0x55D0A0001000, True, False, True, 0x1000, "fe:00", 42, "/usr/bin/a b (deleted)")
+    assert (second.path, second.writable, third.path) == ("", True, "[vdso]")
+
+
+def test_a_stack_of_several_mappings() -> None:
+    """Parts may have other flags; what cannot be written is not a part."""
+    mappings = Mappings([row(0, 4, "r"), row(4, 4, "rw"), row(8, 8, "rw"), row(16, 4, "rx"), row(20, 4, "rw")])
+    assert [mappings.stack_at(address) for address in (3, 4, 8, 15, 16, 20, 24)] == [
+        None,
+        (4, 16),
+        (4, 16),
+        (4, 16),
+        None,
+        (20, 24),
+        None,
+    ]
+    assert [mappings.covers(0, size) for size in (4, 24, 25)] == [True, True, False]
+
+
+def test_words_across_pages_and_ends() -> None:
+    data = bytes(range(256)) * 64
+    memory = Memory(lambda address, size: data[address : address + size], "little")
+    for address in (0, 8, 4090, 4095, 8190, len(data) - 8):
+        assert memory.word(address) == int.from_bytes(data[address : address + 8], "little")
+    assert memory.word(len(data) - 7) is None
+    assert memory.word(1 << 63) is None
+
+
+def test_what_was_not_copied_is_asked_of_the_process() -> None:
+    memory = CopiedMemory([(0x1000, bytes(range(16))), (0x3000, bytes(8))], Mappings([row(0x1000, 0x3000, "rw")]), "big")
+    assert memory.word(0x1008) == 0x08090A0B0C0D0E0F
+    assert memory.word(0x3000) == 0
+    assert memory.word(0x9000) is None
+    for address in (0x1009, 0xFFF + 1 + 0x800):
+        with pytest.raises(NotCopiedError):
+            memory.word(address)
