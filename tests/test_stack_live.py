@@ -6,9 +6,11 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ import sframegen
 from sframegen.elf import open_elf
 from sframegen.names import address_of
 from sframegen.section import sframe_of
+from sframegen.stack import ptrace
 from sframegen.stack.process import Process
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.symbols import Symbols
@@ -43,6 +46,7 @@ class Names:
 
     def __init__(self, pid: int, *, convert: bool = False) -> None:
         self.process = Process(pid)
+        weakref.finalize(self, self.process.__exit__)
         self.tracer = Tracer(convert=convert)
         self.symbols = Symbols(self.tracer.objects)
 
@@ -401,6 +405,52 @@ def test_a_tracer_that_is_killed_lets_go(death: str, compile_c: Compiler, tmp_pa
         other.send_signal(signal.Signals[death])
         other.communicate(b"\n", timeout=60)
         assert other.returncode in (-signal.Signals[death], 1, 130)
+
+
+def test_a_process_whose_first_thread_has_ended(compile_c: Compiler, tmp_path: Path) -> None:
+    source = r"""
+    static void *start(void *first) { pthread_join((pthread_t)first, NULL); hold(); puts("done"); return NULL; }
+    int main(void) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, start, (void *)pthread_self());
+        pthread_exit(NULL);
+    }"""
+    with Program(compiled(compile_c, tmp_path, source, *STATIC, "-pthread")) as running:
+        by = Names(running.pid)
+        (thread,) = by.threads()
+        assert between(by.of(thread), "hold", "start") == ["hold", "start"]
+        assert (thread.end, by.tracer.problems) == (End.OUTERMOST, {})
+
+
+def test_a_file_that_is_deleted(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    with Program(program) as running:
+        program.unlink()
+        names, _ = Names(running.pid, convert=True).first()
+    assert between(names, "hold")[-1] == "main"
+
+
+def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for the child of its vfork, which does."""
+    monkeypatch.setattr(ptrace, "PATIENCE", 0.05)
+    source = r"""int main(void) { if (vfork() == 0) { hold(); _exit(0); } puts("done"); fflush(stdout); _exit(0); }"""
+    with (
+        Program(compiled(compile_c, tmp_path, source, *STATIC)) as running,
+        pytest.raises(StackError, match="it is in an uninterruptible sleep"),
+    ):
+        Names(running.pid).threads()
+
+
+def test_without_the_right_to() -> None:
+    """As root without capabilities, or as somebody else than root: process 1 has more rights."""
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("no setpriv on this machine")
+    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    line = [*less, sys.executable, "-P", "-m", "sframegen", "stack", "1"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sframegen: process 1: not permitted: ")
+    assert "root" in done.stderr
 
 
 # -- the command line

@@ -47,24 +47,24 @@ def command(
     pid = child.pid if child else int(arguments[0])
     folded = report.Folded() if form == "folded" else None
     try:
-        process = Process(pid)
-        tracer = Tracer(convert=convert, limit=max_frames)
-        symbols = Symbols(tracer.objects)
-        for number in range(count):
-            if number or child:
-                time.sleep(interval)
-            sample, problems = take(process, tracer, tid)
-            for problem in problems:
-                run.finding(problem)
-            if folded:
-                folded.add(sample.threads, symbols)
-            elif form == "json":
-                click.echo(report.as_json(sample, symbols, problems))
-            elif sample.threads:
-                for line in report.text(sample, symbols, raw=form == "raw"):
-                    click.echo(line)
-            if verbose:
-                note(f"process {pid}: stopped for {sample.stopped_ms:.1f} ms")
+        with Process(pid) as process:
+            tracer = Tracer(convert=convert, limit=max_frames)
+            symbols = Symbols(tracer.objects)
+            for number in range(count):
+                if number or child:
+                    time.sleep(interval)
+                sample, problems = take(process, tracer, tid)
+                for problem in problems:
+                    run.finding(problem)
+                if folded:
+                    folded.add(sample.threads, symbols)
+                elif form == "json":
+                    click.echo(report.as_json(sample, symbols, problems))
+                elif sample.threads:
+                    for line in report.text(sample, symbols, raw=form == "raw"):
+                        click.echo(line)
+                if verbose:
+                    note(f"process {pid}: stopped for {sample.stopped_ms:.1f} ms")
     except StackError as error:
         run.finding(str(error))
     for line in folded.lines() if folded else ():

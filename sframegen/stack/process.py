@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
 from sframegen.abi import BY_MACHINE
@@ -50,7 +50,7 @@ def parse_mappings(text: bytes) -> Mappings:
 
 
 class Process:
-    """A process, from one stop to the next. Raises StackError where it cannot be looked at."""
+    """A process, from one stop to the next, within a `with` block. Raises StackError where it cannot be looked at."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -67,7 +67,10 @@ class Process:
         self.executable = self._executable()
         self.stopped_seconds = 0.0  # all stops together: how long it could not run
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         os.close(self._memory)
 
     def mappings(self) -> Mappings:

@@ -20,6 +20,7 @@ DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
 NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK = 1, 2, 0x406
 EVENT_STOP = 128
 GONE = "it has ended"
+ASLEEP = "it is in an uninterruptible sleep"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
@@ -73,6 +74,18 @@ def _state(tid: int) -> State | None:
     return State(found.si_code, found.si_status) if found else State(0, 0)
 
 
+def _sleeps_on(tid: int, deadline: float) -> bool:
+    """Whether it is in an uninterruptible sleep until then. Seized in that state, it would stop much later, with nobody there."""
+    while True:
+        try:
+            state = Path(f"/proc/{tid}/stat").read_bytes().rpartition(b") ")[2][:1]
+        except OSError:
+            return False
+        if state != b"D" or time.monotonic() > deadline:
+            return state == b"D"
+        time.sleep(0.001)
+
+
 class Stopped:
     """Threads of a process that are held. Not all may be had: `refused` says which, and why."""
 
@@ -88,7 +101,10 @@ class Stopped:
         while new := [
             tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused
         ]:
+            deadline = time.monotonic() + PATIENCE
             for tid in new:  # others may begin as long as one runs
+                if _sleeps_on(tid, deadline):
+                    self.refused[tid] = ASLEEP
                 self._request(SEIZE, tid)
             self.began = self.began or time.monotonic()
             for tid in new:
@@ -104,7 +120,7 @@ class Stopped:
         for tid, number in self._seized.items():
             try:
                 _ptrace(DETACH, tid, 0, number or 0)
-            except OSError:  # gone; or still not stopped: the kernel lets go of it when we end
+            except OSError:  # gone; or still not stopped, which is rare: the kernel lets go of it when we end
                 state = _state(tid)
                 if state and state.si_code in ENDED:
                     self._bury(tid)
@@ -135,7 +151,7 @@ class Stopped:
                 self._seized[tid] = 0 if event == EVENT_STOP else number
                 return
             if time.monotonic() > deadline:
-                self.refused[tid] = "it is in an uninterruptible sleep"
+                self.refused[tid] = ASLEEP
                 return
             time.sleep(pause)
             pause = min(2 * pause + 0.00002, 0.01)
