@@ -281,7 +281,7 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     snapshot.threads_registers[1] = Registers(code + 1, {AMD64.sp: STACK, AMD64.fp: 0})
     registry = Registry()
     tracer = Tracer(registry=registry)
-    assert [thread.end for thread in tracer.trace(snapshot)] == [End.UNREADABLE]  # by frame pointers, of which there are none
+    assert [thread.end for thread in tracer.trace(snapshot)] == [End.NO_FRAME_POINTER]
     section = open_section(section_bytes(AMD64, code + 0x800, code), code + 0x800)
     registry.register(Region(code, code + 0x800, "jit", SectionDescriber(section)))
     (thread,) = tracer.trace(snapshot)

@@ -75,9 +75,10 @@ def _functions(file: ElfFile) -> list[Symbol]:
     try:
         if not any(section.header.sh_type == SHT_SYMTAB for section in file.sections):
             file = _debug_file(file) or file
-        return file.function_symbols()
+        last = {symbol.address: symbol for symbol in file.functions()}  # global symbols come behind local ones
     except FormatError:
         return []
+    return [last[address] for address in sorted(last)]
 
 
 def _debug_file(file: ElfFile) -> ElfFile | None:

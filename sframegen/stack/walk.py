@@ -23,6 +23,7 @@ class End(Enum):
     NO_RETURN = "the return address is 0"
     NOT_CODE = "the PC is not in executable memory"
     NO_SECTION = "there is no SFrame section for this code"
+    NO_FRAME_POINTER = "there is no SFrame section for this code, and frame pointers lead nowhere"
     NOT_COVERED = "the SFrame section does not cover this code"
     DAMAGED = "the SFrame section is damaged"
     PENDING = "the section for this code is still to be made"
@@ -76,7 +77,6 @@ class Walk(NamedTuple):
 
     frames: list[Frame]
     end: End
-    detail: str = ""
 
 
 class View(Protocol):
@@ -106,7 +106,7 @@ def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Wal
         pc, sp, exact = walker.pc, walker.values.get(abi.sp), walker.exact
         found = view.describe(pc, exact)
         if found is End.NOT_CODE and not exact:
-            return Walk(frames, End.BAD_RETURN)
+            return Walk(frames, _told(End.BAD_RETURN, frames[-1].how))
         if isinstance(found, End):
             frames.append(Frame(pc, sp, None, None, exact))
             return Walk(frames, found)
@@ -114,9 +114,14 @@ def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Wal
             cfa = walker.step(found)
         except _EndedError as error:
             frames.append(Frame(pc, sp, error.cfa, found.how, exact, found.signal))
-            return Walk(frames, error.end)
+            return Walk(frames, _told(error.end, found.how))
         frames.append(Frame(pc, sp, cfa, found.how, exact, found.signal))
     return Walk(frames, End.TOO_DEEP)
+
+
+def _told(end: End, how: How | None) -> End:
+    """What is wrong with frame pointers that are none says nothing."""
+    return End.NO_FRAME_POINTER if how is How.FRAME_POINTER and end is not End.NO_RETURN else end
 
 
 class _Walker:
