@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def is_a(value: Any, kind: str) -> bool:
         return value is None or is_a(value, kind.removesuffix(" null").removesuffix(" or").removesuffix(","))
     if kind.startswith("list of "):
         return isinstance(value, list) and all(is_a(item, kind.removeprefix("list of ").removesuffix("s")) for item in value)
-    return type(value) is {"string": str, "integer": int, "boolean": bool, "object": dict}[kind]
+    return type(value) is {"string": str, "integer": int, "boolean": bool, "object": dict, "number": float}[kind]
 
 
 def assert_documented(document: dict[str, Any], table: dict[str, str]) -> None:
@@ -46,7 +47,7 @@ def file(compile_c: Compiler, tmp_path: Path) -> Path:
     return Path(shutil.copy(compile_c(SOURCE, "-O1"), tmp_path / "file"))
 
 
-def printed(*arguments: str | Path) -> Any:
+def printed(*arguments: str | Path | int) -> Any:
     return json.loads(CliRunner().invoke(cli, [*map(str, arguments), "--json"]).stdout)
 
 
@@ -117,3 +118,15 @@ def test_dump(file: Path) -> None:
 def test_several_files_are_a_list_of_those_not_refused(file: Path) -> None:
     printed("add-section", file)
     assert [document["file"] for document in printed("check", file, "/nonexistent", file)] == [str(file), str(file)]
+
+
+def test_stack() -> None:
+    """Of what is always there: this process' child, which waits."""
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        document = printed("stack", child.pid, "--convert")
+        child.kill()
+    sample, thread, frame = TABLES["stack"]
+    assert_documented(document, sample)
+    assert_documented(document["threads"][0], thread)
+    for each in document["threads"][0]["frames"]:
+        assert_documented(each, frame)
