@@ -478,8 +478,13 @@ def test_samples_folded(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def test_a_command_is_started_and_sampled() -> None:
-    done = command("--raw", "--convert", "--interval", 0, "--", sys.executable, "-c", "print(input())")
-    assert done.returncode in (0, 1)  # there may have been nothing left to sample
+    line = [sys.executable, "-P", "-m", "sframegen", "stack", "--convert", "--interval", "0", "--", "cat"]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
+        assert tool.stdout
+        assert re.match(rb"PID \d+ - /", tool.stdout.readline())
+        output, errors = tool.communicate(b"copied\n", timeout=60)
+    assert (tool.returncode, errors) == (0, b"")
+    assert b"copied\n" in output
 
 
 def test_refusals_are_one_line() -> None:

@@ -29,6 +29,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.registry.regions import Region, Registry, SectionDescriber
+from sframegen.stack.contexts import CONTEXTS, Context
 from sframegen.stack.objects import Objects
 from sframegen.stack.process import parse_mappings
 from sframegen.stack.registers import Registers
@@ -286,6 +287,30 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     registry.register(Region(code, code + 0x800, "jit", SectionDescriber(section)))
     (thread,) = tracer.trace(snapshot)
     assert ([frame.how for frame in thread.frames], thread.end) == ([How.REGISTERED, How.REGISTERED, How.SFRAME], End.OUTERMOST)
+
+
+@pytest.mark.parametrize(
+    ("abi", "context"), [(abi, context) for abi in ABIS for context in CONTEXTS[abi.machine]], ids=lambda value: str(value)[:20]
+)
+def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: Context) -> None:
+    """No section covers it. It may have been interrupted between its instructions, or be where a handler returns to."""
+    data = elf_bytes(abi)
+    data[TEXT + 0x800 : TEXT + 0x800 + len(context.code)] = context.code
+    for at in context.instructions:
+        snapshot = Made(data, abi=abi, file=data)
+        saved = dict.fromkeys(context.places, 0) | {abi.sp: STACK + 0x900, context.pc: 0}
+        memory = bytearray(stack(abi, []))
+        for number, place in context.places.items():
+            memory[place : place + 8] = saved[number].to_bytes(8, abi.byte_order)
+        memory[context.pc : context.pc + 8] = (BASE + TEXT + 0x200).to_bytes(8, abi.byte_order)
+        snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
+        snapshot.contents.append((STACK, bytes(memory)))
+        snapshot.threads_registers[1] = Registers(BASE + TEXT + 0x800 + at, {abi.sp: STACK, abi.fp: 0})
+        (thread,) = Tracer().trace(snapshot)
+        assert [(frame.pc - BASE - TEXT, frame.exact, frame.signal) for frame in thread.frames] == [
+            (0x800 + at, True, True), (0x200, True, False),
+        ]  # fmt: skip
+        assert (thread.frames[0].how, thread.frames[1].sp, thread.end) == (How.SIGNAL, STACK + 0x900, End.OUTERMOST)
 
 
 # -- mappings and memory

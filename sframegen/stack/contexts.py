@@ -14,6 +14,7 @@ class Context(NamedTuple):
     pc: int
     places: dict[int, int]  # of the other registers, by DWARF number
     code: bytes  # that code
+    instructions: tuple[int, ...] = (0,)  # where each of its instructions is
 
     def rule(self, sp: int, fp: int) -> Rule:
         """The same as a rule, for code that nothing else describes."""
@@ -35,14 +36,16 @@ def _x86_64() -> Context:
     """SP is at struct ucontext: R8 to R15, RDI, RSI, RBP, RBX, RDX, RAX, RCX, RSP, RIP."""
     order = (*range(8, 16), 5, 4, 6, 3, 1, 0, 2, 7)
     code = bytes.fromhex("48c7c00f0000000f05")  # mov $15,%rax; syscall
-    return Context(UCONTEXT_REGISTERS + 8 * 16, {number: UCONTEXT_REGISTERS + 8 * at for at, number in enumerate(order)}, code)
+    return Context(
+        UCONTEXT_REGISTERS + 8 * 16, {number: UCONTEXT_REGISTERS + 8 * at for at, number in enumerate(order)}, code, (0, 7)
+    )
 
 
 def _aarch64() -> Context:
     """SP is at siginfo (128 bytes), then ucontext, whose signal mask has 128; 16-byte aligned fault address, X0 to X30, SP, PC."""
     first = 128 + 176 + 8
     code = bytes.fromhex("681180d2010000d4")  # mov x8,#139; svc #0
-    return Context(first + 8 * 32, {number: first + 8 * number for number in range(32)}, code)
+    return Context(first + 8 * 32, {number: first + 8 * number for number in range(32)}, code, (0, 4))
 
 
 def _s390x(psw: int, code: bytes) -> Context:

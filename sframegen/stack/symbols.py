@@ -51,7 +51,7 @@ class Symbols:
             if symbol is None:
                 self._places[key] = Place(None, 0, loaded.name, address)
             else:
-                name = printable(symbol.name)
+                name = printable(symbol.name.partition("@")[0])  # without its version
                 self._places[key] = Place(
                     demangle(name) if self._demangled else name, address - symbol.address, loaded.name, address
                 )

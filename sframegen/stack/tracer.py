@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sframegen.stack.walk import Frame
 
 MAX_STOPS = 16  # for one trace: each may find another object that is to be converted first
+UNSETTLED = (End.PENDING, End.DAMAGED)  # will be something else; has a detail that is to be told each time
 MAX_STACK_BYTES = 1 << 23  # that are copied of one stack
 
 
@@ -116,7 +117,7 @@ class _View:
         known = answers.get((pc, exact))
         if known is None:
             known = self._find(pc, pc if exact else pc - 1)
-            if known is not End.PENDING:
+            if known not in UNSETTLED:
                 answers[pc, exact] = known
         return known
 
@@ -141,7 +142,7 @@ class _View:
         try:
             found = loaded.look_up(address)
         except FormatError as error:
-            self.detail = loaded.damage = str(error)
+            self.detail = str(error)
             return End.DAMAGED
         if found:
             return Described(found.rule, found.kind.signal, loaded.how)
@@ -150,7 +151,7 @@ class _View:
     def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
         """Code that returns from a signal handler is known by itself: not every C library describes it."""
         for context in CONTEXTS[self.abi.machine]:
-            if loaded.code(pc, len(context.code)) == context.code:
+            if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
                 return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
         return None
 
