@@ -407,6 +407,30 @@ def test_a_tracer_that_is_killed_lets_go(death: str, compile_c: Compiler, tmp_pa
         assert other.returncode in (-signal.Signals[death], 1, 130)
 
 
+def test_signals_that_come_meanwhile_are_delivered(compile_c: Compiler, tmp_path: Path) -> None:
+    """All of them, though it is stopped all the time: real-time signals queue, and it counts them."""
+    source = r"""
+    static volatile int count;
+    static void counting(int number) { count++; }
+    int main(void) {
+        signal(SIGRTMIN, counting);
+        hold();
+        while (count < 400) after++;
+        hold();
+        puts("done");
+        return 0;
+    }"""
+    with Program(compiled(compile_c, tmp_path, source, *STATIC)) as running:
+        by = Names(running.pid)
+        running.go_on()
+        for _ in range(40):
+            for _ in range(10):
+                os.kill(running.pid, signal.SIGRTMIN)
+            names, _ = by.first()
+            assert names[-1] == "_start"
+        running.wait()
+
+
 def test_a_process_whose_first_thread_has_ended(compile_c: Compiler, tmp_path: Path) -> None:
     source = r"""
     static void *start(void *first) { pthread_join((pthread_t)first, NULL); hold(); puts("done"); return NULL; }
