@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from live import Program, compiled, state_of, stopped_at
+from live import HOLD, Program, compiled, state_of, stopped_at
 
 import sframegen
 from sframegen.elf import open_elf
@@ -304,6 +304,26 @@ def test_a_library_in_the_place_of_another(compile_c: Compiler, tmp_path: Path) 
                 made[1].rename(library)
                 running.go_on()
                 running.wait()
+
+
+def test_another_program_in_the_same_process(compile_c: Compiler, tmp_path: Path) -> None:
+    other = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    first = tmp_path / "first"
+    first.write_bytes(compile_c(HOLD + "int main(int n, char **a) { hold(); execv(a[1], a + 1); return 1; }", *STATIC).read_bytes())
+    first.chmod(0o755)
+    with Program(first, other) as running:
+        by = Names(running.pid, convert=True)
+        assert between(by.first()[0], "hold") == ["hold", "main"]
+        running.go_on()
+        running.wait()
+        names, thread = by.first()
+        assert (names[1:3], thread.end) == (["hold", "down"], End.OUTERMOST)
+        assert by.process.executable == str(other)
+
+
+def test_a_thread_of_another_process() -> None:
+    with Process(os.getpid()) as process, pytest.raises(StackError, match="it has no thread 1"):
+        Tracer().trace_process(process, 1)
 
 
 CORRUPT = r"""

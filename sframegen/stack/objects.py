@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sframegen.stack.walk import Described, End
 
 HEAD = 64  # bytes of a section by which it is known again
+MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and without end
 
 
 class LoadedObject:
@@ -180,6 +181,8 @@ class Objects:
 
 def _open(snapshot: Snapshot, address: int, size: int) -> SframeSection:
     """Raises FormatError where it is not all there, or cannot be searched."""
+    if size > MAX_SECTION:
+        raise FormatError(f"{size} bytes are too many", "PT_GNU_SFRAME")
     data = snapshot.memory.read(address, size) if snapshot.mappings.covers(address, size) else b""
     if len(data) != size:
         raise FormatError("not in readable memory", "PT_GNU_SFRAME")

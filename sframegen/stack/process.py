@@ -60,10 +60,7 @@ class Process:
         if not Path(f"/proc/{pid}").is_dir():
             raise StackError(f"process {pid}: no such process")
         self._folder = self._living()
-        try:
-            self._memory = os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            raise StackError(f"process {pid}: {ptrace.why_not(int(self._folder.name))}") from None
+        self._memory = self._open_memory()
         self.executable = self._executable()
         self.stopped_seconds = 0.0  # all stops together: how long it could not run
 
@@ -80,6 +77,11 @@ class Process:
             self._folder = self._living()
             text = self._maps()
         if text != self._maps_text:
+            if self._maps_text:  # it may execute another program now, whose memory is another
+                memory = self._open_memory()
+                os.close(self._memory)
+                self._memory = memory
+                self.executable = self._executable()
             self._maps_text, self._mappings = text, parse_mappings(text)
         return self._mappings
 
@@ -110,6 +112,8 @@ class Process:
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
         """All its threads, or one, stand still within the block. Raises StackError where none can be stopped."""
+        if tid and tid not in ptrace.threads_of(self.pid):
+            raise StackError(f"process {self.pid}: it has no thread {tid}")
         with ptrace.stopped(self.pid, tid) as threads:
             try:
                 if not threads.tids:
@@ -125,6 +129,12 @@ class Process:
     def now(self) -> StoppedProcess:
         """As it is while it runs: of no thread, and what is read may change."""
         return StoppedProcess(self, ptrace.Stopped(self.pid), self.mappings())
+
+    def _open_memory(self) -> int:
+        try:
+            return os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            raise StackError(f"process {self.pid}: {ptrace.why_not(int(self._folder.name))}") from None
 
     def _maps(self) -> bytes:
         try:

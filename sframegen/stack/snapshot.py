@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from sframegen.format.records import BYTE_ORDER_MARKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.abi import Abi
     from sframegen.elf import ByteOrder, ElfFile
@@ -39,11 +39,14 @@ class Mapping(NamedTuple):
 
 
 class Mappings:
-    """All mappings of a process, ascending, without overlaps."""
+    """All mappings of a process, ascending; of rows that overlap, as those of a hostile core file may, the first."""
 
-    def __init__(self, rows: Sequence[Mapping] = ()) -> None:
-        self.rows = list(rows)
-        self._starts = [row.start for row in rows]
+    def __init__(self, rows: Iterable[Mapping] = ()) -> None:
+        self.rows: list[Mapping] = []
+        for row in sorted(rows):
+            if row.start < row.end and (not self.rows or self.rows[-1].end <= row.start):
+                self.rows.append(row)
+        self._starts = [row.start for row in self.rows]
 
     def __iter__(self) -> Iterator[Mapping]:
         return iter(self.rows)
