@@ -31,6 +31,17 @@ class SectionDescriber(NamedTuple):
         return look_up(self.section, pc)
 
 
+class CodeObject(NamedTuple):
+    """What a registration says of the file that code came from: its addresses [start, end) in the process, and its names."""
+
+    start: int
+    end: int
+    pathname: bytes | None = None
+    build_id: bytes | None = None
+    debug_link: bytes | None = None
+    debug_link_crc: int = 0
+
+
 class Region(NamedTuple):
     """Code at addresses [start, end) of a process. `key`: by which it is unregistered."""
 
@@ -38,6 +49,7 @@ class Region(NamedTuple):
     end: int
     key: Hashable
     describer: Describer
+    code_object: CodeObject | None = None
 
 
 class RegistryError(OSError):
@@ -72,10 +84,10 @@ class Registry:
         self._regions.insert(at, region)
 
     def unregister(self, key: Hashable) -> list[Region]:
-        """The regions that went. Raises RegistryError: ENOENT where there is none with that key."""
+        """The regions that went. Raises RegistryError: EINVAL where there is none with that key."""
         gone = [region for region in self._regions if region.key == key]
         if not gone:
-            raise RegistryError(errno.ENOENT, "not registered")
+            raise RegistryError(errno.EINVAL, "not registered")
         self._regions = [region for region in self._regions if region.key != key]
         self._starts = [region.start for region in self._regions]
         return gone

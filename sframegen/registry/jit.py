@@ -1,0 +1,213 @@
+"""Tables of code made at run time: what an entry says, and a reader of tables that grow while it reads. See docs/jit.md."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.model import OUTERMOST, Kind, Rule, Where
+from sframegen.registry.records import RECORDS, JitEntry, JitTable, decode, size_of
+from sframegen.search import Found
+
+if TYPE_CHECKING:
+    from sframegen.abi import Abi
+    from sframegen.registry.calls import Memory
+    from sframegen.registry.records import CodeJitInfo
+
+# The info byte. Bits of no name are 0.
+CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the bit that SFrame has for it
+RA_SAVED = 0x02  # RA = *(CFA + ra_off), else it is in its register
+FP_SAVED = 0x04  # FP = *(CFA + fp_off), else it is in its register
+IS_OUTERMOST = 0x08  # there is no caller; no other bit but these two
+IS_SIGNAL = 0x10  # a signal frame: the caller was interrupted at its PC
+REMOVED = 0x20  # the code is gone: the only bit that ever changes, from 0 to 1
+RA_SIGNED = 0x80  # AArch64; the bit that SFrame has for it
+ALL_BITS = CFA_SP | RA_SAVED | FP_SAVED | IS_OUTERMOST | IS_SIGNAL | REMOVED | RA_SIGNED
+
+FRE_SIZE = 21  # bytes of an entry that mean something; the rest of the stride is padding
+MAX_STRIDE = 256  # entries of later versions are longer, not ten times
+MAX_ENTRIES = 1 << 22  # 100 MB of tables
+MAX_TABLES = 1 << 16  # a page each for 256 MB of tables
+ATTEMPTS = 8  # at a header that is being written
+
+ADDRESSES = 1 << 64
+TABLE_SIZE = size_of(JitTable)
+
+
+def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:
+    """None where the info byte and the offsets do not go together, or not with the ABI."""
+    info = entry.info
+    if info & ~ALL_BITS:
+        return None
+    if info & IS_OUTERMOST:
+        alone = not info & ~(IS_OUTERMOST | IS_SIGNAL | REMOVED) and not any(entry[2:5])
+        return OUTERMOST if alone else None
+    saved_ra, saved_fp, signed = (bool(info & bit) for bit in (RA_SAVED, FP_SAVED, RA_SIGNED))
+    if (entry.ra_off and not saved_ra) or (entry.fp_off and not saved_fp):
+        return None
+    if (abi.fixed_ra_offset and not saved_ra) or (signed and not abi.ra_is_signed):
+        return None
+    return Rule(
+        Where(abi.sp if info & CFA_SP else abi.fp, entry.cfa_off),
+        Where(None, entry.ra_off, deref=True) if saved_ra else None,
+        Where(None, entry.fp_off, deref=True) if saved_fp else None,
+        signed,
+    )
+
+
+def entry_of(size: int, ip_off: int, rule: Rule, abi: Abi, *, signal: bool = False) -> JitEntry:
+    """The entry that says a rule. Raises ValueError for one that entries cannot say."""
+    info = IS_SIGNAL * signal | RA_SAVED * (rule.ra is not None) | FP_SAVED * (rule.fp is not None) | RA_SIGNED * rule.ra_signed
+    info |= IS_OUTERMOST if rule.cfa is None else CFA_SP * (rule.cfa.register == abi.sp)
+    entry = JitEntry(size, ip_off, *(where.offset if where else 0 for where in rule[:3]), info)  # type: ignore[call-arg]
+    if rule_of_entry(entry, abi) != rule:
+        raise ValueError(f"an entry of a table cannot say {rule}")
+    return entry
+
+
+@dataclass
+class _Table:
+    """A table as far as it was read."""
+
+    address: int
+    header: JitTable  # of which used_len and next are not looked at
+    first: int  # number of its first entry among all
+    used: int = 0  # bytes of entries that were read
+
+
+class JitDescriber:
+    """Reads a chain of tables from another process, again at each look-up, as far as it has grown.
+
+    What was read once is kept: nothing of it may change but REMOVED bits, and the entry that answers is read anew.
+    """
+
+    def __init__(self, memory: Memory, info: CodeJitInfo, abi: Abi) -> None:
+        self._memory = memory
+        self._info = info
+        self._abi = abi
+        self._code = RECORDS[JitEntry, abi.byte_order]
+        self._forget()
+
+    def __len__(self) -> int:
+        """Entries that were read."""
+        return len(self._offsets)
+
+    def look_up(self, pc: int) -> Found | None:
+        """What covers `pc` now; None where nothing does, or the code was removed. Raises FormatError where a table is damaged."""
+        self.refresh()
+        offset = pc - self._info.text_start
+        number = bisect_right(self._offsets, offset) - 1
+        if number < 0:
+            return None
+        entry = self._entry(number)
+        if offset >= entry.ip_off + entry.size or self._is_removed(number):
+            return None
+        rule = rule_of_entry(entry, self._abi)
+        assert rule is not None  # checked when it was read
+        return Found(self._info.text_start + entry.ip_off, entry.size, Kind(signal=bool(entry.info & IS_SIGNAL)), 0, rule)
+
+    def refresh(self) -> None:
+        """Reads what is new. Tables that do not go on as they began are read from the first again, once. Raises FormatError."""
+        try:
+            self._go_on()
+        except FormatError:
+            if not self._offsets:
+                raise
+            self._forget()
+            self._go_on()
+
+    def _forget(self) -> None:
+        self._tables: list[_Table] = []
+        self._opened: set[int] = set()  # their addresses
+        self._entries = bytearray()  # one behind the other, as this version has them
+        self._offsets = array("Q")  # ip_off of each
+        self._end = 0  # offset behind the code of the last
+
+    def _go_on(self) -> None:
+        table = self._tables[-1] if self._tables else self._open(self._info.unwind_head)
+        while True:
+            header = self._header(table)
+            self._append(table, header.used_len)
+            if not header.next:
+                return
+            table = self._open(header.next)
+
+    def _open(self, address: int) -> _Table:
+        """A table that the chain leads to."""
+        if len(self._tables) == MAX_TABLES:
+            raise _error(address, f"more than {MAX_TABLES} tables", 0)
+        if address in self._opened:
+            raise _error(address, "the chain comes back here", 0)
+        header = decode(JitTable, self._read(address, 0, TABLE_SIZE), self._abi.byte_order)
+        if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESSES:
+            raise _error(address, f"no table has {header.reserved_len} bytes here", 0)
+        if not FRE_SIZE <= header.fre_size <= header.fre_stride <= MAX_STRIDE or header.fre_stride % 4:
+            raise _error(address, f"entries of {header.fre_size} bytes, {header.fre_stride} apart", 24)
+        table = _Table(address, header, len(self._offsets))
+        self._tables.append(table)
+        self._opened.add(address)
+        return table
+
+    def _header(self, table: _Table) -> JitTable:
+        """The header with a used_len that was published; without a `next` that may have come later.
+
+        It is read twice, because a copy of 8 bytes need not be one load. Of a table that grows the first length counts, if the
+        second is no less; of one with a next table, which grows no more, the second, which was read after `next` was seen.
+        """
+        for _ in range(ATTEMPTS):
+            first, second = (decode(JitTable, self._read(table.address, 0, TABLE_SIZE), self._abi.byte_order) for _ in "12")
+            if any(header._replace(used_len=0, next=0) != table.header._replace(used_len=0, next=0) for header in (first, second)):
+                raise _error(table.address, "the header has changed", 0)
+            header = second if first.next else first
+            steady = second.used_len >= first.used_len and first.next in (0, second.next)
+            if steady and table.used <= header.used_len <= header.reserved_len and header.used_len % header.fre_stride == 0:
+                return header
+        raise _error(table.address, f"{header.used_len} bytes are used after {table.used} of {header.reserved_len}", 8)
+
+    def _append(self, table: _Table, used_len: int) -> None:
+        """Reads the entries up to there."""
+        stride = table.header.fre_stride
+        count = (used_len - table.used) // stride
+        if len(self._offsets) + count > MAX_ENTRIES:
+            raise _error(table.address, f"more than {MAX_ENTRIES} entries", 8)
+        place = TABLE_SIZE + table.used
+        raw = self._read(table.address, place, count * stride)
+        limit = self._info.text_end - self._info.text_start
+        for at in range(0, len(raw), stride):
+            known = raw[at : at + FRE_SIZE].ljust(self._code.size, b"\0")
+            entry = JitEntry(*self._code.unpack(known))
+            end = entry.ip_off + entry.size
+            if not self._end <= entry.ip_off < end <= limit:
+                raise _error(table.address, f"code at {entry.ip_off:#x} to {end:#x} behind {self._end:#x}", place + at)
+            if any(raw[at + FRE_SIZE : at + table.header.fre_size]) or rule_of_entry(entry, self._abi) is None:
+                raise _error(table.address, f"no rule has info {entry.info:#04x} and offsets {entry[2:5]}", place + at)
+            self._entries += known
+            self._offsets.append(entry.ip_off)
+            self._end = end
+            table.used += stride
+
+    def _entry(self, number: int) -> JitEntry:
+        return JitEntry(*self._code.unpack_from(self._entries, number * self._code.size))
+
+    def _is_removed(self, number: int) -> bool:
+        """Raises FormatError where more has changed of an entry than this bit."""
+        table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
+        at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
+        now = JitEntry(*self._code.unpack(self._read(table.address, at, FRE_SIZE).ljust(self._code.size, b"\0")))
+        known = self._entry(number)
+        if now._replace(info=now.info | REMOVED) != known._replace(info=known.info | REMOVED):
+            raise _error(table.address, "an entry has changed", at)
+        return bool((now.info | known.info) & REMOVED)
+
+    def _read(self, table: int, at: int, size: int) -> bytes:
+        raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
+        if len(raw) != size:
+            raise _error(table, f"{size} bytes cannot be read", at)
+        return raw
+
+
+def _error(table: int, message: str, at: int) -> FormatError:
+    return FormatError(message, f"JIT table at {table:#x}", at)

@@ -1,0 +1,90 @@
+"""Finds the tables of a process: it keeps a list of them, which a symbol names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.elf import RECORDS as ELF_RECORDS
+from sframegen.elf import SHN_UNDEF, SYM_SIZE, Sym
+from sframegen.registry.jit import ADDRESSES, JitDescriber
+from sframegen.registry.records import CodeJitInfo, JitList, JitNode, decode, size_of
+from sframegen.registry.regions import Region, RegistryError
+
+if TYPE_CHECKING:
+    from sframegen.abi import Abi
+    from sframegen.elf import ElfFile
+    from sframegen.registry.calls import Memory
+    from sframegen.registry.records import R
+    from sframegen.registry.regions import Registry
+
+SYMBOL = b"__sframegen_jit_tables"
+LIST_VERSION = 1
+MAX_NODES = 1 << 12  # registrations, each of a range of code, of which a runtime has a few
+ATTEMPTS = 8  # at a node that is being written
+
+
+def list_address(elf: ElfFile) -> int | None:
+    """Link-time address of the list that a program or library defines."""
+    code = ELF_RECORDS[Sym, elf.byte_order]
+    for table in elf.symbol_tables():
+        if table.header.sh_link < len(elf.sections):
+            names = bytes(elf.contents(elf.sections[table.header.sh_link]))
+            raw = elf.contents(table)
+            if SYMBOL + b"\0" in names:
+                for symbol in map(Sym._make, code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
+                    if symbol.st_shndx != SHN_UNDEF and names.startswith(SYMBOL + b"\0", symbol.st_name):
+                        return symbol.st_value
+    return None
+
+
+class JitRegions:
+    """The list at an address of a process, as regions of its registry."""
+
+    def __init__(self, memory: Memory, address: int, abi: Abi) -> None:
+        self._memory = memory
+        self._address = address
+        self._abi = abi
+        self._keys: set[tuple[str, int, int]] = set()  # of the regions that it registered: node and serial
+
+    def update(self, registry: Registry) -> None:
+        """What is registered now is in the registry, what no longer is, is not. Raises FormatError where the list is damaged.
+
+        Regions that stay keep what was read of their tables.
+        """
+        found = {("jit", at, node.serial): node for at, node in self._nodes().items() if node.serial % 2}
+        for key in self._keys - found.keys():
+            registry.unregister(key)
+            self._keys.remove(key)
+        for key in found.keys() - self._keys:
+            info = CodeJitInfo(*found[key][2:])
+            try:
+                registry.register(Region(info.text_start, info.text_end, key, JitDescriber(self._memory, info, self._abi)))
+            except RegistryError as error:
+                raise FormatError(str(error.strerror), "JIT list") from error
+            self._keys.add(key)
+
+    def _nodes(self) -> dict[int, JitNode]:
+        """By address."""
+        head = self._read(JitList, self._address)
+        if head.version != LIST_VERSION:
+            raise FormatError(f"version {head.version} is not read, only {LIST_VERSION}", "JIT list", 0)
+        nodes: dict[int, JitNode] = {}
+        at = head.first
+        while at:
+            if at in nodes or len(nodes) == MAX_NODES:
+                raise FormatError(f"comes back to {at:#x}, or has more than {MAX_NODES} members", "JIT list")
+            nodes[at] = self._read(JitNode, at)
+            at = nodes[at].next
+        return nodes
+
+    def _read(self, kind: type[R], at: int) -> R:
+        """A record that was the same twice."""
+        size = size_of(kind)
+        for _ in range(ATTEMPTS):
+            first, second = (self._memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in "12")
+            if len(first) != size:
+                raise FormatError(f"{size} bytes at {at:#x} cannot be read", "JIT list")
+            if first == second:
+                return decode(kind, first, self._abi.byte_order)
+        raise FormatError(f"{size} bytes at {at:#x} change all the time", "JIT list")

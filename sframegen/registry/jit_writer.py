@@ -1,0 +1,78 @@
+"""Writes tables of code made at run time, for producers in Python; sframegen_jit.h is the same in C."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from sframegen.registry.jit import FRE_SIZE, REMOVED, TABLE_SIZE
+from sframegen.registry.records import RECORDS, JitEntry, JitTable, encode, size_of
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from sframegen.elf import ByteOrder
+
+STRIDE = size_of(JitEntry)
+USED_LEN_AT, NEXT_AT, INFO_AT = 8, 16, FRE_SIZE - 1
+
+
+class JitWriter:
+    """One table, in a writable buffer that is the memory at `address`, a multiple of 8. As many entries fit as the buffer has room.
+
+    Stores become visible in order where the machine keeps stores in order, as x86-64 does; for others there is the C header.
+    """
+
+    def __init__(self, buffer: bytearray | memoryview | mmap, address: int, byte_order: ByteOrder = "little") -> None:
+        self._view = memoryview(buffer).cast("B")
+        self.address = address
+        if address % 8 or len(self._view) < TABLE_SIZE + STRIDE:
+            raise ValueError(f"no room for a table in {len(self._view)} bytes at {address:#x}")
+        self._byte_order = byte_order
+        self._code = RECORDS[JitEntry, byte_order]
+        self.capacity = (len(self._view) - TABLE_SIZE) // STRIDE
+        self._offsets: list[int] = []
+        self._end = 0
+        self._next: JitWriter | None = None
+        self._view[:TABLE_SIZE] = encode(JitTable(self.capacity * STRIDE, 0, 0, STRIDE, FRE_SIZE), byte_order)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) == self.capacity
+
+    def append(self, entry: JitEntry) -> None:
+        """Publishes an entry for code behind all that the table describes. ValueError where it is not, or there is no room."""
+        if self.is_full or self._next is not None:
+            raise ValueError("the table is full, or has a next one")
+        if not self._end <= entry.ip_off < entry.ip_off + entry.size < 1 << 32:
+            raise ValueError(f"{entry.size} bytes of code at {entry.ip_off:#x} do not come behind {self._end:#x}")
+        at = TABLE_SIZE + len(self) * STRIDE
+        self._view[at : at + STRIDE] = self._code.pack(*entry)
+        self._offsets.append(entry.ip_off)
+        self._end = entry.ip_off + entry.size
+        self._publish(USED_LEN_AT, len(self) * STRIDE)
+
+    def extend(self, table: JitWriter) -> None:
+        """Publishes an empty table as the next of the chain."""
+        if self._next is not None or len(table):
+            raise ValueError("the table has a next one, or the next one has entries")
+        table._end = self._end
+        self._next = table
+        self._publish(NEXT_AT, table.address)
+
+    def remove(self, ip_off: int) -> None:
+        """Says that the code is gone, before it is, of the entry that covers an offset. ValueError without one."""
+        number = bisect_right(self._offsets, ip_off) - 1
+        at = TABLE_SIZE + number * STRIDE
+        if number >= 0:
+            entry = JitEntry(*self._code.unpack_from(self._view, at))
+            if ip_off < entry.ip_off + entry.size:
+                self._view[at + INFO_AT] = entry.info | REMOVED
+                return
+        raise ValueError(f"no entry covers {ip_off:#x}")
+
+    def _publish(self, at: int, value: int) -> None:
+        self._view[at : at + 8] = value.to_bytes(8, self._byte_order)

@@ -1,0 +1,50 @@
+"""Options of prctl: {key, section's address, its length} to register, {key} to unregister.
+
+No number was ever given to them, so these are the arguments behind the option, of which the last, unused ones must be 0.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.registry.calls import refuse, text_range
+from sframegen.registry.regions import Region, RegistryError, SectionDescriber
+
+if TYPE_CHECKING:
+    from sframegen.format.decode import SframeSection
+    from sframegen.registry.calls import Caller
+
+
+def prctl_register(caller: Caller, key: int, address: int, length: int, arg5: int = 0) -> Region:
+    """The code is what the section describes: from its first function to the end of its last.
+
+    Raises RegistryError: EFAULT or EINVAL by the section, EINVAL for an unused argument, EEXIST for a key that is in use or an
+    overlap.
+    """
+    if arg5:
+        refuse("the last argument is not used")
+    section = caller.section(address, length)
+    region = Region(*_described(section), ("prctl", key), SectionDescriber(section))
+    if any(other.key == region.key for other in caller.registry):
+        raise RegistryError(errno.EEXIST, f"key {key:#x} is in use")
+    caller.registry.register(region)
+    return region
+
+
+def prctl_unregister(caller: Caller, key: int, *unused: int) -> list[Region]:
+    """Raises RegistryError: EINVAL for an unknown key or an unused argument."""
+    if any(unused):
+        refuse("the last arguments are not used")
+    return caller.registry.unregister(("prctl", key))
+
+
+def _described(section: SframeSection) -> tuple[int, int]:
+    try:
+        table = section.table
+    except FormatError as error:
+        refuse(str(error))
+    if not len(table):
+        refuse("the section describes no function")
+    return text_range(min(table.start), max(map(int.__add__, table.start, table.size)))

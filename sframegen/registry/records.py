@@ -1,0 +1,114 @@
+"""The structures that the interfaces exchange, each declared once: its fields, its layout, its size."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from sframegen.elf import MARKS
+
+if TYPE_CHECKING:
+    from sframegen.elf import ByteOrder
+
+
+class SframeSetup(NamedTuple):
+    """struct sframe_setup, of sframe_register and sframe_unregister."""
+
+    sframe_start: int
+    sframe_size: int
+    text_start: int
+    text_size: int
+
+
+class CodeElfInfo(NamedTuple):
+    """struct code_elf_info, of codectl(CODE_REGISTER_ELF). Pathnames and build-id are addresses, 0 for none."""
+
+    elf_start: int
+    elf_end: int
+    text_start: int
+    text_end: int
+    sframe_start: int
+    sframe_end: int
+    pathname: int
+    build_id: int
+    debug_link_pathname: int
+    build_id_len: int
+    debug_link_crc: int
+
+
+class CodeJitInfo(NamedTuple):
+    """struct code_jit_info, of codectl(CODE_REGISTER_JIT)."""
+
+    text_start: int
+    text_end: int
+    unwind_head: int  # address of the first table
+
+
+class JitTable(NamedTuple):
+    """struct code_jit_unwind_table, which entries follow. The lengths are bytes of entries."""
+
+    reserved_len: int
+    used_len: int
+    next: int
+    fre_stride: int
+    fre_size: int
+
+
+class JitEntry(NamedTuple):
+    """struct code_jit_unwind_fre: `size` bytes of code at text_start + ip_off."""
+
+    size: int
+    ip_off: int
+    cfa_off: int
+    ra_off: int
+    fp_off: int
+    info: int
+
+
+class JitList(NamedTuple):
+    """struct sframegen_jit_list, which the symbol `__sframegen_jit_tables` names."""
+
+    version: int
+    reserved: int
+    first: int  # address of a JitNode, 0 for none
+
+
+class JitNode(NamedTuple):
+    """struct sframegen_jit_region: a registration that can be seen from outside."""
+
+    next: int
+    serial: int  # odd while it is registered
+    text_start: int
+    text_end: int
+    unwind_head: int
+
+
+LAYOUTS: dict[type[Any], tuple[str, int]] = {
+    SframeSetup: ("4Q", 32),
+    CodeElfInfo: ("9Q2I", 80),
+    CodeJitInfo: ("3Q", 24),
+    JitTable: ("3Q2I", 32),
+    JitEntry: ("2I3iB3x", 24),
+    JitList: ("2IQ", 16),
+    JitNode: ("5Q", 40),
+}
+RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
+    (record, order): struct.Struct(mark + code) for record, (code, _) in LAYOUTS.items() for order, mark in MARKS.items()
+}
+assert all(code.size == LAYOUTS[record][1] for (record, _), code in RECORDS.items())
+
+R = TypeVar("R", SframeSetup, CodeElfInfo, CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
+
+
+def size_of(kind: type[R]) -> int:
+    return LAYOUTS[kind][1]
+
+
+def encode(record: R, byte_order: ByteOrder = "little") -> bytes:
+    """Raises struct.error for a value that its field cannot hold."""
+    return RECORDS[type(record), byte_order].pack(*record)
+
+
+def decode(kind: type[R], data: bytes, byte_order: ByteOrder = "little") -> R:
+    """`data` has the size of the record."""
+    return kind(*RECORDS[kind, byte_order].unpack(data))

@@ -1,0 +1,33 @@
+"""The system calls sframe_register and sframe_unregister."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sframegen.registry.calls import refuse, text_range
+from sframegen.registry.records import SframeSetup
+from sframegen.registry.regions import Region, SectionDescriber
+
+if TYPE_CHECKING:
+    from sframegen.registry.calls import Caller
+
+
+def sframe_register(caller: Caller, data: int, size: int) -> Region:
+    """`data`: address of a struct sframe_setup of `size` bytes.
+
+    Raises RegistryError: E2BIG or EFAULT by the structure, EFAULT or EINVAL by the ranges and the section, EEXIST for an overlap.
+    """
+    setup = caller.copy_struct(SframeSetup, data, size)
+    start, end = text_range(setup.text_start, setup.text_start + setup.text_size)
+    section = caller.section(setup.sframe_start, setup.sframe_size)
+    region = Region(start, end, ("sframe", setup.sframe_start), SectionDescriber(section))
+    caller.registry.register(region)
+    return region
+
+
+def sframe_unregister(caller: Caller, data: int, size: int) -> list[Region]:
+    """As `sframe_register`, of which the structure has sframe_start alone. All regions that this section describes go."""
+    setup = caller.copy_struct(SframeSetup, data, size)
+    if any(setup[1:]):
+        refuse("only sframe_start may be set")
+    return caller.registry.unregister(("sframe", setup.sframe_start))
