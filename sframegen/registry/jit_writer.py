@@ -63,16 +63,20 @@ class JitWriter:
         self._next = table
         self._publish(NEXT_AT, table.address)
 
+    def covers(self, ip_off: int) -> bool:
+        """Whether one of its entries does."""
+        number = bisect_right(self._offsets, ip_off) - 1
+        return number >= 0 and ip_off < self._offsets[number] + self._entry(number).size
+
     def remove(self, ip_off: int) -> None:
         """Says that the code is gone, before it is, of the entry that covers an offset. ValueError without one."""
+        if not self.covers(ip_off):
+            raise ValueError(f"no entry covers {ip_off:#x}")
         number = bisect_right(self._offsets, ip_off) - 1
-        at = TABLE_SIZE + number * STRIDE
-        if number >= 0:
-            entry = JitEntry(*self._code.unpack_from(self._view, at))
-            if ip_off < entry.ip_off + entry.size:
-                self._view[at + INFO_AT] = entry.info | REMOVED
-                return
-        raise ValueError(f"no entry covers {ip_off:#x}")
+        self._view[TABLE_SIZE + number * STRIDE + INFO_AT] = self._entry(number).info | REMOVED
+
+    def _entry(self, number: int) -> JitEntry:
+        return JitEntry(*self._code.unpack_from(self._view, TABLE_SIZE + number * STRIDE))
 
     def _publish(self, at: int, value: int) -> None:
         self._view[at : at + 8] = value.to_bytes(8, self._byte_order)
