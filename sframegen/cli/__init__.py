@@ -21,6 +21,7 @@ COMMANDS = {
     "link": "Run a linker, and give what it wrote an SFrame section.",
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
+    "register": "Print how SFrame sections would be registered with the kernel.",
     "remove": "Take SFrame sections out again: the files as they were.",
     "stack": "Print the stacks of a process, by the SFrame sections of what it has loaded.",
 }

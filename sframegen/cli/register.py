@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import errno
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sframegen.cli.output import Run
+from sframegen.elf import open_elf
+from sframegen.names import printable
+from sframegen.registry import system
+from sframegen.registry.codectl import CodeOption
+from sframegen.registry.records import SframeSetup
+from sframegen.registry.regions import RegistryError
+from sframegen.registry.requests import INTERFACES, loaded_section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sframegen.registry.requests import LoadedSection, Request
+
+# By interface: a request for nothing, which every kernel refuses, and the number where one was proposed.
+PROBES: dict[str, tuple[str, int | None, Callable[[int], None]]] = {
+    "sframe": (
+        "sframe_register",
+        system.SYSCALLS["sframe_register"],
+        lambda number: system.sframe_register(SframeSetup(0, 0, 0, 0), number),
+    ),
+    "prctl": ("prctl", None, lambda number: system.prctl(number, 0, 0, 0)),
+    "codectl": ("codectl", None, lambda number: system.codectl(number, CodeOption.UNREGISTER, 0)),
+}
+
+
+@click.command(name="register")
+@click.argument("objects", metavar="PID|FILE...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Print what a dynamic loader would register.")
+@click.option("--probe", is_flag=True, help="Ask this machine's kernel whether it has the call.")
+@click.option("--interface", type=click.Choice(list(INTERFACES)), default="sframe", show_default=True, help="By which call.")
+@click.option("--number", type=click.IntRange(0), help="With --probe: the number of the system call, or prctl's option.")
+@click.option("--raw", is_flag=True, help="Add the bytes of the call's structure.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list of calls.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    objects: tuple[str, ...],
+    *,
+    dry_run: bool,
+    probe: bool,
+    interface: str,
+    number: int | None,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Print the calls by which the SFrame sections of a process, or of FILEs, would be registered with the kernel.
+
+    A process registers its own code, and no kernel that was released knows any of these calls: so this is what a dynamic loader
+    would say. Of a FILE the addresses are those of the link. The interfaces, as far as they were proposed: sframe is the system
+    call sframe_register, prctl has {key, address, length}, codectl tells the file's names too. In the bytes of its structure
+    pointers count from its beginning.
+
+    With --probe: whether this kernel has the call, by a request for nothing. The exit status is 1 if it has not.
+    """
+    if dry_run == probe:
+        raise click.UsageError("either --dry-run, for what would be registered, or --probe, for what this kernel knows")
+    if probe:
+        if objects:
+            raise click.UsageError("--probe takes no objects")
+        ctx.exit(_probe(interface, number))
+    if not objects:
+        raise click.UsageError("--dry-run needs a PID or a FILE")
+    run = Run()
+    calls: list[dict[str, Any]] = []
+    for name in objects:
+        with run.file(name):
+            for loaded in _sections(run, name):
+                request = INTERFACES[interface](loaded, 0)
+                if as_json:
+                    call = {"file": loaded.name, "call": request.call, **request.fields}
+                    calls.append(call | ({"bytes": request.data.hex()} if raw else {}))
+                else:
+                    click.echo(printable(f"{loaded.name}: {_text(request)}"))
+                    if raw:
+                        click.echo(f"  {request.data.hex(' ', -8)}")
+    if as_json:
+        click.echo(json.dumps(calls, indent=1))
+    ctx.exit(run.status)
+
+
+def _sections(run: Run, name: str) -> Iterator[LoadedSection]:
+    elf = open_elf(name)
+    loaded = loaded_section(elf)
+    if loaded is None:
+        run.finding(f"{name}: no PT_GNU_SFRAME, so that a loader does not see a section")
+    else:
+        yield loaded
+
+
+def _text(request: Request) -> str:
+    values = [f"{key}={value if isinstance(value, str) else hex(value)}" for key, value in request.fields.items()]
+    return f"{request.call} {' '.join(values)}"
+
+
+def _probe(interface: str, number: int | None) -> int:
+    """The exit status."""
+    name, proposed, ask = PROBES[interface]
+    number = proposed if number is None else number
+    if number is None:
+        raise click.UsageError(f"nobody has proposed a number for {name}: --number says which")
+    try:
+        ask(number)
+    except RegistryError as error:
+        if error.errno == errno.ENOSYS:
+            click.echo(str(error.strerror))
+            return 1
+        answer = f"{errno.errorcode.get(error.errno or 0, error.errno)} for a request for nothing"
+    else:
+        answer = "success for a request for nothing"
+    unknown = ", as for an option that the kernel does not know" if interface == "prctl" else ""
+    click.echo(f"{name}, number {number}: {answer}{unknown}")
+    return 0

@@ -1,0 +1,119 @@
+"""What a dynamic loader would say of an object that it has loaded: the same by each interface."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.elf import PF_X, PT_GNU_SFRAME, PT_LOAD
+from sframegen.registry.codectl import CodeOption
+from sframegen.registry.records import CodeElfInfo, SframeSetup, encode, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sframegen.elf import ByteOrder, ElfFile, Phdr
+
+
+class LoadedSection(NamedTuple):
+    """An object and its section, by addresses of the process. Its text: the first executable segment to the last."""
+
+    name: str
+    byte_order: ByteOrder
+    elf_start: int
+    elf_end: int
+    text_start: int
+    text_end: int
+    sframe_start: int
+    sframe_end: int
+    build_id: bytes | None = None
+    debug_link: bytes | None = None
+    debug_link_crc: int = 0
+
+
+class Request(NamedTuple):
+    """A call. `fields`: by name, pathnames as such; `data`: its structure, and behind it what that points to."""
+
+    call: str
+    fields: dict[str, int | str]
+    data: bytes
+
+
+def loaded_section(elf: ElfFile, bias: int = 0, segments: Sequence[Phdr] | None = None) -> LoadedSection | None:
+    """What PT_GNU_SFRAME says of a program or library, `bias` added to its addresses; None without.
+
+    `segments`: as they are in memory, if they are known from there. Raises FormatError where it has no code.
+    """
+    segments = elf.segments if segments is None else segments
+    section = next((segment for segment in segments if segment.p_type == PT_GNU_SFRAME and segment.p_memsz), None)
+    if section is None:
+        return None
+    loads = [segment for segment in segments if segment.p_type == PT_LOAD and segment.p_memsz]
+    code = [load for load in loads if load.p_flags & PF_X]
+    if not code:
+        raise elf.error("no executable segment")
+    link, crc = elf.debug_link() or (None, 0)
+    return LoadedSection(
+        elf.name,
+        elf.byte_order,
+        *_extent(loads, bias, elf),
+        *_extent(code, bias, elf),
+        *_extent([section], bias, elf),
+        elf.build_id(),
+        None if link is None else os.fsencode(link),
+        crc,
+    )
+
+
+def _extent(segments: list[Phdr], bias: int, elf: ElfFile) -> tuple[int, int]:
+    """From the first segment's address to the end of the last."""
+    end = bias + max(segment.p_vaddr + segment.p_memsz for segment in segments)
+    if end > 1 << 64:
+        raise elf.error("segments reach past the end of the address space", "program header table")
+    return bias + min(segment.p_vaddr for segment in segments), end
+
+
+def by_sframe(loaded: LoadedSection, _address: int = 0) -> Request:
+    setup = SframeSetup(
+        loaded.sframe_start,
+        loaded.sframe_end - loaded.sframe_start,
+        loaded.text_start,
+        loaded.text_end - loaded.text_start,
+    )
+    return Request("sframe_register", dict(setup._asdict()), encode(setup, loaded.byte_order))
+
+
+def by_prctl(loaded: LoadedSection, _address: int = 0) -> Request:
+    """The key is the address of the code, which a loader knows when it unloads the object."""
+    words = (loaded.text_start, loaded.sframe_start, loaded.sframe_end - loaded.sframe_start)
+    data = b"".join(word.to_bytes(8, loaded.byte_order) for word in words)
+    return Request("prctl", dict(zip(("key", "address", "length"), words, strict=True)), data)
+
+
+def by_codectl(loaded: LoadedSection, address: int = 0) -> Request:
+    """`address`: where the structure will be, because its pointers lead behind it."""
+    texts = {
+        "pathname": os.fsencode(loaded.name) + b"\0",
+        "build_id": loaded.build_id or b"",
+        "debug_link_pathname": loaded.debug_link + b"\0" if loaded.debug_link else b"",
+    }
+    pointers, behind = {}, b""
+    for name, text in texts.items():
+        pointers[name] = address + size_of(CodeElfInfo) + len(behind) if text else 0
+        behind += text
+    info = CodeElfInfo(
+        loaded.elf_start, loaded.elf_end, loaded.text_start, loaded.text_end, loaded.sframe_start, loaded.sframe_end,
+        **pointers, build_id_len=len(texts["build_id"]), debug_link_crc=loaded.debug_link_crc,
+    )  # fmt: skip
+    fields: dict[str, int | str] = dict(info._asdict())
+    fields |= {"pathname": loaded.name, "build_id": texts["build_id"].hex()}
+    fields |= {"debug_link_pathname": os.fsdecode(loaded.debug_link or b"")}
+    return Request(f"codectl {CodeOption.REGISTER_ELF.name}", fields, encode(info, loaded.byte_order) + behind)
+
+
+INTERFACES: dict[str, Callable[[LoadedSection, int], Request]] = {
+    "sframe": by_sframe,
+    "prctl": by_prctl,
+    "codectl": by_codectl,
+}

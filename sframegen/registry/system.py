@@ -1,0 +1,65 @@
+"""The calls of a real kernel, for the process that runs this: each registers its own code, nobody another's."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from sframegen.registry.records import SframeSetup, encode, size_of
+from sframegen.registry.regions import RegistryError
+
+if TYPE_CHECKING:
+    from sframegen.elf import ByteOrder
+    from sframegen.registry.codectl import CodeOption
+
+# As posted on 28 May 2026, for all architectures. Nothing of it is in a release: another call may have the number one day.
+SYSCALLS = {"sframe_register": 472, "sframe_unregister": 473}
+ORDER: ByteOrder = sys.byteorder
+
+
+def sframe_register(setup: SframeSetup, number: int = SYSCALLS["sframe_register"]) -> None:
+    """Raises RegistryError: ENOSYS where the kernel has no such call."""
+    _sframe("sframe_register", number, setup)
+
+
+def sframe_unregister(sframe_start: int, number: int = SYSCALLS["sframe_unregister"]) -> None:
+    """Raises RegistryError, as `sframe_register`."""
+    _sframe("sframe_unregister", number, SframeSetup(sframe_start, 0, 0, 0))
+
+
+def prctl(option: int, *arguments: int) -> None:
+    """`option`: the number, which nobody has given yet; then {key, address, length}, or {key}. Raises RegistryError."""
+    words = [*arguments, 0, 0, 0, 0][:4]
+    _check("prctl", option, _LIBC.prctl(ctypes.c_int(option), *map(ctypes.c_ulong, words)))
+
+
+def codectl(number: int, option: CodeOption, info: bytes | int, flags: int = 0) -> None:
+    """`info`: a structure, or to unregister the text_start. Raises RegistryError: ENOSYS where the kernel has no such call."""
+    if isinstance(info, int):
+        _call("codectl", number, option, info, 0, flags)
+    else:
+        buffer = ctypes.create_string_buffer(info, len(info))
+        _call("codectl", number, option, ctypes.addressof(buffer), len(info), flags)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _sframe(name: str, number: int, setup: SframeSetup) -> None:
+    buffer = ctypes.create_string_buffer(encode(setup, ORDER), size_of(SframeSetup))
+    _call(name, number, ctypes.addressof(buffer), size_of(SframeSetup))
+
+
+def _call(name: str, number: int, *arguments: int) -> None:
+    _check(name, number, _LIBC.syscall(ctypes.c_long(number), *map(ctypes.c_ulong, arguments)))
+
+
+def _check(name: str, number: int, result: int) -> None:
+    if result != -1:
+        return
+    code = ctypes.get_errno()
+    why = f"this kernel has no system call {number}" if code == errno.ENOSYS else os.strerror(code)
+    raise RegistryError(code, f"{name}: {why}")
