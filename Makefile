@@ -196,6 +196,7 @@ merge-show: .venv/test-tools peers test-machine ## merge of objects linked in ma
 .PHONY: packages-show
 packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM from real sources, with and without sections: docs/packaging.md
 	.venv/bin/python -P corpus/packages --report docs/packaging.md
+
 # What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
 built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils
 
@@ -206,6 +207,10 @@ projects-show: .venv/installed peers | machine ## build real projects without an
 	[[ -e /usr/include/gtest/gtest.h ]] || packages+=(libgtest-dev); \
 	$(install_packages)
 	.venv/bin/python -P corpus/projects --report docs/projects.md $(PROJECTS_FLAGS)
+
+.PHONY: jit-show
+jit-show: .venv/test-tools ## 10,000 walks through code that a program makes meanwhile; JIT_WALKS
+	.venv/bin/python -P tests/jit_walks.py $${JIT_WALKS:-10000}
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache

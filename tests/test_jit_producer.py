@@ -5,24 +5,25 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from jit_walks import FLAGS, INCLUDE, SOURCE, walk_producer
 from memories import Running
 
 from cfi.errors import FormatError
 from sframegen.abi import AMD64
 from sframegen.elf import open_elf
 from sframegen.model import Rule, Where
-from sframegen.registry import jit
 from sframegen.registry.jit_list import JitRegions, list_address
 from sframegen.registry.jit_writer import JitWriter
 from sframegen.registry.records import JitEntry, JitList, encode
 from sframegen.registry.regions import Registry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from peers import Compiler
 
 pytestmark = pytest.mark.once
@@ -30,8 +31,6 @@ pytestmark = pytest.mark.once
 SAVED_RA = Where(None, -8, deref=True)
 
 MAGIC, TEXT_BYTES = b"!TIJ", 1 << 17
-PRODUCER = Path(__file__).parent / "jit_producer" / "producer.c"
-INCLUDE = Path(jit.__file__).parents[1] / "include"
 
 
 class Code(NamedTuple):
@@ -57,9 +56,7 @@ class Code(NamedTuple):
 
 @pytest.fixture(scope="module")
 def producer(compile_c: Compiler) -> Path:
-    return compile_c(
-        PRODUCER.read_text(), "-std=c11", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread", f"-I{INCLUDE}"
-    )
+    return compile_c(SOURCE.read_text(), "-std=c11", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread", f"-I{INCLUDE}")
 
 
 def test_tables_of_a_running_program(producer: Path) -> None:
@@ -188,3 +185,21 @@ def test_header_writes_what_python_writes(compile_c: Compiler, standard: str) ->
         assert data[: 2 * len(buffer)] == buffer.hex(), writer.address
         data = data[2 * len(buffer) :]
     assert not data
+
+
+# --- Walks ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_walks_through_code_that_is_made_meanwhile(producer: Path) -> None:
+    counts = walk_producer(producer, 300)
+    assert counts.frames > 1000
+    assert counts.removed > 100
+    assert len(counts.tops) > 5
+
+
+@pytest.mark.parametrize("change", [("ROW(16, SP_FP)", "ROW(24, SP_FP)"), ("ROW(16, FP_FP)", "ROW(16, SP_FP)")])
+def test_wrong_rules_are_noticed(compile_c: Compiler, change: tuple[str, str]) -> None:
+    assert change[0] in SOURCE.read_text()
+    program = compile_c(SOURCE.read_text().replace(*change), *FLAGS)
+    with pytest.raises(AssertionError):
+        walk_producer(program, 300)

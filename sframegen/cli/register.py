@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,12 +89,37 @@ def command(
 
 
 def _sections(run: Run, name: str) -> Iterator[LoadedSection]:
+    if name.isdecimal() and name.isascii():
+        yield from _of_process(run, int(name))
+        return
     elf = open_elf(name)
-    loaded = loaded_section(elf)
-    if loaded is None:
-        run.finding(f"{name}: no PT_GNU_SFRAME, so that a loader does not see a section")
-    else:
+    loaded = loaded_section(name, elf.byte_order, elf.segments, file=elf)
+    if loaded:
         yield loaded
+    else:
+        run.finding(f"{name}: no PT_GNU_SFRAME, so that a loader does not see a section")
+
+
+def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
+    """The objects that a process has loaded, in the order of their addresses."""
+    from sframegen.stack.image import read_image  # noqa: PLC0415 - for processes only
+    from sframegen.stack.process import Process  # noqa: PLC0415
+    from sframegen.stack.snapshot import StackError  # noqa: PLC0415
+
+    seen = set()
+    try:
+        with closing(Process(pid)) as process, process.stopped() as snapshot:
+            images = [(row.path, read_image(snapshot, row)) for row in snapshot.mappings if row.executable]
+    except StackError as error:
+        run.finding(str(error))
+        return
+    for path, image in images:
+        if image and (path, image.bias) not in seen:
+            seen.add((path, image.bias))
+            with run.file(path):
+                loaded = loaded_section(path, process.abi.byte_order, image.segments, image.bias, image.file)
+                if loaded:
+                    yield loaded
 
 
 def _text(request: Request) -> str:
@@ -116,6 +142,6 @@ def _probe(interface: str, number: int | None) -> int:
         answer = f"{errno.errorcode.get(error.errno or 0, error.errno)} for a request for nothing"
     else:
         answer = "success for a request for nothing"
-    unknown = ", as for an option that the kernel does not know" if interface == "prctl" else ""
+    unknown = ", as for an option that the kernel does not know" if interface == "prctl" and "EINVAL" in answer else ""
     click.echo(f"{name}, number {number}: {answer}{unknown}")
     return 0

@@ -78,11 +78,10 @@ class _Table:
     used: int = 0  # bytes of entries that were read
 
 
-class JitDescriber:
-    """Reads a chain of tables from another process, again at each look-up, as far as it has grown.
+class JitTables:
+    """Reads a chain of tables from another process. What was read is kept: nothing of it may change but REMOVED bits."""
 
-    What was read once is kept: nothing of it may change but REMOVED bits, and the entry that answers is read anew.
-    """
+    _damage: FormatError | None  # of the last refresh
 
     def __init__(self, memory: Memory, info: CodeJitInfo, abi: Abi) -> None:
         self._memory = memory
@@ -96,28 +95,25 @@ class JitDescriber:
         return len(self._offsets)
 
     def look_up(self, pc: int) -> Found | None:
-        """What covers `pc` now; None where nothing does, or the code was removed. Raises FormatError where a table is damaged."""
-        self.refresh()
-        offset = pc - self._info.text_start
-        number = bisect_right(self._offsets, offset) - 1
-        if number < 0:
-            return None
-        entry = self._entry(number)
-        if offset >= entry.ip_off + entry.size or self._is_removed(number):
-            return None
-        rule = rule_of_entry(entry, self._abi)
-        assert rule is not None  # checked when it was read
-        return Found(self._info.text_start + entry.ip_off, entry.size, Kind(signal=bool(entry.info & IS_SIGNAL)), 0, rule)
+        """What covered `pc` at the last `refresh`. Raises FormatError where that had failed."""
+        if self._damage:
+            raise self._damage
+        number = self._find(pc)
+        return None if number is None else self._found(number)
 
     def refresh(self) -> None:
         """Reads what is new. Tables that do not go on as they began are read from the first again, once. Raises FormatError."""
+        self._damage = None
         try:
             self._go_on()
-        except FormatError:
-            if not self._offsets:
-                raise
+        except FormatError as error:
             self._forget()
-            self._go_on()
+            try:
+                self._go_on()
+            except FormatError:
+                self._forget()
+                self._damage = error
+                raise
 
     def _forget(self) -> None:
         self._tables: list[_Table] = []
@@ -125,6 +121,7 @@ class JitDescriber:
         self._entries = bytearray()  # one behind the other, as this version has them
         self._offsets = array("Q")  # ip_off of each
         self._end = 0  # offset behind the code of the last
+        self._damage = None
 
     def _go_on(self) -> None:
         table = self._tables[-1] if self._tables else self._open(self._info.unwind_head)
@@ -189,24 +186,48 @@ class JitDescriber:
             self._end = end
             table.used += stride
 
+    def _find(self, pc: int) -> int | None:
+        """Number of the entry that covers an address, if the code was not removed when it was read."""
+        offset = pc - self._info.text_start
+        number = bisect_right(self._offsets, offset) - 1
+        if number < 0:
+            return None
+        entry = self._entry(number)
+        return number if offset < entry.ip_off + entry.size and not entry.info & REMOVED else None
+
+    def _found(self, number: int) -> Found:
+        entry = self._entry(number)
+        rule = rule_of_entry(entry, self._abi)
+        assert rule is not None  # checked when it was read
+        return Found(self._info.text_start + entry.ip_off, entry.size, Kind(signal=bool(entry.info & IS_SIGNAL)), 0, rule)
+
     def _entry(self, number: int) -> JitEntry:
         return JitEntry(*self._code.unpack_from(self._entries, number * self._code.size))
-
-    def _is_removed(self, number: int) -> bool:
-        """Raises FormatError where more has changed of an entry than this bit."""
-        table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
-        at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
-        now = JitEntry(*self._code.unpack(self._read(table.address, at, FRE_SIZE).ljust(self._code.size, b"\0")))
-        known = self._entry(number)
-        if now._replace(info=now.info | REMOVED) != known._replace(info=known.info | REMOVED):
-            raise _error(table.address, "an entry has changed", at)
-        return bool((now.info | known.info) & REMOVED)
 
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
         if len(raw) != size:
             raise _error(table, f"{size} bytes cannot be read", at)
         return raw
+
+
+class JitDescriber(JitTables):
+    """The same of a process that runs: each look-up reads what is new, and once more the entry that answers."""
+
+    def look_up(self, pc: int) -> Found | None:
+        """What covers `pc` now; None where nothing does, or the code was removed. Raises FormatError where a table is damaged."""
+        self.refresh()
+        number = self._find(pc)
+        return None if number is None or self._is_removed(number) else self._found(number)
+
+    def _is_removed(self, number: int) -> bool:
+        """Raises FormatError where more has changed of an entry than this bit."""
+        table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
+        at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
+        now = JitEntry(*self._code.unpack(self._read(table.address, at, FRE_SIZE).ljust(self._code.size, b"\0")))
+        if now._replace(info=now.info & ~REMOVED) != self._entry(number):
+            raise _error(table.address, "an entry has changed", at)
+        return bool(now.info & REMOVED)
 
 
 def _error(table: int, message: str, at: int) -> FormatError:

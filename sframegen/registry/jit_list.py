@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf import RECORDS as ELF_RECORDS
 from sframegen.elf import SHN_UNDEF, SYM_SIZE, Sym
-from sframegen.registry.jit import ADDRESSES, JitDescriber
+from sframegen.registry.jit import ADDRESSES, JitDescriber, JitTables
 from sframegen.registry.records import CodeJitInfo, JitList, JitNode, decode, size_of
 from sframegen.registry.regions import Region, RegistryError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.registry.regions import Registry
 
 SYMBOL = b"__sframegen_jit_tables"
-LIST_VERSION = 1
+LIST_VERSIONS = (1,)
 MAX_NODES = 1 << 12  # registrations, each of a range of code, of which a runtime has a few
 ATTEMPTS = 8  # at a node that is being written
 
@@ -41,7 +41,9 @@ def list_address(elf: ElfFile) -> int | None:
 class JitRegions:
     """The list at an address of a process, as regions of its registry."""
 
-    def __init__(self, memory: Memory, address: int, abi: Abi) -> None:
+    def __init__(self, memory: Memory, address: int, abi: Abi, tables: type[JitTables] = JitDescriber) -> None:
+        """`tables`: the regions' describers."""
+        self._tables = tables
         self._memory = memory
         self._address = address
         self._abi = abi
@@ -59,16 +61,22 @@ class JitRegions:
         for key in found.keys() - self._keys:
             info = CodeJitInfo(*found[key][2:])
             try:
-                registry.register(Region(info.text_start, info.text_end, key, JitDescriber(self._memory, info, self._abi)))
+                registry.register(Region(info.text_start, info.text_end, key, self._tables(self._memory, info, self._abi)))
             except RegistryError as error:
                 raise FormatError(str(error.strerror), "JIT list") from error
             self._keys.add(key)
 
+    def clear(self, registry: Registry) -> None:
+        """Takes its regions out of the registry."""
+        for key in self._keys:
+            registry.unregister(key)
+        self._keys.clear()
+
     def _nodes(self) -> dict[int, JitNode]:
         """By address."""
         head = self._read(JitList, self._address)
-        if head.version != LIST_VERSION:
-            raise FormatError(f"version {head.version} is not read, only {LIST_VERSION}", "JIT list", 0)
+        if head.version not in LIST_VERSIONS:
+            raise FormatError(f"version {head.version} is not read, only {LIST_VERSIONS[0]}", "JIT list", 0)
         nodes: dict[int, JitNode] = {}
         at = head.first
         while at:

@@ -40,37 +40,34 @@ class Request(NamedTuple):
     data: bytes
 
 
-def loaded_section(elf: ElfFile, bias: int = 0, segments: Sequence[Phdr] | None = None) -> LoadedSection | None:
+def loaded_section(
+    name: str, byte_order: ByteOrder, segments: Sequence[Phdr], bias: int = 0, file: ElfFile | None = None
+) -> LoadedSection | None:
     """What PT_GNU_SFRAME says of a program or library, `bias` added to its addresses; None without.
 
-    `segments`: as they are in memory, if they are known from there. Raises FormatError where it has no code.
+    `file`: says its build-id and debug link, where it is to be had. Raises FormatError for segments that cannot be.
     """
-    segments = elf.segments if segments is None else segments
-    section = next((segment for segment in segments if segment.p_type == PT_GNU_SFRAME and segment.p_memsz), None)
-    if section is None:
+    section = [segment for segment in segments if segment.p_type == PT_GNU_SFRAME and segment.p_memsz][:1]
+    if not section:
         return None
     loads = [segment for segment in segments if segment.p_type == PT_LOAD and segment.p_memsz]
     code = [load for load in loads if load.p_flags & PF_X]
-    if not code:
-        raise elf.error("no executable segment")
-    link, crc = elf.debug_link() or (None, 0)
-    return LoadedSection(
-        elf.name,
-        elf.byte_order,
-        *_extent(loads, bias, elf),
-        *_extent(code, bias, elf),
-        *_extent([section], bias, elf),
-        elf.build_id(),
-        None if link is None else os.fsencode(link),
-        crc,
-    )
+    try:
+        whole, text, sframe = _extent(loads, bias), _extent(code, bias), _extent(section, bias)
+    except ValueError as error:
+        raise FormatError(str(error), "program header table", None, name) from None
+    link, crc = (file and file.debug_link()) or (None, 0)
+    debug_link = None if link is None else os.fsencode(link)
+    return LoadedSection(name, byte_order, *whole, *text, *sframe, file.build_id() if file else None, debug_link, crc)
 
 
-def _extent(segments: list[Phdr], bias: int, elf: ElfFile) -> tuple[int, int]:
-    """From the first segment's address to the end of the last."""
+def _extent(segments: list[Phdr], bias: int) -> tuple[int, int]:
+    """From the first segment's address to the end of the last. Raises ValueError."""
+    if not segments:
+        raise ValueError("no executable segment")
     end = bias + max(segment.p_vaddr + segment.p_memsz for segment in segments)
     if end > 1 << 64:
-        raise elf.error("segments reach past the end of the address space", "program header table")
+        raise ValueError("segments reach past the end of the address space")
     return bias + min(segment.p_vaddr for segment in segments), end
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from sframegen.registry.regions import Registry
 from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 from sframegen.stack.objects import Objects
 from sframegen.stack.ptrace import GONE
+from sframegen.stack.runtime_code import RuntimeCode
 from sframegen.stack.snapshot import NotCopiedError, StackError
 from sframegen.stack.walk import MAX_FRAMES, Described, End, How, walk
 
 if TYPE_CHECKING:
-    from sframegen.registry.regions import Registry
     from sframegen.stack.objects import LoadedObject
     from sframegen.stack.process import CopiedProcess, Process
     from sframegen.stack.snapshot import Snapshot
@@ -38,7 +39,8 @@ class Tracer:
 
     def __init__(self, *, convert: bool = False, registry: Registry | None = None, limit: int = MAX_FRAMES) -> None:
         self.objects = Objects(convert=convert)
-        self.registry = registry
+        self.registry = Registry() if registry is None else registry
+        self.runtime = RuntimeCode(self.registry)
         self.limit = limit
         self._stack_bytes = 1 << 16
         self.problems: dict[int, str] = {}  # why a thread has no stack in the last trace
@@ -46,6 +48,7 @@ class Tracer:
     def trace(self, snapshot: Snapshot) -> list[Thread]:
         """The stacks of all threads."""
         self.objects.begin(snapshot)
+        self.runtime.follow(snapshot)
         return self._walk(snapshot)
 
     def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
@@ -55,9 +58,12 @@ class Tracer:
         runs when that is over. What takes long, conversions, is done while it runs.
         """
         for attempt in range(MAX_STOPS):
-            self.objects.prepare(process.now())
+            running = process.now()
+            self.objects.prepare(running)
+            self.runtime.follow(running)
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
+                self.runtime.follow(snapshot)
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
                     threads = self._walk(snapshot)
@@ -100,7 +106,7 @@ class Tracer:
 class _View:
     """What a walk asks for, of one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, objects: Objects, registry: Registry | None) -> None:
+    def __init__(self, snapshot: Snapshot, objects: Objects, registry: Registry) -> None:
         self.objects = objects
         self.registry = registry
         self.abi = snapshot.abi
@@ -109,10 +115,9 @@ class _View:
         self.detail = ""
 
     def describe(self, pc: int, exact: bool) -> Described | End:
-        if self.registry:
-            found = self._registered(self.registry, pc if exact else pc - 1)
-            if found:
-                return found
+        found = self._registered(pc if exact else pc - 1)
+        if found:
+            return found
         answers = self.objects.answers
         known = answers.get((pc, exact))
         if known is None:
@@ -121,9 +126,9 @@ class _View:
                 answers[pc, exact] = known
         return known
 
-    def _registered(self, registry: Registry, address: int) -> Described | End | None:
-        """Tables grow: asked each time."""
-        region = registry.find(address)
+    def _registered(self, address: int) -> Described | End | None:
+        """Tables grow: asked each time. Of registered code nothing is guessed."""
+        region = self.registry.find(address)
         if region is None:
             return None
         try:
@@ -131,7 +136,7 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED
-        return found and Described(found.rule, found.kind.signal, How.REGISTERED)
+        return Described(found.rule, found.kind.signal, How.REGISTERED) if found else End.NOT_COVERED
 
     def _find(self, pc: int, address: int) -> Described | End:
         loaded = self.objects.at(address)

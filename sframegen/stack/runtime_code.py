@@ -1,0 +1,66 @@
+"""Code that a process makes at run time: the lists of its tables, looked for where there is code of no file, and followed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.registry.jit import JitTables
+from sframegen.registry.jit_list import JitRegions, list_address
+from sframegen.stack.image import read_image
+
+if TYPE_CHECKING:
+    from sframegen.registry.regions import Registry
+    from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
+
+
+class RuntimeCode:
+    """Keeps a registry as the process' lists are."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._lists: dict[int, JitRegions] = {}  # by address
+        self._addresses: dict[Mapping, int | None] = {}  # of the list that the object mapped there has
+        self._mappings: Mappings | None = None
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Reads what is new. The registry then says what the process has registered, and of code what its tables say now."""
+        if snapshot.mappings is not self._mappings:
+            self._mappings = snapshot.mappings
+            self._search(snapshot)
+        for regions in self._lists.values():
+            try:
+                regions.update(self._registry)
+            except FormatError:
+                regions.clear(self._registry)
+        for region in self._registry if self._lists else ():
+            if isinstance(region.describer, JitTables):
+                with suppress(FormatError):  # says so when it is asked
+                    region.describer.refresh()
+
+    def _search(self, snapshot: Snapshot) -> None:
+        """Looks for lists in objects that are new; those of objects that are gone are no longer followed."""
+        rows = [row for row in snapshot.mappings if row.executable]
+        if not self._lists and not any(_is_made(row) for row in rows):
+            return
+        self._addresses = {row: self._addresses[row] if row in self._addresses else _list_address(snapshot, row) for row in rows}
+        addresses = {address for address in self._addresses.values() if address is not None}
+        for address in self._lists.keys() - addresses:
+            self._lists.pop(address).clear(self._registry)
+        for address in addresses - self._lists.keys():
+            self._lists[address] = JitRegions(snapshot.memory, address, snapshot.abi, JitTables)
+
+
+def _is_made(row: Mapping) -> bool:
+    """Whether it may be code made at run time: of no file, or of one that has no name, and not the kernel's own."""
+    return not row.path.startswith(("/", "[")) or row.path.startswith(("/memfd:", "/dev/", "[anon"))
+
+
+def _list_address(snapshot: Snapshot, row: Mapping) -> int | None:
+    image = read_image(snapshot, row)
+    try:
+        address = list_address(image.file) if image and image.file else None
+    except FormatError:
+        return None
+    return None if image is None or address is None else image.address(address)

@@ -1,0 +1,114 @@
+"""Lists of tables come and go with the objects that have them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from memories import Pieces
+
+from cfi.errors import FormatError
+from sframegen.abi import AMD64
+from sframegen.registry.records import JitEntry, JitList, JitNode, JitTable, encode
+from sframegen.registry.regions import Registry
+from sframegen.stack import runtime_code
+from sframegen.stack.runtime_code import RuntimeCode
+from sframegen.stack.snapshot import Mapping, Mappings
+
+if TYPE_CHECKING:
+    from sframegen.stack.snapshot import Snapshot
+
+TEXT, LIST, NODE, TABLE = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000
+LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")
+MADE = Mapping(0x1000, 0x2000, True, True, True, 0, "0:0", 0, "")
+ANOTHER = LIBRARY._replace(start=0x30_0000, end=0x31_0000, inode=8)
+
+
+def snapshot(memory: Pieces, mappings: Mappings) -> Any:
+    return SimpleNamespace(memory=memory, mappings=mappings, abi=AMD64)
+
+
+def process() -> Pieces:
+    return Pieces(
+        {
+            LIST: encode(JitList(1, 0, NODE)),
+            NODE: encode(JitNode(0, 1, TEXT, TEXT + 64, TABLE)),
+            TABLE: encode(JitTable(24, 24, 0, 24, 21)) + encode(JitEntry(16, 0, 8, -8, 0, 3)),
+        }
+    )
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Mapping]:
+    """The objects whose symbols were looked at; LIBRARY has a list."""
+    looked: list[Mapping] = []
+
+    def list_address(_: Snapshot, row: Mapping) -> int | None:
+        looked.append(row)
+        return LIST if row == LIBRARY else None
+
+    monkeypatch.setattr(runtime_code, "_list_address", list_address)
+    return looked
+
+
+def test_a_list_is_followed_while_its_object_is_there(looked_at: list[Mapping]) -> None:
+    memory, registry = process(), Registry()
+    code = RuntimeCode(registry)
+    code.follow(snapshot(memory, Mappings([LIBRARY, ANOTHER])))
+    assert not len(registry)
+    assert not looked_at, "all code is of files"
+    both, alone = Mappings([MADE, LIBRARY, ANOTHER]), Mappings([MADE, ANOTHER])
+    code.follow(snapshot(memory, both))
+    [region] = registry
+    assert region.describer.look_up(TEXT) is not None
+    code.follow(snapshot(memory, both))
+    assert list(registry) == [region]
+    assert looked_at == [MADE, LIBRARY, ANOTHER], "each is looked at once"
+
+    memory.pieces[NODE] = encode(JitNode(0, 2, TEXT, TEXT + 64, TABLE))
+    code.follow(snapshot(memory, both))
+    assert not len(registry)
+    memory.pieces[NODE] = encode(JitNode(0, 3, TEXT, TEXT + 32, TABLE))
+    code.follow(snapshot(memory, both))
+    assert [found.end for found in registry] == [TEXT + 32]
+
+    code.follow(snapshot(memory, alone))
+    assert not len(registry)
+    assert looked_at == [MADE, LIBRARY, ANOTHER]
+    code.follow(snapshot(memory, both))
+    assert len(registry) == 1
+    assert looked_at == [MADE, LIBRARY, ANOTHER, LIBRARY]
+
+
+def test_answers_are_those_of_the_moment_that_is_followed(looked_at: list[Mapping]) -> None:
+    """The process may run again before its stacks are walked."""
+    memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
+    code = RuntimeCode(registry)
+    code.follow(snapshot(memory, mappings))
+    tables = memory.pieces.pop(TABLE)
+    [region] = registry
+    found = region.describer.look_up(TEXT + 15)
+    assert found is not None
+    assert (found.start, found.size) == (TEXT, 16)
+    code.follow(snapshot(memory, mappings))
+    with pytest.raises(FormatError, match="cannot be read"):
+        region.describer.look_up(TEXT)
+    memory.pieces[TABLE] = tables
+    code.follow(snapshot(memory, mappings))
+    assert region.describer.look_up(TEXT) == found
+    assert looked_at == [MADE, LIBRARY]
+
+
+def test_of_a_damaged_list_nothing_stays(looked_at: list[Mapping]) -> None:
+    memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
+    code = RuntimeCode(registry)
+    code.follow(snapshot(memory, mappings))
+    assert len(registry) == 1
+    memory.pieces[NODE] = encode(JitNode(8, 1, TEXT, TEXT + 64, TABLE))
+    code.follow(snapshot(memory, mappings))
+    assert not len(registry)
+    memory.pieces[NODE] = encode(JitNode(0, 1, TEXT, TEXT + 64, TABLE))
+    code.follow(snapshot(memory, mappings))
+    assert len(registry) == 1
+    assert looked_at == [MADE, LIBRARY]
