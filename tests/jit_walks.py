@@ -201,12 +201,12 @@ def main(walks: int) -> None:
     print(file=sys.stderr)
     print(
         f"{counts.walks:,} walks with {counts.frames:,} frames of code made at run time, in {counts.samples:,} samples and "
-        f"{time.monotonic() - began:.0f} s: no wrong frame. The program was stopped for {counts.stopped_ms:.1f} ms a sample. Meanwhile it made {counts.made:,} functions, removed "
-        f"{counts.removed:,}, and gave up and made anew {counts.ranges:,} ranges of code."
+        f"{time.monotonic() - began:.0f} s: no wrong frame.\nThe program was stopped for {counts.stopped_ms:.1f} ms a sample. "
+        f"Meanwhile it made {counts.made:,} functions, removed {counts.removed:,}, and gave up and made anew {counts.ranges:,} "
+        "ranges of code."
     )
-    print(
-        f"At the top: {len(counts.tops)} different places, {', '.join(f'{top} {n}' for top, n in counts.tops.most_common(8))}, ..."
-    )
+    tops = ", ".join(f"{top} {number}" for top, number in counts.tops.most_common(8))
+    print(f"At the top: {len(counts.tops)} different places, {tops}, ...")
 
 
 if __name__ == "__main__":
