@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sframegen.stack.tracer import Thread
 
 SOURCE = Path(__file__).parent / "jit_producer" / "producer.c"
-INCLUDE = Path(sframegen.__file__).parent / "include"
+INCLUDE = Path(sframegen.__file__).parent / "integration" / "include"
 FLAGS = ("-std=c11", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread", f"-I{INCLUDE}")
 
 RUNNERS, DEPTH = 3, 12  # as producer.c has them

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memories import Pieces
+from registered import RULE, section_bytes
 
-from sframegen.abi import AMD64, S390X
-from sframegen.format.encode import Encoder
-from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.abi import S390X
+from sframegen.model import OUTERMOST
 from sframegen.registry.calls import Caller
 from sframegen.registry.codectl import CodeOption, codectl
 from sframegen.registry.prctl import prctl_register, prctl_unregister
@@ -22,33 +22,11 @@ from sframegen.registry.regions import Region, Registry, RegistryError, SectionD
 from sframegen.registry.setup import sframe_register, sframe_unregister
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable, Iterator
 
-    from sframegen.abi import Abi
     from sframegen.search import Found
 
 TEXT, SECTION, OTHER_SECTION, STRUCT, STRINGS = 0x40_0000, 0x50_0000, 0x51_0000, 0x60_0000, 0x70_0FF0
-RULE = Rule(Where(AMD64.sp, 16), Where(None, -8, deref=True))
-
-
-def column(of: array[int], *values: int) -> array[int]:
-    of.extend(values)
-    return of
-
-
-def section_bytes(address: int, starts: tuple[int, ...], abi: Abi = AMD64) -> bytes:
-    """A section with functions of 16 bytes, each with one rule."""
-    table = FunctionTable(kinds=[Kind()], rules=[RULE if abi is AMD64 else Rule(Where(abi.sp, 160))])
-    column(table.start, *starts)
-    column(table.size, *[16] * len(starts))
-    column(table.kind, *[0] * len(starts))
-    column(table.first_row, *range(1, len(starts) + 1))
-    column(table.row_start, *[0] * len(starts))
-    column(table.row_rule, *[0] * len(starts))
-    return bytes(Encoder(table, abi).encode(address))
-
-
 SECTION_BYTES = section_bytes(SECTION, (TEXT, TEXT + 64))
 SIZE = len(SECTION_BYTES)
 SETUP = SframeSetup(SECTION, SIZE, TEXT, 4096)

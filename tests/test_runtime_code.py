@@ -1,4 +1,4 @@
-"""Lists of tables come and go with the objects that have them."""
+"""Code of no file: lists of tables come and go with the objects that have them; a section that was registered describes it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from memories import Pieces
+from registered import section_bytes
 
 from cfi.errors import FormatError
 from sframegen.abi import AMD64
-from sframegen.registry.records import JitEntry, JitList, JitNode, JitTable, encode
+from sframegen.registry.calls import Caller
+from sframegen.registry.records import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
 from sframegen.registry.regions import Registry
+from sframegen.registry.setup import sframe_register
 from sframegen.stack import runtime_code
+from sframegen.stack.registers import Registers
 from sframegen.stack.runtime_code import RuntimeCode
-from sframegen.stack.snapshot import Mapping, Mappings
+from sframegen.stack.snapshot import Mapping, Mappings, Memory
+from sframegen.stack.tracer import Tracer
+from sframegen.stack.walk import End, How
 
 if TYPE_CHECKING:
     from sframegen.stack.snapshot import Snapshot
 
-TEXT, LIST, NODE, TABLE = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000
+TEXT, LIST, NODE, TABLE, SECTION, SETUP = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000, 0x60_0000
 LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")
 MADE = Mapping(0x1000, 0x2000, True, True, True, 0, "0:0", 0, "")
 ANOTHER = LIBRARY._replace(start=0x30_0000, end=0x31_0000, inode=8)
@@ -112,3 +118,48 @@ def test_of_a_damaged_list_nothing_stays(looked_at: list[Mapping]) -> None:
     code.follow(snapshot(memory, mappings))
     assert len(registry) == 1
     assert looked_at == [MADE, LIBRARY]
+
+
+class Walked:
+    """A process of one thread, stopped in code of no file: two functions with frames of 16 bytes."""
+
+    pid, executable, abi = 1, "", AMD64
+    code, stack = 0x40_0000, 0x7000_0000
+
+    def __init__(self) -> None:
+        words = (0, self.code + 0x48, 0, 0)
+        self.pieces = Pieces({self.stack: b"".join(word.to_bytes(8, "little") for word in words).ljust(4096, b"\0")})
+        self.memory = Memory(self.pieces.read, "little")
+        row = Mapping(self.code, self.code + 0x1000, True, False, True, 0, "0:0", 0, "")
+        data = row._replace(start=self.stack, end=self.stack + 4096, writable=True, executable=False)
+        self.mappings = Mappings([row, data])
+
+    def threads(self) -> list[int]:
+        return [7]
+
+    def thread_name(self, tid: int) -> str:
+        return str(tid)
+
+    def registers(self, tid: int) -> Registers:
+        assert tid == 7
+        return Registers(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})
+
+    def file_of(self, mapping: Mapping) -> None:
+        raise AssertionError(mapping)
+
+
+def test_code_of_no_file_is_walked_by_the_section_that_was_registered() -> None:
+    process = Walked()
+    section = section_bytes(SECTION, (process.code, process.code + 0x40))
+    process.pieces.pieces[SECTION] = section
+    registry = Registry()
+    tracer = Tracer(registry=registry)
+    setup = encode(SframeSetup(SECTION, len(section), process.code, 0x1000))
+    process.pieces.pieces[SETUP] = setup
+    sframe_register(Caller(registry, process.pieces), SETUP, len(setup))
+    [thread] = tracer.trace(process)
+    assert [(frame.pc, frame.cfa, frame.how) for frame in thread.frames] == [
+        (process.code + 4, process.stack + 16, How.REGISTERED),
+        (process.code + 0x48, process.stack + 32, How.REGISTERED),
+    ]
+    assert thread.end is End.NO_RETURN
