@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -170,7 +170,7 @@ def walk_producer(program: Path, walks: int, pause_us: int = 20, tell: Callable[
         assert producer.stdout is not None
         try:
             runners = int(producer.stdout.readline().split()[0], 16)
-            with closing(Watched(producer.pid, runners)) as process:
+            with Watched(producer.pid, runners) as process:
                 truth, tracer = Truth(process, program), Tracer(convert=True)
                 done = frames = samples = 0
                 tops: Counter[str] = Counter()

@@ -115,6 +115,13 @@ def test_dump(file: Path) -> None:
             assert list(row) == ["offset", "address", "rule", "cfa", "ra", "fp", "ra_signed"]
 
 
+def test_register(file: Path) -> None:
+    printed("add-section", file)
+    for interface in ("sframe", "prctl", "codectl"):
+        [call] = printed("register", "--dry-run", "--interface", interface, file)
+        assert_documented(call, *TABLES["register"])
+
+
 def test_several_files_are_a_list_of_those_not_refused(file: Path) -> None:
     printed("add-section", file)
     assert [document["file"] for document in printed("check", file, "/nonexistent", file)] == [str(file), str(file)]

@@ -7,7 +7,7 @@ import errno
 import json
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -49,10 +49,10 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["register", *map(str, arguments)])
 
 
-def calls(*arguments: str | Path) -> list[dict[str, str | int]]:
-    result = run("--dry-run", "--json", "--raw", *arguments)
+def calls(*arguments: str | Path) -> list[dict[str, Any]]:
+    result = run("--dry-run", "--json", *arguments)
     assert result.exit_code == 0, result.output
-    answer: list[dict[str, str | int]] = json.loads(result.stdout)
+    answer: list[dict[str, Any]] = json.loads(result.stdout)
     return answer
 
 
@@ -68,10 +68,10 @@ def test_what_is_printed_is_what_the_file_has(program: Path) -> None:
     )
     [call] = calls(program)
     setup = SframeSetup(address, len(data), start, end - start)
-    assert decode(SframeSetup, bytes.fromhex(str(call["bytes"]))) == setup
-    assert call == {"file": str(program), "call": "sframe_register", **setup._asdict(), "bytes": call["bytes"]}
+    assert decode(SframeSetup, bytes.fromhex(call["bytes"])) == setup
+    assert call == {"file": str(program), "call": "sframe_register", "fields": setup._asdict(), "bytes": call["bytes"]}
     [call] = calls("--interface", "prctl", program)
-    assert bytes.fromhex(str(call["bytes"])) == b"".join(n.to_bytes(8, "little") for n in (start, address, len(data)))
+    assert bytes.fromhex(call["bytes"]) == b"".join(n.to_bytes(8, "little") for n in (start, address, len(data)))
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -116,11 +116,11 @@ def test_a_process_has_its_own_addresses(program: Path) -> None:
             if line.endswith(str(program)) and " r-xp " in line
         ]
         process.communicate(b"x")
-    [in_file] = calls("--interface", "codectl", program)
-    [in_process] = ours
+    [in_file] = [call["fields"] for call in calls("--interface", "codectl", program)]
+    [in_process] = [call["fields"] for call in ours]
     assert in_process["text_start"] == int(line.partition("-")[0], 16)
-    bias = int(in_process["text_start"]) - int(in_file["text_start"])
-    assert {key: int(in_process[key]) - int(in_file[key]) for key in in_file if key.endswith(("_start", "_end"))} == dict.fromkeys(
+    bias = in_process["text_start"] - in_file["text_start"]
+    assert {key: in_process[key] - in_file[key] for key in in_file if key.endswith(("_start", "_end"))} == dict.fromkeys(
         ("elf_start", "elf_end", "text_start", "text_end", "sframe_start", "sframe_end"), bias
     )
     assert in_process["build_id"] == in_file["build_id"] == "0102030405"

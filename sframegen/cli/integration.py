@@ -17,6 +17,7 @@ class Place(NamedTuple):
 PLACES = {
     "cmake-dir": Place("cmake", "CMake's find_package(Sframegen), as Sframegen_DIR."),
     "debhelper-dir": Place("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),
+    "include-dir": Place("include", "C header for programs that make code at run time: sframegen_jit.h."),
     "make-file": Place("make/sframe.mk", "What makefiles of GNU make include."),
     "rpm-dir": Place("rpm", "rpmbuild's --load macros.sframe, as _sframe_dir."),
 }

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import json
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,7 +39,7 @@ PROBES: dict[str, tuple[str, int | None, Callable[[int], None]]] = {
 @click.option("--interface", type=click.Choice(list(INTERFACES)), default="sframe", show_default=True, help="By which call.")
 @click.option("--number", type=click.IntRange(0), help="With --probe: the number of the system call, or prctl's option.")
 @click.option("--raw", is_flag=True, help="Add the bytes of the call's structure.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list of calls.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list of calls, with the bytes.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -77,8 +76,7 @@ def command(
             for loaded in _sections(run, name):
                 request = INTERFACES[interface](loaded, 0)
                 if as_json:
-                    call = {"file": loaded.name, "call": request.call, **request.fields}
-                    calls.append(call | ({"bytes": request.data.hex()} if raw else {}))
+                    calls.append({"file": loaded.name, "call": request.call, "fields": request.fields, "bytes": request.data.hex()})
                 else:
                     click.echo(printable(f"{loaded.name}: {_text(request)}"))
                     if raw:
@@ -108,7 +106,7 @@ def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
 
     seen = set()
     try:
-        with closing(Process(pid)) as process, process.stopped() as snapshot:
+        with Process(pid) as process, process.stopped() as snapshot:
             images = [(row.path, read_image(snapshot, row)) for row in snapshot.mappings if row.executable]
     except StackError as error:
         run.finding(str(error))
