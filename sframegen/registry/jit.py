@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.format.records import BYTE_ORDER_MARKS
 from sframegen.model import OUTERMOST, Kind, Rule, Where
-from sframegen.registry.records import RECORDS, JitEntry, JitTable, decode, size_of
+from sframegen.registry.records import JitEntry, JitTable, decode, size_of
 from sframegen.search import Found
 
 if TYPE_CHECKING:
@@ -28,12 +30,15 @@ RA_SIGNED = 0x80  # AArch64; the bit that SFrame has for it
 ALL_BITS = CFA_SP | RA_SAVED | FP_SAVED | IS_OUTERMOST | IS_SIGNAL | REMOVED | RA_SIGNED
 
 FRE_SIZE = 21  # bytes of an entry that mean something; the rest of the stride is padding
+ENTRY_CODE = "2I3iB"  # those bytes
 MAX_STRIDE = 256  # entries of later versions are longer, not ten times
-MAX_ENTRIES = 1 << 22  # 100 MB of tables
-MAX_TABLES = 1 << 16  # a page each for 256 MB of tables
+MAX_ENTRIES = 1 << 20  # 25 MB of tables
+MAX_RULES = 1 << 16  # different ones, where hundreds are usual
+MAX_TABLES = 1 << 16  # far more than entries need
 ATTEMPTS = 8  # at a header that is being written
 
 ADDRESSES = 1 << 64
+Says = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
 TABLE_SIZE = size_of(JitTable)
 
 
@@ -87,7 +92,6 @@ class JitTables:
         self._memory = memory
         self._info = info
         self._abi = abi
-        self._code = RECORDS[JitEntry, abi.byte_order]
         self._forget()
 
     def __len__(self) -> int:
@@ -118,8 +122,11 @@ class JitTables:
     def _forget(self) -> None:
         self._tables: list[_Table] = []
         self._opened: set[int] = set()  # their addresses
-        self._entries = bytearray()  # one behind the other, as this version has them
-        self._offsets = array("Q")  # ip_off of each
+        self._offsets = array("I")  # of each entry: ip_off,
+        self._sizes = array("I")  # size,
+        self._says: list[tuple[Says, Rule]] = []  # and what it says
+        self._rules: dict[Says, tuple[Says, Rule]] = {}  # each of these once
+        self._removed: set[int] = set()  # numbers of entries
         self._end = 0  # offset behind the code of the last
         self._damage = None
 
@@ -166,25 +173,34 @@ class JitTables:
 
     def _append(self, table: _Table, used_len: int) -> None:
         """Reads the entries up to there."""
-        stride = table.header.fre_stride
+        stride, fre_size = table.header.fre_stride, table.header.fre_size
         count = (used_len - table.used) // stride
         if len(self._offsets) + count > MAX_ENTRIES:
             raise _error(table.address, f"more than {MAX_ENTRIES} entries", 8)
         place = TABLE_SIZE + table.used
-        raw = self._read(table.address, place, count * stride)
-        limit = self._info.text_end - self._info.text_start
-        for at in range(0, len(raw), stride):
-            known = raw[at : at + FRE_SIZE].ljust(self._code.size, b"\0")
-            entry = JitEntry(*self._code.unpack(known))
-            end = entry.ip_off + entry.size
-            if not self._end <= entry.ip_off < end <= limit:
-                raise _error(table.address, f"code at {entry.ip_off:#x} to {end:#x} behind {self._end:#x}", place + at)
-            if any(raw[at + FRE_SIZE : at + table.header.fre_size]) or rule_of_entry(entry, self._abi) is None:
-                raise _error(table.address, f"no rule has info {entry.info:#04x} and offsets {entry[2:5]}", place + at)
-            self._entries += known
-            self._offsets.append(entry.ip_off)
-            self._end = end
-            table.used += stride
+        fields = struct.Struct(f"{BYTE_ORDER_MARKS[self._abi.byte_order]}{ENTRY_CODE}{fre_size - FRE_SIZE}s{stride - fre_size}x")
+        limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
+        for at, (size, start, *says, info, unknown) in enumerate(
+            fields.iter_unpack(self._read(table.address, place, count * stride))
+        ):
+            if not end <= start < start + size <= limit:
+                raise _error(table.address, f"code at {start:#x} to {start + size:#x} behind {end:#x}", place + at * stride)
+            end = start + size
+            key = (*says, info & ~REMOVED)
+            known = rules.get(key)
+            if known is None:
+                rule = rule_of_entry(JitEntry(size, start, *key), self._abi)
+                if rule is None or len(rules) == MAX_RULES:
+                    raise _error(table.address, f"no rule has info {info:#04x} and offsets {says}", place + at * stride)
+                known = rules[key] = key, rule
+            if unknown.strip(b"\0"):
+                raise _error(table.address, f"no rule has {unknown.hex()} behind the info byte", place + at * stride)
+            if info & REMOVED:
+                self._removed.add(len(self._offsets))
+            self._offsets.append(start)
+            self._sizes.append(size)
+            self._says.append(known)
+        self._end, table.used = end, used_len
 
     def _find(self, pc: int) -> int | None:
         """Number of the entry that covers an address, if the code was not removed when it was read."""
@@ -192,17 +208,12 @@ class JitTables:
         number = bisect_right(self._offsets, offset) - 1
         if number < 0:
             return None
-        entry = self._entry(number)
-        return number if offset < entry.ip_off + entry.size and not entry.info & REMOVED else None
+        return number if offset < self._offsets[number] + self._sizes[number] and number not in self._removed else None
 
     def _found(self, number: int) -> Found:
-        entry = self._entry(number)
-        rule = rule_of_entry(entry, self._abi)
-        assert rule is not None  # checked when it was read
-        return Found(self._info.text_start + entry.ip_off, entry.size, Kind(signal=bool(entry.info & IS_SIGNAL)), 0, rule)
-
-    def _entry(self, number: int) -> JitEntry:
-        return JitEntry(*self._code.unpack_from(self._entries, number * self._code.size))
+        says, rule = self._says[number]
+        start = self._info.text_start + self._offsets[number]
+        return Found(start, self._sizes[number], Kind(signal=bool(says[3] & IS_SIGNAL)), 0, rule)
 
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
@@ -224,8 +235,9 @@ class JitDescriber(JitTables):
         """Raises FormatError where more has changed of an entry than this bit."""
         table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
         at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
-        now = JitEntry(*self._code.unpack(self._read(table.address, at, FRE_SIZE).ljust(self._code.size, b"\0")))
-        if now._replace(info=now.info & ~REMOVED) != self._entry(number):
+        raw = self._read(table.address, at, size_of(JitEntry))
+        now = decode(JitEntry, raw, self._abi.byte_order)
+        if now._replace(info=now.info & ~REMOVED) != (self._sizes[number], self._offsets[number], *self._says[number][0]):
             raise _error(table.address, "an entry has changed", at)
         return bool(now.info & REMOVED)
 
