@@ -98,6 +98,8 @@ class Watched(Process):
             self.runners = {}
             for at in range(self.runners_at, self.runners_at + RUNNERS * RUNNER.size, RUNNER.size):
                 thread, depth, *chain = RUNNER.unpack(self.read(at, RUNNER.size))
+                if not thread:  # it has only begun
+                    continue
                 rbx = snapshot.registers(thread).values[RBX]
                 functions = [self.function_at(start) for start in chain[:depth]]
                 self.runners[thread] = Runner(depth, list(filter(None, functions)), at + 16, rbx)
