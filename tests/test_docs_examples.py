@@ -24,8 +24,8 @@ PAGES = ("README.md", "docs/gates.md", "docs/library.md", "docs/tutorial.md")  #
 
 
 def shape(line: str) -> str:
-    """Numbers and rules are the machine's."""
-    return re.sub(r"0x[0-9a-f]+|[0-9][0-9,.]*", "N", line.partition(" = ")[0]).rstrip()
+    """Numbers, rules and where files are, are the machine's."""
+    return re.sub(r"0x[0-9a-f]+|(?<=-) /\S*/|[0-9][0-9,.]*", "N", line.partition(" = ")[0]).rstrip()
 
 
 def assert_shown(command: str, printed: str, shown: list[str]) -> None:
