@@ -75,10 +75,7 @@ class _Reader:
     def __init__(self, snapshot: Snapshot, row: Mapping) -> None:
         self.snapshot = snapshot
         self.seen: list[tuple[int, bytes]] = []
-        same = [
-            other for other in snapshot.mappings if (other.device, other.inode, other.path) == (row.device, row.inode, row.path)
-        ]
-        self.rows = sorted(same, key=lambda other: abs(other.start - row.start))  # the nearest first: a file can be loaded twice
+        self.rows = snapshot.mappings.of_file(row)  # the nearest first: a file can be loaded twice
         self.file = self._vdso(row) if row.path == VDSO else snapshot.file_of(row)
 
     def segments(self) -> list[Phdr]:

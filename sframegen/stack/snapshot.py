@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PAGE_BITS = 12
 PAGE = 1 << PAGE_BITS
+MAX_NEAR = 16  # rows of a file on each side
 READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
 
 
@@ -47,6 +48,7 @@ class Mappings:
             if row.start < row.end and (not self.rows or self.rows[-1].end <= row.start):
                 self.rows.append(row)
         self._starts = [row.start for row in self.rows]
+        self._by_file: dict[tuple[str, int, str], list[Mapping]] | None = None
 
     def __iter__(self) -> Iterator[Mapping]:
         return iter(self.rows)
@@ -54,6 +56,16 @@ class Mappings:
     def find(self, address: int) -> Mapping | None:
         at = bisect_right(self._starts, address) - 1
         return self.rows[at] if at >= 0 and address < self.rows[at].end else None
+
+    def of_file(self, row: Mapping) -> list[Mapping]:
+        """The rows of the same file, the nearest first; no more than any object has, of a file that is mapped very often."""
+        if self._by_file is None:
+            self._by_file = {}
+            for other in self.rows:
+                self._by_file.setdefault((other.device, other.inode, other.path), []).append(other)
+        rows = self._by_file[row.device, row.inode, row.path]
+        at = bisect_left(rows, row)
+        return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
 
     def covers(self, address: int, size: int) -> bool:
         """Whether all of these bytes are mapped, and to be read."""
