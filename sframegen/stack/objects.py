@@ -14,6 +14,8 @@ from sframegen.stack.image import read_image
 from sframegen.stack.walk import How
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.search import Found
@@ -28,8 +30,10 @@ MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and without end
 class LoadedObject:
     """What is known of the code in one executable mapping: the describer of its region."""
 
-    def __init__(self, row: Mapping, image: Image | None) -> None:
+    def __init__(self, row: Mapping, image: Image | None, read: Callable[[int, int], bytes]) -> None:
+        """`read`: the process' memory."""
         self.row = row
+        self._read = read
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
         self.how = How.SFRAME
@@ -49,9 +53,9 @@ class LoadedObject:
         return self.image.file if self.image else None
 
     def code(self, pc: int, size: int) -> bytes:
-        """Bytes of code, by the file; none where that is not to be had."""
+        """Bytes of code, by the file, of what no file is of by memory; none where they are not to be had."""
         try:
-            return bytes(self.file.at(pc - self.bias, size)) if self.file else b""
+            return bytes(self.file.at(pc - self.bias, size)) if self.file else self._read(pc, size)
         except FormatError:
             return b""
 
@@ -150,7 +154,7 @@ class Objects:
         row = self._snapshot.mappings.find(address)
         if row is None or not row.executable:
             return None
-        loaded = LoadedObject(row, read_image(self._snapshot, row))
+        loaded = LoadedObject(row, read_image(self._snapshot, row), self._snapshot.memory.read)
         self._read_section(loaded)
         self._regions.register(Region(row.start, row.end, row, loaded))
         self._verified.add(row)

@@ -141,7 +141,8 @@ class _View:
     def _find(self, pc: int, address: int) -> Described | End:
         loaded = self.objects.at(address)
         if loaded is None:
-            return End.NOT_CODE
+            loaded = self.objects.at(pc)  # code that returns from a signal handler may begin a mapping
+            return (loaded and self._by_code(loaded, pc)) or End.NOT_CODE
         if loaded in self.objects.pending:
             return End.PENDING
         try:
