@@ -1,0 +1,164 @@
+"""A core file as a snapshot of the process that it is of."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sframegen.abi import abi_of
+from sframegen.elf import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X, open_elf
+from sframegen.stack.core_files import NOTHING, Finder, MappedFile
+from sframegen.stack.core_memory import DumpedMemory
+from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
+from sframegen.stack.image import VDSO
+from sframegen.stack.link_map import LinkMap
+from sframegen.stack.registers import registers_of
+from sframegen.stack.snapshot import Mapping, Mappings, Memory, StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from sframegen.elf import ElfFile
+    from sframegen.stack.core_memory import Dumped
+    from sframegen.stack.registers import Registers
+
+MAX_READ = 1 << 28  # bytes in one go: the largest section known has 1 << 25; a core can have one file mapped any number of times
+
+
+class Core:
+    """A snapshot. Raises FormatError for what is no core, or is damaged; StackError where files do not fit it."""
+
+    def __init__(self, path: Path | str, exe: Path | None = None, sysroot: Path | None = None, tid: int | None = None) -> None:
+        """`exe`: the program, where it is not where it was; `sysroot`: a folder that has the files of another machine.
+
+        `tid`: of that thread only.
+        """
+        elf = open_elf(path)
+        if elf.header.e_type != ET_CORE:
+            raise elf.error("not a core file")
+        self.abi = abi_of(elf)
+        self._notes = CoreNotes(elf, self.abi)
+        self.pid = self._notes.pid
+        self._tids = [tid] if tid else list(self._notes.threads)
+        if not set(self._tids) <= set(self._notes.threads):
+            raise StackError(f"thread {tid}: not in {path}")
+        self._dumped = DumpedMemory(elf)
+        self._finder = Finder(self.abi, sysroot)
+        self._remarks: list[str] = []
+        if self._dumped.missing:
+            self._remarks.append(f"cut off: {self._dumped.missing} bytes of memory are missing")
+        ranges = self._notes.files or self._listed(exe)
+        self.executable = self._program(ranges)
+        if exe:
+            self._finder.given[self.executable] = exe
+        self._files: dict[str, MappedFile] = {}
+        for row in ranges:
+            if row.path not in self._files:
+                self._files[row.path] = MappedFile(row.path, self._dumped, self._finder)
+            self._files[row.path].ranges.append(row)
+        self.mappings = Mappings(list(self._rows(ranges)))
+        self.memory = Memory(self._read, elf.byte_order)
+        if exe and ((program := self._files.get(self.executable)) is None or program.elf is None):
+            raise StackError(f"{exe}: {program.remark if program else 'the core does not tell where its program was mapped'}")
+
+    def threads(self) -> Sequence[int]:
+        """The thread that ended the process comes first."""
+        return self._tids
+
+    def thread_name(self, tid: int) -> str:
+        return self._notes.name if tid == self.pid else ""
+
+    def registers(self, tid: int) -> Registers:
+        thread = self._notes.threads[tid]
+        pac = thread.pac_mask
+        mask = int.from_bytes(pac[8:16], self.abi.byte_order) if len(pac) == 16 else 0  # data mask, instruction mask
+        registers = registers_of(self.abi, thread.general, thread.floating, ~mask if mask else None)
+        if registers is None:
+            raise StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
+        return registers
+
+    def file_of(self, mapping: Mapping) -> ElfFile | None:
+        file = self._files.get(mapping.path)
+        if file is None:
+            return None
+        file.wanted = True
+        return file.elf
+
+    def remarks(self) -> list[str]:
+        """What is to be known of the core, and of the files that were asked for so far."""
+        return self._remarks + [f"{file.path}: {file.remark}" for file in self._files.values() if file.wanted and file.remark]
+
+    def _listed(self, exe: Path | None) -> list[FileRange]:
+        """The mapped files by the dynamic linker's list, where the core does not name them."""
+        try:
+            return LinkMap(self._dumped, self._notes.auxv, self._finder).ranges(str(exe) if exe else "")
+        except StackError as error:
+            if exe:
+                raise
+            self._remarks.append(str(error))
+            return []
+
+    def _program(self, ranges: list[FileRange]) -> str:
+        """The path of what was mapped at the program's headers, or its entry."""
+        for kind in (AT_PHDR, AT_ENTRY):
+            address = self._notes.auxv.get(kind, 0)
+            for row in ranges:
+                if row.start <= address < row.end:
+                    return row.path
+        return ""
+
+    def _rows(self, ranges: list[FileRange]) -> Iterator[Mapping]:
+        """The PT_LOADs, cut where a file's part begins or ends, and what was mapped of files without one, as gdb leaves it out."""
+        starts = [row.start for row in ranges]
+        numbers = {path: number for number, path in enumerate(self._files, 1)}
+        vdso = self._notes.auxv.get(AT_SYSINFO_EHDR, 0)
+        end = 0
+        for part in [*self._dumped.parts, None]:
+            for row in _within(ranges, starts, end, part.start if part else MAX_ADDRESS):
+                flags = self._files[row.path].flags(row)
+                yield _mapping(row, flags, row.offset, row.path, numbers[row.path])
+            if part is None:
+                return
+            at = part.start
+            for row in _within(ranges, starts, part.start, part.end):
+                if at < row.start:
+                    yield _mapping(part._replace(start=at, end=row.start), part.flags)
+                yield _mapping(row, part.flags, row.offset, row.path, numbers[row.path])
+                at = row.end
+            if at < part.end:
+                yield _mapping(part._replace(start=at), part.flags, path=VDSO if at <= vdso < part.end else "")
+            end = part.end
+
+    def _read(self, address: int, size: int) -> bytes:
+        """From the core, else from the file that was mapped there."""
+        found = bytearray()
+        while len(found) < min(size, MAX_READ):
+            at, rest = address + len(found), size - len(found)
+            piece = self._dumped.read(at, rest) or self._left_out(at, rest)
+            if not piece:
+                break
+            found += piece
+        return bytes(found)
+
+    def _left_out(self, address: int, size: int) -> memoryview:
+        row = self.mappings.find(address)
+        file = self._files.get(row.path) if row else None
+        return file.read(row, address, size) if row and file else NOTHING
+
+
+def _within(ranges: list[FileRange], starts: list[int], start: int, end: int) -> Iterator[FileRange]:
+    """What of the ranges is at addresses [start, end)."""
+    at = max(bisect_right(starts, start) - 1, 0)
+    for row in islice(ranges, at, None):
+        if row.start >= end:
+            return
+        first, last = max(row.start, start), min(row.end, end)
+        if first < last:
+            yield FileRange(first, last, row.offset + first - row.start, row.path)
+
+
+def _mapping(place: Dumped | FileRange, flags: int, offset: int = 0, path: str = "", number: int = 0) -> Mapping:
+    readable, writable, executable = bool(flags & PF_R), bool(flags & PF_W), bool(flags & PF_X)
+    return Mapping(place.start, place.end, readable, writable, executable, offset, "", number, path)

@@ -1,0 +1,110 @@
+"""The objects of a process as its dynamic linker lists them: for cores that do not name the files that were mapped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sframegen.elf import MAX_ADDRESS, PT_DYNAMIC, PT_INTERP, PT_LOAD
+from sframegen.stack.core_files import DT_DEBUG, DT_NULL, DYN_SIZE
+from sframegen.stack.core_notes import AT_BASE, AT_ENTRY, AT_EXECFN, FileRange
+from sframegen.stack.snapshot import PAGE, StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.elf import ElfFile
+    from sframegen.stack.core_files import Finder
+    from sframegen.stack.core_memory import DumpedMemory
+
+MAX_OBJECTS = 65_536
+MAX_PATH = 4096
+MAX_DYNAMIC = 1024  # entries
+R_MAP = 8  # in struct r_debug
+LINK_MAP_SIZE = 32  # of its public fields: l_addr, l_name, l_ld, l_next
+
+
+class LinkMap:
+    """What is read of the process' memory for it; all of that is in writable memory, which cores have."""
+
+    def __init__(self, memory: DumpedMemory, auxv: dict[int, int], finder: Finder) -> None:
+        self._memory, self._auxv, self._finder = memory, auxv, finder
+
+    def ranges(self, program: str) -> list[FileRange]:
+        """What was mapped of all objects, ascending and without overlaps, as far as their files are to be had.
+
+        `program`: its path, where the core's is not to be used. Raises StackError where not even that file is to be had.
+        """
+        path = program or self._text(self._auxv.get(AT_EXECFN, 0))
+        if not path:
+            raise StackError("it does not name the files that were mapped: name the program by --exe")
+        try:
+            elf = self._finder.open(path)
+        except StackError as error:
+            raise StackError(f"{path}: {error}") from None
+        entry = self._auxv.get(AT_ENTRY, 0)
+        bias = (entry - elf.header.e_entry) % MAX_ADDRESS
+        if bias % PAGE:
+            raise StackError(f"{path}: another file: the process was entered at {entry:#x}")
+        found = list(_ranges_of(elf, bias, path))
+        for address, name in list(self._loaded(elf, bias)) or self._interpreter(elf):
+            try:
+                found += _ranges_of(self._finder.open(name), address, name)
+            except StackError:
+                continue  # its mappings stay without a file
+        return _without_overlaps(sorted(found))
+
+    def _loaded(self, program: ElfFile, bias: int) -> Iterator[tuple[int, str]]:
+        """(l_addr, l_name) of all objects but the program."""
+        entry = self._word(self._r_debug(program, bias) + R_MAP)
+        for _ in range(MAX_OBJECTS):
+            fields = self._memory.read(entry, LINK_MAP_SIZE) if entry else b""
+            if len(fields) < LINK_MAP_SIZE:
+                return
+            address, name, _, entry = (int.from_bytes(fields[at : at + 8], program.byte_order) for at in range(0, LINK_MAP_SIZE, 8))
+            path = self._text(name)
+            if path.startswith("/"):  # else the program or the vdso
+                yield address, path
+
+    def _r_debug(self, program: ElfFile, bias: int) -> int:
+        """Its address, which the dynamic linker writes into the program's dynamic section; 0 where it did not."""
+        for segment in program.segments:
+            if segment.p_type == PT_DYNAMIC:
+                for entry in range(segment.p_vaddr + bias, segment.p_vaddr + bias + MAX_DYNAMIC * DYN_SIZE, DYN_SIZE):
+                    tag = self._word(entry % MAX_ADDRESS)
+                    if tag == DT_DEBUG:
+                        return self._word(entry + 8)
+                    if tag == DT_NULL:
+                        break
+        return 0
+
+    def _interpreter(self, program: ElfFile) -> Iterator[tuple[int, str]]:
+        """The dynamic linker, before it lists anything."""
+        base = self._auxv.get(AT_BASE, 0)
+        for segment in program.segments if base else ():
+            if segment.p_type == PT_INTERP:
+                name = bytes(program.data[segment.p_offset : segment.p_offset + min(segment.p_filesz, MAX_PATH)])
+                yield base, name.partition(b"\0")[0].decode(errors="surrogateescape")
+
+    def _word(self, address: int) -> int:
+        """0 where the core has none."""
+        return int.from_bytes(self._memory.read(address, 8), self._finder.abi.byte_order)
+
+    def _text(self, address: int) -> str:
+        return bytes(self._memory.read(address, MAX_PATH)).partition(b"\0")[0].decode(errors="surrogateescape")
+
+
+def _ranges_of(elf: ElfFile, bias: int, path: str) -> Iterator[FileRange]:
+    for load in elf.segments:
+        if load.p_type == PT_LOAD and load.p_filesz:
+            start = (load.p_vaddr + bias) % MAX_ADDRESS & -PAGE
+            end = start + (load.p_vaddr % PAGE + load.p_filesz + PAGE - 1 & -PAGE)
+            yield FileRange(start, end, load.p_offset & -PAGE, path)
+
+
+def _without_overlaps(ranges: list[FileRange]) -> list[FileRange]:
+    """What a list in damaged memory may say more than once goes."""
+    found: list[FileRange] = []
+    for row in ranges:
+        if not found or row.start >= found[-1].end:
+            found.append(row)
+    return found
