@@ -1,6 +1,6 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS,
-# FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, the fuzzer and tests/mutations.py get.
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
+# FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, the fuzzer and tests/mutations.py get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -11,7 +11,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/fetch corpus/merge corpus/projects corpus/packages corpus/run setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/projects corpus/packages corpus/run setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -40,7 +40,7 @@ machine:
 
 # What only tests need: those that miss something are skipped, so that it need not be there.
 tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
-    perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
+    gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils
 
@@ -136,6 +136,7 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
 	.venv/bin/mypy corpus/run
+	.venv/bin/mypy corpus/cores
 	.venv/bin/mypy corpus/merge
 	.venv/bin/mypy corpus/packages
 	.venv/bin/mypy corpus/projects
@@ -179,6 +180,7 @@ bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against l
 peers: ## fetch the tools that sframegen is compared with
 	tools/get-peers $(SFRAMEGEN_PEERS)
 	tools/get-old-binutils
+	tools/get-qemu
 
 .PHONY: corpus
 corpus: | machine ## fetch the binaries that everything is tried on
@@ -211,6 +213,10 @@ projects-show: .venv/installed peers | machine ## build real projects without an
 .PHONY: jit-show
 jit-show: .venv/test-tools ## 10,000 walks through code that a program makes meanwhile; JIT_WALKS
 	.venv/bin/python -P tests/jit_walks.py $${JIT_WALKS:-10000}
+
+.PHONY: core-show
+core-show: .venv/test-tools peers test-machine ## stacks in cores of real programs, each frame beside gdb's: docs/stack.md; CORE_FLAGS
+	.venv/bin/python -P corpus/cores --docs docs/stack.md $(CORE_FLAGS)
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
