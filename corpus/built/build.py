@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,8 @@ def build(project: Project, directory: Path, environment: Mapping[str, str], *, 
             made.seconds = processor_seconds() - started
         elif which == "build":
             now = states(directory)
-            made.changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+            changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+            made.changed = {name for name in changed if not fnmatchcase(name, project.restless)}
         elif which == "test" and project.passed:
             made.passed = sum(int(next(filter(None, found.groups()))) for found in re.finditer(project.passed, text))
         if made.problems:

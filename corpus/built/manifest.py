@@ -38,6 +38,7 @@ class Project:
     configure: str = ""
     passed: str = ""
     tried: str = ""
+    restless: str = ""
 
     def command(self, which: str, *, with_step: bool) -> str:
         plain: str = getattr(self, which)
