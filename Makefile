@@ -11,7 +11,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/projects corpus/packages corpus/run setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/projects corpus/packages corpus/run corpus/stacks setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -175,6 +175,10 @@ bench: .venv/installed peers | machine ## sizes, times, memory, look-ups against
 bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/performance.md
 	tools/get-gcc
 	.venv/bin/python benchmarks/merging.py --docs docs/performance.md
+
+.PHONY: bench-stacks
+bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 64 threads, against eu-stack and gdb, into docs/performance.md
+	.venv/bin/python benchmarks/stacks.py --docs docs/performance.md
 
 .PHONY: peers
 peers: ## fetch the tools that sframegen is compared with

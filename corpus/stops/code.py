@@ -1,0 +1,100 @@
+"""What code of a process is: which file's, which section's, and whether it has call frame information."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cache
+from typing import NamedTuple
+
+from cfi import reader
+from cfi.errors import FormatError
+from cfi.section import Registers
+from sframegen.abi import abi_of
+from sframegen.elf import PT_LOAD, ElfFile, open_elf
+from sframegen.sources import find_sources
+
+VDSO = "[vdso]"
+
+
+class File:
+    """An original, though the process may have mapped a copy: what was in it is at the same offsets there."""
+
+    def __init__(self, path: str) -> None:
+        self.elf: ElfFile = open_elf(path)
+        abi = abi_of(self.elf)
+        fdes = reader.read(find_sources(self.elf).sections, Registers(abi.fp, abi.sp))
+        self._fdes = sorted((start, start + size) for start, size in zip(fdes.start, fdes.size, strict=True))
+
+    def has_cfi(self, vaddr: int) -> bool:
+        at = bisect_right(self._fdes, (vaddr, 1 << 64)) - 1
+        return at >= 0 and vaddr < self._fdes[at][1]
+
+    def starts_function(self, vaddr: int) -> bool:
+        at = bisect_right(self._fdes, (vaddr, 1 << 64)) - 1
+        return at >= 0 and vaddr == self._fdes[at][0]
+
+    def vaddr(self, offset: int) -> int:
+        for segment in self.elf.segments:
+            if segment.p_type == PT_LOAD and segment.p_offset <= offset < segment.p_offset + segment.p_filesz:
+                return offset - segment.p_offset + segment.p_vaddr
+        return 0
+
+    def section(self, vaddr: int) -> str:
+        for section in self.elf.sections:
+            header = section.header
+            if header.sh_addr and header.sh_addr <= vaddr < header.sh_addr + header.sh_size:
+                return section.name
+        return ""
+
+
+@cache
+def _file(path: str) -> File | None:
+    try:
+        return File(path)
+    except (OSError, FormatError):
+        return None
+
+
+class Place(NamedTuple):
+    path: str
+    section: str
+    has_cfi: bool
+    starts_function: bool = False
+
+    def __str__(self) -> str:
+        name = self.path.rpartition("/")[2]
+        return f"{self.section} of {name}" if self.section not in ("", name) else name or "no mapping"
+
+
+class Code:
+    """Of one process, by the text of /proc/PID/maps."""
+
+    def __init__(self, mappings: str) -> None:
+        self._rows: list[tuple[int, int, int, str, bool]] = []
+        for line in mappings.splitlines():
+            fields = line.split(maxsplit=5)
+            start, end = (int(part, 16) for part in fields[0].split("-"))
+            self._rows.append((start, end, int(fields[2], 16), fields[5] if len(fields) > 5 else "", "x" in fields[1]))
+
+    def files(self) -> set[str]:
+        """That code was loaded from."""
+        return {path for _, _, _, path, executable in self._rows if executable and path.startswith("/")}
+
+    def start_of(self, path: str) -> int | None:
+        """Where its first byte is."""
+        return next((start for start, _, offset, name, _ in self._rows if name == path and offset == 0), None)
+
+    def place(self, address: int) -> Place:
+        for start, end, offset, path, _ in self._rows:
+            if start <= address < end:
+                file = _file(path) if path.startswith("/") else None
+                if file is None:
+                    return Place(path, path, path == VDSO)
+                vaddr = file.vaddr(address - start + offset)
+                return Place(path, file.section(vaddr), file.has_cfi(vaddr), file.starts_function(vaddr))
+        return Place("", "", False)
+
+    def without_cfi(self, address: int) -> str:
+        """Why whoever needs CFI can only guess there; empty where there is some."""
+        place = self.place(address)
+        return "" if place.has_cfi else f"no CFI for {place}"

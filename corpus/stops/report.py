@@ -1,0 +1,95 @@
+"""The results of a run, in Markdown: docs/stacks.md."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .stops import Row
+
+HEAD = Path(__file__).with_name("head.md")
+# Columns of the table, and how the reasons that they count begin.
+KINDS = {"gdb ends": "gdb ends:", "gdb guesses": "gdb guesses:", "we end": "we end:", "we guess": "we guess", "gdb fails": "gdb:"}
+WHERE = """
+Where threads were, by workload and over all modes. A function's first instruction is one where an FDE begins.
+"""
+WHY = """
+Why stacks were not compared to the end, and whose fault that is. gdb guesses by the code's instructions where there is no CFI, and
+goes on, rightly or wrongly; a walk by SFrame ends there. Where there is no section, it follows the frame pointer, which tells
+nothing of code that does not keep one.
+"""
+
+
+def markdown(rows: Sequence[Row], about: str, left_out: Iterable[str]) -> str:
+    differences = [(row, difference) for row in rows for difference in row.differences]
+    lines = [
+        HEAD.read_text() + f"One run: {about}." + "".join(f" Left out: {one}." for one in left_out),
+        "",
+        "## What came of it",
+        "",
+    ]
+    stops, threads, frames = (f"{sum(getattr(row, name) for row in rows):,}" for name in ("stops", "threads", "frames"))
+    excused = sum(row.reasons.total() for row in rows)
+    lines.append(
+        f"{stops} stops, {threads} stacks, {frames} frames compared: {len(differences)} differences; {excused} not to the end."
+    )
+    lines += ["", *(f"- {row.workload}, {row.mode}: {difference}" for row, difference in differences), *[""] * bool(differences)]
+    for mode in dict.fromkeys(row.mode for row in rows):
+        kinds = [kind for kind in KINDS if any(_of_kind(row, kind) for row in rows)]
+        lines += [f"### {mode[0].upper()}{mode[1:]}", ""]
+        lines += _table(
+            ("workload", "stops", "stacks", "frames compared", "equal to the end", *kinds, "differences", "known by"),
+            ((*_cells(row, kinds), len(row.differences), _how(row)) for row in rows if row.mode == mode),
+        )
+        alone = sorted({path for row in rows if row.mode == mode for path in row.left_alone})
+        lines += ["", *[f"Loaded, and without a section: {', '.join(alone)}.\n"] * bool(alone)]
+    lines += ["## Not to the end", WHY, *_table(("stacks", "mode", "reason"), _reasons(rows)), ""]
+    lines += ["## Where they were", WHERE, *_places(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def versions() -> str:
+    gdb = subprocess.run(["gdb", "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout.partition("\n")[0]
+    return f"{gdb.removeprefix('GNU ')}, Python {platform.python_version()}, Linux {platform.release().partition('-')[0]}"
+
+
+def _of_kind(row: Row, kind: str) -> int:
+    return sum(count for reason, count in row.reasons.items() if reason.startswith(KINDS[kind]))
+
+
+def _cells(row: Row, kinds: Iterable[str]) -> Iterable[object]:
+    return row.workload, row.stops, row.threads, f"{row.frames:,}", row.equal, *(_of_kind(row, kind) or "" for kind in kinds)
+
+
+def _how(row: Row) -> str:
+    return ", ".join(f"{how} {count:,}" for how, count in row.how.most_common())
+
+
+def _reasons(rows: Iterable[Row]) -> Iterable[tuple[object, ...]]:
+    found = Counter[tuple[str, str]]()
+    for row in rows:
+        found.update({(row.mode, reason): count for reason, count in row.reasons.items()})
+    return ((count, mode, reason) for (mode, reason), count in sorted(found.items(), key=lambda item: (item[0][0], -item[1])))
+
+
+def _places(rows: Sequence[Row]) -> list[str]:
+    places = list(dict.fromkeys(place for row in rows for place in sorted(row.places)))
+    by_workload: dict[str, Counter[str]] = {}
+    for row in rows:
+        by_workload.setdefault(row.workload, Counter()).update(row.places)
+    return _table(
+        ("workload", *places), ((name, *(found[place] or "" for place in places)) for name, found in by_workload.items() if found)
+    )
+
+
+def _table(head: tuple[str, ...], rows: Iterable[Iterable[object]]) -> list[str]:
+    def line(cells: Iterable[object]) -> str:
+        return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+    return [line(head), line("---" for _ in head), *map(line, rows)]
