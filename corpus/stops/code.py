@@ -1,4 +1,4 @@
-"""What code of a process is: which file's, which section's, and whether it has call frame information."""
+"""What code of a process is: which file's, which section's, and whether its call frame information can be had, and be said."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from bisect import bisect_right
 from functools import cache
 from typing import NamedTuple
 
-from cfi import reader
 from cfi.errors import FormatError
-from cfi.section import Registers
 from sframegen.abi import abi_of
+from sframegen.conversion import REASONS, convert_sources
 from sframegen.elf import PT_LOAD, ElfFile, open_elf
 from sframegen.sources import find_sources
 
@@ -21,17 +20,21 @@ class File:
 
     def __init__(self, path: str) -> None:
         self.elf: ElfFile = open_elf(path)
-        abi = abi_of(self.elf)
-        fdes = reader.read(find_sources(self.elf).sections, Registers(abi.fp, abi.sp))
-        self._fdes = sorted((start, start + size) for start, size in zip(fdes.start, fdes.size, strict=True))
+        coverage = convert_sources(find_sources(self.elf), self.elf.executable_ranges(), abi_of(self.elf)).coverage
+        self._described, self._unsaid = coverage.pieces, coverage.unsaid
 
     def has_cfi(self, vaddr: int) -> bool:
-        at = bisect_right(self._fdes, (vaddr, 1 << 64)) - 1
-        return at >= 0 and vaddr < self._fdes[at][1]
+        at = bisect_right(self._described.start, vaddr) - 1
+        return at >= 0 and vaddr < self._described.end[at]
 
     def starts_function(self, vaddr: int) -> bool:
-        at = bisect_right(self._fdes, (vaddr, 1 << 64)) - 1
-        return at >= 0 and vaddr == self._fdes[at][0]
+        at = bisect_right(self._described.start, vaddr) - 1
+        return at >= 0 and vaddr == self._described.start[at]
+
+    def unsaid(self, vaddr: int) -> str:
+        at = bisect_right(self._unsaid.start, vaddr) - 1
+        found = at >= 0 and vaddr < self._unsaid.start[at] + self._unsaid.size[at]
+        return REASONS[self._unsaid.reason[at]].value if found else ""
 
     def vaddr(self, offset: int) -> int:
         for segment in self.elf.segments:
@@ -60,6 +63,7 @@ class Place(NamedTuple):
     section: str
     has_cfi: bool
     starts_function: bool = False
+    unsaid: str = ""  # why SFrame does not describe it
 
     def __str__(self) -> str:
         name = self.path.rpartition("/")[2]
@@ -91,10 +95,15 @@ class Code:
                 if file is None:
                     return Place(path, path, path == VDSO)
                 vaddr = file.vaddr(address - start + offset)
-                return Place(path, file.section(vaddr), file.has_cfi(vaddr), file.starts_function(vaddr))
+                return Place(path, file.section(vaddr), file.has_cfi(vaddr), file.starts_function(vaddr), file.unsaid(vaddr))
         return Place("", "", False)
 
     def without_cfi(self, address: int) -> str:
         """Why whoever needs CFI can only guess there; empty where there is some."""
         place = self.place(address)
         return "" if place.has_cfi else f"no CFI for {place}"
+
+    def unsaid(self, address: int) -> str:
+        """Why a section made from CFI does not cover it; empty where it should."""
+        place = self.place(address)
+        return f"{place.unsaid} ({place})" if place.unsaid else ""

@@ -44,9 +44,10 @@ def compare(ours: Stack, gdb: Stack, code: Code) -> Compared:
         why = code.without_cfi(_code(gdb, at - 1))
         return Compared(at, f"gdb ends: {gdb.end}" + (f"; {why}" if why else ""), differs=gdb.complete and not why)
     if len(ours.frames) < len(gdb.frames):
-        why = code.without_cfi(_code(ours, at - 1))
+        address = _code(ours, at - 1)
+        why = code.without_cfi(address) or code.unsaid(address)
         if not why and at - 1 in ours.guessed:
-            why = f"{code.place(_code(ours, at - 1))} has no section"
+            why = f"{code.place(address)} has no section"
         return Compared(at, f"we end: {ours.end}" + (f"; {why}" if why else ""), differs=not why)
     return Compared(at)
 

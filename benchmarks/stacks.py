@@ -1,0 +1,197 @@
+"""The stacks of a process of 64 threads: `sframegen stack` against eu-stack and gdb, and how long the process cannot run meanwhile.
+
+usage: python benchmarks/stacks.py [--docs docs/performance.md]    Prints the table, or writes it into the document.
+
+The threads wait, 16 calls deep and deeper. Program and libraries are copies with sections; eu-stack and gdb read their `.eh_frame`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from figures import Figure, markdown, written_into
+from measure import in_turn
+from places import peer, versions
+
+from sframegen import add_section
+from sframegen.build import build_kind
+from sframegen.stack.process import Process
+from sframegen.stack.tracer import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.elf import ElfFile
+    from sframegen.stack.registers import Registers
+    from sframegen.stack.snapshot import Mapping as Row
+    from sframegen.stack.snapshot import Mappings, Memory
+
+HERE = Path(__file__).parent
+BEGIN = "<!-- make bench-stacks writes this: begin -->"
+THREADS = 64
+WALKS = 100
+FRAME = re.compile(rb"^#", re.MULTILINE)
+EU_STACK = "eu-stack"
+GDB = (
+    "gdb",
+    "-nx",
+    "-q",
+    "-batch",
+    "-iex",
+    "set debuginfod enabled off",
+    "-iex",
+    "set debug-file-directory",
+    "-iex",
+    "set backtrace past-main on",
+)
+
+
+@dataclass
+class Held:
+    """A snapshot of which the walk is all that there is still to do."""
+
+    pid: int
+    abi: Abi
+    executable: str
+    mappings: Mappings
+    memory: Memory
+    known: dict[int, Registers]
+
+    def threads(self) -> Sequence[int]:
+        return list(self.known)
+
+    def thread_name(self, _: int) -> str:
+        return ""
+
+    def registers(self, tid: int) -> Registers:
+        return self.known[tid]
+
+    def file_of(self, _: Row) -> ElfFile | None:
+        return None
+
+
+@contextmanager
+def waiting(folder: Path) -> Iterator[int]:
+    """A process whose threads are all where they wait."""
+    compiler = ("gcc", "-O2", "-fno-optimize-sibling-calls")
+    subprocess.run([*compiler, "-pthread", HERE / "threads.c", "-o", folder / "plain"], check=True)
+    add_section(folder / "plain", output=folder / "threads")
+    libraries = subprocess.run(["ldd", folder / "plain"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    for name, path in re.findall(r"(\S+) => (/\S+)", libraries):
+        add_section(path, output=folder / name)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    with subprocess.Popen([folder / "threads"], env=environment) as process:
+        try:
+            while _asleep(process.pid) < THREADS:
+                time.sleep(0.01)
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _asleep(pid: int) -> int:
+    """Threads that are in pause()."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum((task / "syscall").read_text().split()[0] == "34" for task in tasks)
+
+
+def stops(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
+    """Seconds from the first stop of any thread to the last one's end, and the median of the threads' own."""
+    times = folder / "times"
+    environment = {**os.environ, "LD_PRELOAD": str(folder / "ptrace_times.so"), "PTRACE_TIMES": str(times)}
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    begun: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for line in times.read_text().splitlines():
+        stops_it, tid, at = line.split()
+        if stops_it == "1":
+            begun.setdefault(tid, int(at))
+        else:
+            ended[tid] = int(at)
+    if len(begun) != THREADS or begun.keys() != ended.keys():
+        raise ValueError(f"{command[0]}: {len(begun)} threads stopped, {len(ended)} let go")
+    whole = max(ended.values()) - min(begun.values())
+    return whole / 1e9, median(ended[tid] - begun[tid] for tid in begun) / 1e9
+
+
+def walks(pid: int) -> tuple[float, float]:
+    """Frames a second of CPU time: of the walk alone; and of a trace in a stop of its own, with registers and memory to be read."""
+    process, tracer = Process(pid), Tracer()
+    tracer.trace_process(process)
+    frames, seconds = 0, 0.0
+    for _ in range(WALKS):
+        with process.stopped() as snapshot:
+            begin = time.process_time()
+            frames += sum(len(thread.frames) for thread in tracer.trace(snapshot))
+            seconds += time.process_time() - begin
+    with process.stopped() as snapshot:
+        known = {tid: snapshot.registers(tid) for tid in snapshot.threads()}
+        held = Held(pid, snapshot.abi, snapshot.executable, snapshot.mappings, snapshot.memory, known)
+        tracer.trace(held)
+        begin = time.process_time()
+        again = sum(len(thread.frames) for _ in range(WALKS) for thread in tracer.trace(held))
+        alone = again / (time.process_time() - begin)
+    process.close()
+    return alone, frames / seconds
+
+
+def measure(rounds: int) -> Iterator[Figure]:
+    ours = (sys.executable, "-P", "-m", "sframegen", "stack")
+    with tempfile.TemporaryDirectory(prefix="bench-stacks-") as scratch, waiting(Path(scratch)) as pid:
+        folder = Path(scratch)
+        shim = ("gcc", "-O2", "-shared", "-fPIC", HERE / "ptrace_times.c", "-o", folder / "ptrace_times.so")
+        subprocess.run(shim, check=True)
+        commands: Mapping[str, Sequence[str | Path]] = {
+            EU_STACK: [peer("eu-stack"), "-n", "0", "--debuginfo-path=:", "-p", str(pid)],
+            "gdb": [*GDB, "-p", str(pid), "-ex", "thread apply all bt"],
+            "sframegen stack": [*ours, str(pid)],
+            "sframegen stack --raw": [*ours, "--raw", str(pid)],
+        }
+        results = in_turn(commands, rounds, folder / "nothing")
+        stopped = {name: [stops(command, folder) for _ in range(rounds)] for name, command in commands.items()}
+        counted = {name: _frames(command) for name, command in commands.items()}
+        alone, whole = walks(pid)
+    for name, figures in results.items():
+        yield Figure("whole command", "time", name, figures.wall_seconds, "s")
+        yield Figure("whole command", "CPU time", name, figures.cpu_seconds, "s")
+        yield Figure("whole command", "memory", name, figures.peak_bytes / 1e6, "MB")
+        yield Figure("whole command", "frames printed", name, counted[name], "all threads")
+        first, own = (median(column) for column in zip(*stopped[name], strict=True))
+        yield Figure("stopped", "first stop to last end", name, 1000 * first, "ms")
+        yield Figure("stopped", "each thread, median", name, 1000 * own, "ms")
+    yield Figure("the walk", "registers and memory known", "sframegen stack", alone, "frames/s")
+    yield Figure("the walk", "read as they are wanted", "sframegen stack", whole, "frames/s")
+
+
+def _frames(command: Sequence[str | Path]) -> int:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    return len(FRAME.findall(done.stdout))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="counted runs of each command (default %(default)s)")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
+    options = parser.parse_args()
+    if build_kind() != "compiled":
+        parser.error("this sframegen is interpreted: measure the compiled build")
+    text = f"{markdown(list(measure(options.rounds)))}\n\n{versions()}; medians of {options.rounds} rounds."
+    print(text)
+    if options.docs:
+        options.docs.write_text(written_into(options.docs.read_text(), text, BEGIN))
+
+
+if __name__ == "__main__":
+    main()
