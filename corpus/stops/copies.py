@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 CFI = (".eh_frame", ".eh_frame_hdr", ".debug_frame")
+NAMESPACE = ("unshare", *(() if os.geteuid() == 0 else ("--map-root-user",)), "--mount", "--propagation", "private")
 NEEDED = re.compile(r"(?:=> )?(/\S+) \(0x")
 
 
@@ -32,7 +33,7 @@ class Copies:
         self.folder, self.without_cfi = folder, without_cfi
         self.made: dict[Path, Path] = {}
         self.refused: dict[Path, str] = {}  # without a section, and why
-        folder.mkdir()
+        folder.mkdir(parents=True)
 
     def of(self, program: Path, more: Iterable[Path] = ()) -> dict[Path, Path]:
         """The copies of a program, of what it loads, and of what it may load later: by original."""
@@ -41,10 +42,8 @@ class Copies:
 
     def command(self, copies: dict[Path, Path], command: Sequence[str | Path]) -> list[str]:
         """Runs a command with them; the process is the one that this begins as."""
-        mounts = " && ".join(f"mount --bind {shlex.quote(str(copy))} {shlex.quote(str(file))}" for file, copy in copies.items())
-        as_root = () if os.geteuid() == 0 else ("--map-root-user",)
-        enter = ("unshare", *as_root, "--mount", "--propagation", "private", "sh", "-c", f'{mounts} && exec "$@"', "sh")
-        return [*enter, *map(str, command)]
+        mounts = [f"mount --bind {shlex.quote(str(copy))} {shlex.quote(str(file))}" for file, copy in copies.items()]
+        return [*NAMESPACE, "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", *map(str, command)]
 
     def _copy(self, original: Path) -> Path | None:
         if original not in self.made and (self.without_cfi or original not in self.refused):
@@ -61,6 +60,14 @@ class Copies:
                 erase_cfi(copy)
             self.made[original] = copy
         return self.made.get(original)
+
+
+def can_mount() -> bool:
+    """Whether this machine lets us."""
+    return (
+        shutil.which(NAMESPACE[0]) is not None
+        and subprocess.run([*NAMESPACE, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    )
 
 
 def needed(file: Path) -> list[Path]:

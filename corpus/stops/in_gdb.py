@@ -77,8 +77,7 @@ def main() -> None:
         request = json.loads(line)
         answer: dict[str, object] = {}
         try:
-            if request["main"]:
-                quiet("file")
+            quiet("file")  # the last one's
             answer["threads"] = stacks(request["pid"], request["main"])
             let_go(request["pid"], request["steps"])
         except gdb.error as error:

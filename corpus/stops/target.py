@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -19,15 +20,24 @@ MOST_PER_CPU_SECOND = 30  # seconds of waiting
 STOPPED = "Tt"
 
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PTRACER = 0x59616D61
+
+
 class EndedError(Exception):
     """The process is no more."""
+
+
+def _allow_tracers() -> None:
+    """Where the kernel lets only parents trace: gdb is not one."""
+    LIBC.prctl(PR_SET_PTRACER, ctypes.c_long(-1))
 
 
 class Target:
     def __init__(self, command: Sequence[str | Path], directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
             command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_allow_tracers,  # noqa: PLW1509 - there are no threads here
         )  # fmt: skip
         self.pid = self._process.pid
         self._folder = Path(f"/proc/{self.pid}")
