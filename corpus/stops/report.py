@@ -20,9 +20,9 @@ WHERE = """
 Where threads were, by workload and over all modes. A function's first instruction is one where an FDE begins.
 """
 WHY = """
-Why stacks were not compared to the end, and whose fault that is. gdb guesses by the code's instructions where there is no CFI, and
-goes on, rightly or wrongly; a walk by SFrame ends there. Where there is no section, it follows the frame pointer, which tells
-nothing of code that does not keep one.
+Why stacks were not compared to the end. Where there is no CFI gdb guesses by the code's instructions, and goes on, rightly or wrongly;
+sframegen ends there. Where there is no section, sframegen follows the frame pointer, which code that does not keep one uses for
+anything else.
 """
 
 
@@ -34,17 +34,18 @@ def markdown(rows: Sequence[Row], about: str, left_out: Iterable[str]) -> str:
         "## What came of it",
         "",
     ]
-    stops, threads, frames = (f"{sum(getattr(row, name) for row in rows):,}" for name in ("stops", "threads", "frames"))
-    excused = sum(row.reasons.total() for row in rows)
-    lines.append(
-        f"{stops} stops, {threads} stacks, {frames} frames compared: {len(differences)} differences; {excused} not to the end."
+    stops, threads, frames, cfas = (
+        f"{sum(getattr(row, name) for row in rows):,}" for name in ("stops", "threads", "frames", "cfas")
     )
+    excused = sum(row.reasons.total() for row in rows)
+    lines.append(f"{stops} stops, {threads} stacks, {frames} equal PCs, {cfas} equal CFAs: {len(differences)} differences;")
+    lines.append(f"{excused} stacks not to the end. The outermost frame has no CFA.")
     lines += ["", *(f"- {row.workload}, {row.mode}: {difference}" for row, difference in differences), *[""] * bool(differences)]
     for mode in dict.fromkeys(row.mode for row in rows):
         kinds = [kind for kind in KINDS if any(_of_kind(row, kind) for row in rows)]
         lines += [f"### {mode[0].upper()}{mode[1:]}", ""]
         lines += _table(
-            ("workload", "stops", "stacks", "frames compared", "equal to the end", *kinds, "differences", "known by"),
+            ("workload", "stops", "stacks", "equal PCs", "equal CFAs", "equal to the end", *kinds, "differences", "known by"),
             ((*_cells(row, kinds), len(row.differences), _how(row)) for row in rows if row.mode == mode),
         )
         alone = sorted({path for row in rows if row.mode == mode for path in row.left_alone})
@@ -64,7 +65,15 @@ def _of_kind(row: Row, kind: str) -> int:
 
 
 def _cells(row: Row, kinds: Iterable[str]) -> Iterable[object]:
-    return row.workload, row.stops, row.threads, f"{row.frames:,}", row.equal, *(_of_kind(row, kind) or "" for kind in kinds)
+    return (
+        row.workload,
+        row.stops,
+        row.threads,
+        f"{row.frames:,}",
+        f"{row.cfas:,}",
+        row.equal,
+        *(_of_kind(row, kind) or "" for kind in kinds),
+    )
 
 
 def _how(row: Row) -> str:

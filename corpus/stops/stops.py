@@ -43,7 +43,8 @@ class Row:
     mode: str
     stops: int = 0
     threads: int = 0
-    frames: int = 0  # that were compared
+    frames: int = 0  # whose PCs are equal
+    cfas: int = 0  # of these, whose CFAs are known to both, and equal
     equal: int = 0  # threads, from the innermost frame to the last
     reasons: Counter[str] = field(default_factory=Counter)
     how: Counter[str] = field(default_factory=Counter)
@@ -138,6 +139,8 @@ class Stopper:
             return
         found = compare(ours, theirs, code)
         self.row.frames += found.equal
+        same = zip(ours.frames[: found.equal], theirs.frames[: found.equal], strict=True)
+        self.row.cfas += sum(None not in (one[1], other[1]) for one, other in same)
         if found.differs:
             self.row.differences.append(f"{where}: {found.reason}")
         elif found.reason:
