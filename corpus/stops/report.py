@@ -20,9 +20,9 @@ WHERE = """
 Where threads were, by workload and over all modes. A function's first instruction is one where an FDE begins.
 """
 WHY = """
-Why stacks were not compared to the end. Where there is no CFI gdb guesses by the code's instructions, and goes on, rightly or wrongly;
-sframegen ends there. Where there is no section, sframegen follows the frame pointer, which code that does not keep one uses for
-anything else.
+Why stacks were not compared to the end. Where there is no CFI, gdb guesses by the code's instructions, and goes on, rightly or
+wrongly; sframegen ends there. Where there is no section, sframegen follows the frame pointer, which code that does not keep one
+uses for anything else.
 """
 
 

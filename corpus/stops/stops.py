@@ -88,15 +88,12 @@ class Stopper:
 
     def _watch(self, target: Target, program: Path, gdb: Gdb, stops: int) -> None:
         tracer = Tracer(convert=self.mode.convert)
-        process = Process(target.pid)
-        try:
+        with Process(target.pid) as process:
             while self.row.stops < stops:
                 if not self.workload.step or not self.row.stops:
                     target.run(self.random.uniform(0, self.workload.wait))
                     target.stop()
                 self._look(target, program, process, tracer, gdb)
-        finally:
-            process.close()
 
     def _look(self, target: Target, program: Path, process: Process, tracer: Tracer, gdb: Gdb) -> None:
         try:
