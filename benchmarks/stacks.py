@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from figures import Figure, markdown, written_into
 from measure import in_turn
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from sframegen.elf import ElfFile
     from sframegen.stack.registers import Registers
     from sframegen.stack.snapshot import Mapping as Row
-    from sframegen.stack.snapshot import Mappings, Memory
+    from sframegen.stack.snapshot import Mappings, Reader
 
 HERE = Path(__file__).parent
 BEGIN = "<!-- make bench-stacks writes this: begin -->"
 THREADS = 64
 WALKS = 100
 FRAME = re.compile(rb"^#", re.MULTILINE)
-EU_STACK = "eu-stack"
+OURS = "sframegen stack"
 GDB = (
     "gdb",
     "-nx",
@@ -66,7 +66,7 @@ class Held:
     abi: Abi
     executable: str
     mappings: Mappings
-    memory: Memory
+    memory: Reader
     known: dict[int, Registers]
 
     def threads(self) -> Sequence[int]:
@@ -126,25 +126,29 @@ def stops(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
     return whole / 1e9, median(ended[tid] - begun[tid] for tid in begun) / 1e9
 
 
-def walks(pid: int) -> tuple[float, float]:
-    """Frames a second of CPU time: of the walk alone; and of a trace in a stop of its own, with registers and memory to be read."""
-    process, tracer = Process(pid), Tracer()
-    tracer.trace_process(process)
-    frames, seconds = 0, 0.0
-    for _ in range(WALKS):
+class Walks(NamedTuple):
+    """Frames a second of CPU time: of the walk alone; of one trace after the other. `stopped`: seconds, for each of these."""
+
+    alone: float
+    traced: float
+    stopped: float
+
+
+def walks(pid: int) -> Walks:
+    tracer = Tracer()
+    with Process(pid) as process:
+        tracer.trace_process(process)
+        before, begin = process.stopped_seconds, time.process_time()
+        traced = sum(len(thread.frames) for _ in range(WALKS) for thread in tracer.trace_process(process))
+        traced_seconds, stopped = time.process_time() - begin, process.stopped_seconds - before
         with process.stopped() as snapshot:
+            known = {tid: snapshot.registers(tid) for tid in snapshot.threads()}
+            held = Held(pid, snapshot.abi, snapshot.executable, snapshot.mappings, snapshot.memory, known)
+            tracer.trace(held)
             begin = time.process_time()
-            frames += sum(len(thread.frames) for thread in tracer.trace(snapshot))
-            seconds += time.process_time() - begin
-    with process.stopped() as snapshot:
-        known = {tid: snapshot.registers(tid) for tid in snapshot.threads()}
-        held = Held(pid, snapshot.abi, snapshot.executable, snapshot.mappings, snapshot.memory, known)
-        tracer.trace(held)
-        begin = time.process_time()
-        again = sum(len(thread.frames) for _ in range(WALKS) for thread in tracer.trace(held))
-        alone = again / (time.process_time() - begin)
-    process.close()
-    return alone, frames / seconds
+            again = sum(len(thread.frames) for _ in range(WALKS) for thread in tracer.trace(held))
+            alone_seconds = time.process_time() - begin
+    return Walks(again / alone_seconds, traced / traced_seconds, stopped / WALKS)
 
 
 def measure(rounds: int) -> Iterator[Figure]:
@@ -154,15 +158,15 @@ def measure(rounds: int) -> Iterator[Figure]:
         shim = ("gcc", "-O2", "-shared", "-fPIC", HERE / "ptrace_times.c", "-o", folder / "ptrace_times.so")
         subprocess.run(shim, check=True)
         commands: Mapping[str, Sequence[str | Path]] = {
-            EU_STACK: [peer("eu-stack"), "-n", "0", "--debuginfo-path=:", "-p", str(pid)],
+            "eu-stack": [peer("eu-stack"), "-n", "0", "--debuginfo-path=:", "-p", str(pid)],
             "gdb": [*GDB, "-p", str(pid), "-ex", "thread apply all bt"],
-            "sframegen stack": [*ours, str(pid)],
+            OURS: [*ours, str(pid)],
             "sframegen stack --raw": [*ours, "--raw", str(pid)],
         }
         results = in_turn(commands, rounds, folder / "nothing")
         stopped = {name: [stops(command, folder) for _ in range(rounds)] for name, command in commands.items()}
         counted = {name: _frames(command) for name, command in commands.items()}
-        alone, whole = walks(pid)
+        walked = walks(pid)
     for name, figures in results.items():
         yield Figure("whole command", "time", name, figures.wall_seconds, "s")
         yield Figure("whole command", "CPU time", name, figures.cpu_seconds, "s")
@@ -171,8 +175,9 @@ def measure(rounds: int) -> Iterator[Figure]:
         first, own = (median(column) for column in zip(*stopped[name], strict=True))
         yield Figure("stopped", "first stop to last end", name, 1000 * first, "ms")
         yield Figure("stopped", "each thread, median", name, 1000 * own, "ms")
-    yield Figure("the walk", "registers and memory known", "sframegen stack", alone, "frames/s")
-    yield Figure("the walk", "read as they are wanted", "sframegen stack", whole, "frames/s")
+    yield Figure("going on", "the walk alone", OURS, walked.alone, "frames/s")
+    yield Figure("going on", "trace after trace", OURS, walked.traced, "frames/s")
+    yield Figure("going on", "stopped for each", OURS, 1000 * walked.stopped, "ms")
 
 
 def _frames(command: Sequence[str | Path]) -> int:
