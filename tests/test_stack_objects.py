@@ -243,6 +243,25 @@ def test_an_object_in_the_place_of_another_is_noticed() -> None:
     assert function.start == BASE + TEXT + 0x80
 
 
+@pytest.mark.parametrize("readable", [0, 20])
+def test_a_section_that_is_there_later(readable: int) -> None:
+    """ld.so maps a library part by part: the code is mapped, the section is not yet, or not all of it."""
+    snapshot = Made(elf_bytes())
+    whole = snapshot.contents[-1]
+    snapshot.contents[-1] = (whole[0], whole[1][:readable])
+    objects = Objects()
+    objects.verify(snapshot)
+    loaded = objects.at(BASE + TEXT)
+    assert loaded
+    assert "not in readable memory" in loaded.damage
+    snapshot.contents[-1] = whole
+    objects.verify(snapshot)
+    loaded = objects.at(BASE + TEXT)
+    assert loaded
+    assert not loaded.damage
+    assert loaded.look_up(BASE + TEXT)
+
+
 def test_an_object_that_was_closed_is_forgotten() -> None:
     snapshot = Made(elf_bytes())
     objects = Objects()

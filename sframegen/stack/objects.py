@@ -142,7 +142,7 @@ class Objects:
         """Whether it is still there. The mappings may be the same and the object another, opened when this one was closed."""
         assert self._snapshot is not None
         read = self._snapshot.memory.read
-        if loaded.image and any(read(address, len(data)) != data for address, data in loaded.image.seen):
+        if loaded.image and any(read(address, max(len(data), 1)) != data for address, data in loaded.image.seen):
             self._regions.unregister(loaded.row)
             self.answers = {}
             return False
@@ -170,7 +170,8 @@ class Objects:
             return
         loaded.tried = True
         address, size = image.address(segment.p_vaddr), segment.p_filesz
-        image.seen.append((address, snapshot.memory.read(address, HEAD)))
+        head = snapshot.memory.read(address, min(size, HEAD))
+        image.seen.append((address, head if len(head) == min(size, HEAD) else b""))  # is there later, perhaps: while ld.so maps it
         try:
             loaded.section = _open(snapshot, address, size)
         except FormatError as error:
