@@ -10,6 +10,9 @@ from cfi.errors import FormatError
 from sframegen.abi import abi_of
 from sframegen.conversion import REASONS, convert_sources
 from sframegen.elf import PT_LOAD, ElfFile, open_elf
+from sframegen.format.decode import open_section
+from sframegen.format.encode import Encoder
+from sframegen.search import look_up
 from sframegen.sources import find_sources
 
 VDSO = "[vdso]"
@@ -20,8 +23,9 @@ class File:
 
     def __init__(self, path: str) -> None:
         self.elf: ElfFile = open_elf(path)
-        coverage = convert_sources(find_sources(self.elf), self.elf.executable_ranges(), abi_of(self.elf)).coverage
-        self._described, self._unsaid = coverage.pieces, coverage.unsaid
+        self._abi = abi_of(self.elf)
+        self._converted = convert_sources(find_sources(self.elf), self.elf.executable_ranges(), self._abi)
+        self._described, self._unsaid = self._converted.coverage.pieces, self._converted.coverage.unsaid
 
     def has_cfi(self, vaddr: int) -> bool:
         at = bisect_right(self._described.start, vaddr) - 1
@@ -35,6 +39,13 @@ class File:
         at = bisect_right(self._unsaid.start, vaddr) - 1
         found = at >= 0 and vaddr < self._unsaid.start[at] + self._unsaid.size[at]
         return REASONS[self._unsaid.reason[at]].value if found else ""
+
+    def needs_register(self, vaddr: int) -> str:
+        """The register of a rule for the CFA that is neither SP nor FP: a caller's is known of these two only."""
+        section = open_section(Encoder(self._converted.table, self._abi, encoded=self._converted.encoded).encode(0), 0)
+        found = look_up(section, vaddr)
+        number = found.rule.cfa.register if found and found.rule.cfa else None
+        return "" if number in (None, self._abi.sp, self._abi.fp) else f"the CFA's rule is on register {number}"
 
     def vaddr(self, offset: int) -> int:
         for segment in self.elf.segments:
@@ -88,15 +99,25 @@ class Code:
         """Where its first byte is."""
         return next((start for start, _, offset, name, _ in self._rows if name == path and offset == 0), None)
 
+    def needs_register(self, address: int) -> str:
+        """Why a caller's frame there has no CFA, though a section covers it; empty where it should have one."""
+        path, offset = self._find(address)
+        file = _file(path) if path.startswith("/") else None
+        found = file.needs_register(file.vaddr(offset)) if file else ""
+        return f"{found} ({self.place(address)})" if found else ""
+
     def place(self, address: int) -> Place:
-        for start, end, offset, path, _ in self._rows:
-            if start <= address < end:
-                file = _file(path) if path.startswith("/") else None
-                if file is None:
-                    return Place(path, path, path == VDSO)
-                vaddr = file.vaddr(address - start + offset)
-                return Place(path, file.section(vaddr), file.has_cfi(vaddr), file.starts_function(vaddr), file.unsaid(vaddr))
-        return Place("", "", False)
+        path, offset = self._find(address)
+        file = _file(path) if path.startswith("/") else None
+        if file is None:
+            return Place(path, path, path == VDSO)
+        vaddr = file.vaddr(offset)
+        return Place(path, file.section(vaddr), file.has_cfi(vaddr), file.starts_function(vaddr), file.unsaid(vaddr))
+
+    def _find(self, address: int) -> tuple[str, int]:
+        """What is mapped there, and the offset in it."""
+        found = ((path, address - start + offset) for start, end, offset, path, _ in self._rows if start <= address < end)
+        return next(found, ("", 0))
 
     def without_cfi(self, address: int) -> str:
         """Why whoever needs CFI can only guess there; empty where there is some."""

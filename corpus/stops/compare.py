@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.stack.walk import End
+
 if TYPE_CHECKING:
     from .code import Code
 
@@ -46,6 +48,8 @@ def compare(ours: Stack, gdb: Stack, code: Code) -> Compared:
     if len(ours.frames) < len(gdb.frames):
         address = _code(ours, at - 1)
         why = code.without_cfi(address) or code.unsaid(address)
+        if not why and at > 1 and ours.end == End.UNKNOWN_REGISTER.value:
+            why = code.needs_register(address)
         if not why and at - 1 in ours.guessed:
             why = f"{code.place(address)} has no section"
         return Compared(at, f"we end: {ours.end}" + (f"; {why}" if why else ""), differs=not why)
