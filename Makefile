@@ -1,9 +1,7 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, the fuzzer and tests/mutations.py get.
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS,
-# STACKS_FLAGS, FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/stacks, the fuzzer and
-# tests/mutations.py get.
+# STACKS_FLAGS, FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, the fuzzer
+# and tests/mutations.py get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -225,6 +223,7 @@ jit-show: .venv/test-tools ## 10,000 walks through code that a program makes mea
 .PHONY: core-show
 core-show: .venv/test-tools peers test-machine ## stacks in cores of real programs, each frame beside gdb's: docs/stack.md; CORE_FLAGS
 	.venv/bin/python -P corpus/cores --docs docs/stack.md $(CORE_FLAGS)
+
 .PHONY: stacks-show
 stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/stacks.md; STACKS_FLAGS
 	.venv/bin/python -P corpus/stacks --report docs/stacks.md $(STACKS_FLAGS)
