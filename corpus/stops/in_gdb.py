@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 
 import gdb
 
@@ -80,8 +81,10 @@ def main() -> None:
             quiet("file")  # the last one's
             answer["threads"] = stacks(request["pid"], request["main"])
             let_go(request["pid"], request["steps"])
-        except gdb.error as error:
+        except (gdb.error, OSError) as error:
             answer["error"] = str(error)
+            with suppress(gdb.error):
+                quiet("detach")  # else nobody but we could wait for its end
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
