@@ -91,7 +91,7 @@ class Stopper:
         with Process(target.pid) as process:
             while self.row.stops < stops:
                 if not self.workload.step or not self.row.stops:
-                    target.run(self.random.uniform(0, self.workload.wait))
+                    target.run(self.random.uniform(self.workload.wait if self.workload.step else 0, self.workload.wait))
                     target.stop()
                 self._look(target, program, process, tracer, gdb)
 

@@ -144,5 +144,5 @@ WORKLOADS = (
     Workload("PLT stubs", 60, 0.005, _own("plt"), _calls_library),
     Workload("dlopen, lazy binding", 60, 0.01, _own("lazy", "libplt.so"), _loads_library, lambda folder: [folder / "libplt.so"]),
     Workload("vdso", 50, 0.005, _own("vdso"), compiled("vdso")),
-    Workload("each instruction", 400, 0.005, _own("edges"), compiled("edges"), step=1),
+    Workload("each instruction", 400, 0.02, _own("edges"), compiled("edges"), step=1),
 )  # fmt: skip
