@@ -178,6 +178,11 @@ bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against l
 	tools/get-gcc
 	.venv/bin/python benchmarks/merging.py --docs docs/performance.md
 
+.PHONY: bench-link
+bench-link: .venv/installed peers test-machine ## what sframegen link adds to the link of a small program, into docs/linking.md
+	tools/get-gcc
+	.venv/bin/python benchmarks/linking.py --docs docs/linking.md
+
 .PHONY: bench-stacks
 bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 64 threads, against eu-stack and gdb, into docs/performance.md
 	.venv/bin/python benchmarks/stacks.py --docs docs/performance.md

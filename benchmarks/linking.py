@@ -1,11 +1,10 @@
 """What `sframegen link` adds to a link of a small program: by itself, and in what a compiler takes.
 
-usage: python benchmarks/linking.py [--rounds N]    Prints the table.
+usage: python benchmarks/linking.py [--docs docs/linking.md]    Prints the table, or writes it into the document.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -14,16 +13,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from figures import Figure, markdown
+import single
+from figures import Figure
 from measure import in_turn
-from places import CACHE, versions
-
-from sframegen.build import build_kind
+from places import CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = "#include <stdio.h>\nint main(int count, char **words) { return count < 2 ? 0 : puts(words[1]); }\n"
+BEGIN = "<!-- make bench-link writes this: begin -->"
 LINKERS = ("bfd", "gold", "lld", "mold")
 
 
@@ -47,14 +46,5 @@ def measure(rounds: int) -> Iterator[Figure]:
             yield Figure("time", "gcc -B shims", linker, ours, "s", "gcc")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="counted runs of each command (default %(default)s)")
-    options = parser.parse_args()
-    if build_kind() != "compiled":
-        parser.error("this sframegen is interpreted: measure the compiled build")
-    print(f"{markdown(list(measure(options.rounds)))}\n\n{versions()}; medians of {options.rounds} rounds.")
-
-
 if __name__ == "__main__":
-    main()
+    single.run(__doc__, measure, rounds=15, begin=BEGIN)

@@ -7,7 +7,6 @@ The objects are one that GNU as made with --gsframe, copied, with names of its o
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -15,12 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from figures import Figure, markdown, written_into
+import single
+from figures import Figure
 from measure import in_turn
-from places import CACHE, peer, versions
+from places import CACHE, peer
 from samples import FLAGS, tool
-
-from sframegen.build import build_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,18 +83,5 @@ def measure(rounds: int, counts: tuple[int, ...] = COUNTS) -> Iterator[Figure]:
                 yield Figure("memory", name, column, figures.largest_bytes / 1e6, "MB", GNU_R)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="counted runs of each command (default %(default)s)")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
-    options = parser.parse_args()
-    if build_kind() != "compiled":
-        parser.error("this sframegen is interpreted: measure the compiled build")
-    text = f"{markdown(list(measure(options.rounds)))}\n\n{versions()}; medians of {options.rounds} rounds."
-    print(text)
-    if options.docs:
-        options.docs.write_text(written_into(options.docs.read_text(), text, BEGIN))
-
-
 if __name__ == "__main__":
-    main()
+    single.run(__doc__, measure, rounds=3, begin=BEGIN)

@@ -7,7 +7,6 @@ The threads wait, 16 calls deep and deeper. Program and libraries are copies wit
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -20,12 +19,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from figures import Figure, markdown, written_into
+import single
+from figures import Figure
 from measure import in_turn
-from places import peer, versions
+from places import peer
 
 from sframegen import add_section
-from sframegen.build import build_kind
 from sframegen.stack.process import Process
 from sframegen.stack.tracer import Tracer
 
@@ -185,18 +184,5 @@ def _frames(command: Sequence[str | Path]) -> int:
     return len(FRAME.findall(done.stdout))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="counted runs of each command (default %(default)s)")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
-    options = parser.parse_args()
-    if build_kind() != "compiled":
-        parser.error("this sframegen is interpreted: measure the compiled build")
-    text = f"{markdown(list(measure(options.rounds)))}\n\n{versions()}; medians of {options.rounds} rounds."
-    print(text)
-    if options.docs:
-        options.docs.write_text(written_into(options.docs.read_text(), text, BEGIN))
-
-
 if __name__ == "__main__":
-    main()
+    single.run(__doc__, measure, rounds=5, begin=BEGIN)
