@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -21,7 +22,8 @@ import sframegen
 from sframegen.elf import open_elf
 from sframegen.names import address_of
 from sframegen.section import sframe_of
-from sframegen.stack import ptrace
+from sframegen.stack import ptrace, symbols
+from sframegen.stack.objects import Objects
 from sframegen.stack.process import Process
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.symbols import Symbols
@@ -483,6 +485,46 @@ def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkey
         pytest.raises(StackError, match="it is in an uninterruptible sleep"),
     ):
         Names(running.pid).threads()
+
+
+def test_what_would_end_or_stop_the_tracer_waits(compile_c: Compiler, tmp_path: Path) -> None:
+    """Stopped by Ctrl-Z, it would leave the process stopped as long."""
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with ptrace.stopped(running.pid):
+            within = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert within - before == {
+        signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
+    }  # fmt: skip
+
+
+def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it is asked for its threads, there is another one, which has ended before it can be stopped."""
+    gone = itertools.count(1 << 23)  # no kernel has such ids
+    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    with Program(program) as running:
+        by = Names(running.pid)
+        monkeypatch.setattr(ptrace, "PATIENCE", 0.05)
+        monkeypatch.setattr(ptrace, "threads_of", lambda pid: [pid, next(gone)])
+        (thread,) = by.threads()
+        assert by.of(thread)[-1] == "_start"
+        (problem,) = by.tracer.problems.values()
+        assert problem.endswith(": the process starts threads faster than they can be stopped")
+
+
+def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that executes the same program again and again: its symbols are read once."""
+    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    read = []
+    functions = symbols._functions
+    monkeypatch.setattr(symbols, "_functions", lambda file: read.append(file) or functions(file))
+    with Program(program) as running:
+        by = Names(running.pid)
+        for _ in range(3):
+            by.tracer.objects = by.symbols._objects = Objects()
+            assert by.first()[0][-1] == "_start"
+    assert len(read) == 1
 
 
 def test_without_the_right_to() -> None:

@@ -347,6 +347,13 @@ def test_mappings_of_the_kernels_text() -> None:
     assert (second.path, second.writable, third.path) == ("", True, "[vdso]")
 
 
+def test_a_path_cannot_make_a_row() -> None:
+    """Of the characters that end lines elsewhere, the kernel escapes the newline only."""
+    path = b"/a\r7ffd00000000-7ffd00002000 rw-p 00000000 00:00 0 [stack]"
+    (only,) = parse_mappings(b"55d0a0000000-55d0a0001000 r-xp 00001000 fe:00 42 " + path + b"\n")
+    assert only.path == path.decode()
+
+
 def test_a_stack_of_several_mappings() -> None:
     """Parts may have other flags; what cannot be written is not a part."""
     mappings = Mappings([row(0, 4, "r"), row(4, 4, "rw"), row(8, 8, "rw"), row(16, 4, "rx"), row(20, 4, "rw")])

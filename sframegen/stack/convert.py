@@ -10,6 +10,7 @@ from sframegen.conversion import convert_sources
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.sources import find_sources
+from sframegen.stack.image import identity
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,8 +27,7 @@ class Converter:
 
     def section_of(self, file: ElfFile, bias: int) -> SframeSection | None:
         """The section as if it were loaded; None where nothing can be said."""
-        status = file.status
-        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
+        key = identity(file)
         if key not in self._made:
             self._made[key] = _section(file)
         data = self._made[key]

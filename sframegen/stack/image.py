@@ -9,7 +9,7 @@ from cfi.errors import FormatError
 from sframegen.elf import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, ElfFile, Phdr, Shdr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
     from sframegen.stack.snapshot import Mapping, Snapshot
 
@@ -32,6 +32,12 @@ class Image:
 
     def address(self, vaddr: int) -> int:
         return self.bias + vaddr & ADDRESS_MASK
+
+
+def identity(file: ElfFile) -> Hashable:
+    """What a file is known again by when it is opened anew, so that what was made of it is made once."""
+    status = file.status
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
 
 
 def read_image(snapshot: Snapshot, row: Mapping) -> Image | None:

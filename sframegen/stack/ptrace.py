@@ -21,11 +21,13 @@ NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK = 1, 2, 0x406
 EVENT_STOP = 128
 GONE = "it has ended"
 ASLEEP = "it is in an uninterruptible sleep"
+TOO_FAST = "the process starts threads faster than they can be stopped"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
 PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops when that is over
-HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}  # until all threads run again
+# Signals that wait until all threads run again: those that end us, and those of terminals that stop us.
+HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.ptrace.restype = ctypes.c_long
@@ -97,10 +99,14 @@ class Stopped:
         self._seized: dict[int, int | None] = {}  # with the signal to deliver when it goes on; None: has not stopped yet
 
     def stop(self, only: int | None = None) -> None:
-        """All threads, or one."""
+        """All threads, or one. Those that run meanwhile may start others, but not for ever."""
+        latest = time.monotonic() + PATIENCE
         while new := [
             tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused
         ]:
+            if self.began and time.monotonic() > latest:
+                self.refused[new[0]] = TOO_FAST  # for all of them
+                break
             deadline = time.monotonic() + PATIENCE
             for tid in new:  # others may begin as long as one runs
                 if _sleeps_on(tid, deadline):

@@ -9,8 +9,11 @@ from cfi.errors import FormatError
 from sframegen.elf import SHT_SYMTAB, open_elf
 from sframegen.names import printable
 from sframegen.stack.demangle import demangle
+from sframegen.stack.image import identity
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from sframegen.elf import ElfFile, Symbol
     from sframegen.stack.objects import Objects
     from sframegen.stack.walk import Frame
@@ -33,8 +36,8 @@ class Symbols:
     def __init__(self, objects: Objects, *, demangled: bool = True) -> None:
         self._objects = objects
         self._demangled = demangled
-        self._tables: dict[int, tuple[ElfFile, list[Symbol], list[int]]] = {}  # the file is kept, and with it its id
-        self._places: dict[tuple[int, int, bool], Place] = {}
+        self._tables: dict[Hashable, tuple[list[Symbol], list[int]]] = {}  # by file
+        self._places: dict[tuple[Hashable, int, bool], Place] = {}
 
     def place(self, frame: Frame) -> Place:
         """As of the last trace."""
@@ -45,9 +48,10 @@ class Symbols:
         if file is None:
             return Place(None, 0, loaded.name or None, None)
         address = frame.pc - loaded.bias & 0xFFFFFFFFFFFFFFFF
-        key = (id(file), address, frame.exact)
+        known = identity(file)
+        key = (known, address, frame.exact)
         if key not in self._places:
-            symbol = self._symbol(file, address - (frame.pc - frame.code))
+            symbol = self._symbol(file, known, address - (frame.pc - frame.code))
             if symbol is None:
                 self._places[key] = Place(None, 0, loaded.name, address)
             else:
@@ -57,12 +61,12 @@ class Symbols:
                 )
         return self._places[key]
 
-    def _symbol(self, file: ElfFile, address: int) -> Symbol | None:
+    def _symbol(self, file: ElfFile, known: Hashable, address: int) -> Symbol | None:
         """The function that holds it; one without a size reaches up to the next."""
-        if id(file) not in self._tables:
+        if known not in self._tables:
             symbols = _functions(file)
-            self._tables[id(file)] = file, symbols, [symbol.address for symbol in symbols]
-        _, symbols, addresses = self._tables[id(file)]
+            self._tables[known] = symbols, [symbol.address for symbol in symbols]
+        symbols, addresses = self._tables[known]
         at = bisect_right(addresses, address) - 1
         if at < 0:
             return None
