@@ -376,6 +376,39 @@ def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "2 files given a section" in result.stdout
 
 
+@pytest.mark.parametrize("swapped", ["usr/bin", "usr/bin/tree"])
+def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leads to a file outside of the root, which stays as it is."""
+    found = tree_files.find
+    outside = tmp_path / "outside"
+    shutil.copytree(root / "usr/bin", outside)
+    before = (outside / "tree").read_bytes()
+
+    def find(*arguments: Any) -> Any:
+        result = found(*arguments)
+        (root / swapped).rename(tmp_path / "away")
+        (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
+        return result
+
+    monkeypatch.setattr("sframegen.cli.add_tree.find", find)
+    result = run(root)
+    assert (outside / "tree").read_bytes() == before
+    assert (result.exit_code, result.stderr) == (
+        0, f"sframegen: warning: {root}/usr/bin/tree: a symbolic link has come in its way\n",
+    )  # fmt: skip
+
+
+def test_the_report_follows_no_link_that_somebody_guessed(root: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / f".report.json.{os.getpid()}").symlink_to(victim)
+    assert run("--report", folder / "report.json", root).exit_code == 0
+    assert victim.read_text() == "mine"
+    assert len(by_path(folder / "report.json")) == 3
+
+
 def test_weird_names(root: Path, tmp_path: Path) -> None:
     names = ["new\nline", "-q", "a b", "\udcff", "ü", "[x]*", "$(id)"]
     for name in names:

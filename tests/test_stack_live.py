@@ -499,6 +499,11 @@ def test_what_would_end_or_stop_the_tracer_waits(compile_c: Compiler, tmp_path: 
     }  # fmt: skip
 
 
+def test_itself() -> None:
+    with pytest.raises(StackError, match="it is the process that asks: it cannot stop itself"):
+        Names(os.getpid()).threads()
+
+
 def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever it is asked for its threads, there is another one, which has ended before it can be stopped."""
     gone = itertools.count(1 << 23)  # no kernel has such ids

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -116,6 +117,8 @@ def _worker(
     from sframegen.elf import SHF_EXECINSTR, SHT_NOBITS, open_elf  # noqa: PLC0415
 
     def work(path: str) -> tuple[str, Summary] | None:
+        for name in names_of[path]:
+            _check_place(name)
         elf = open_elf(Path(path))
         code = [section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR]
         if code and set(code) == {SHT_NOBITS}:
@@ -132,6 +135,12 @@ def _worker(
         return (elf.build_id() or b"").hex(), summary
 
     return work
+
+
+def _check_place(name: Name) -> None:
+    """Raises OSError where a symbolic link now leads elsewhere: what is outside of the root is not ours to change."""
+    if os.path.realpath(name.full) != os.path.join(os.path.realpath(name.root), name.path):  # noqa: PTH118 - as in tree_files
+        raise OSError(errno.ELOOP, "a symbolic link has come in its way", name.full)
 
 
 def _lines(file: Path) -> Iterable[str]:

@@ -96,9 +96,10 @@ def to_json(trees: dict[str, list[Entry]]) -> str:
 def write(path: str, text: str) -> None:
     """A whole file or none. Raises OSError."""
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".sframegen.{os.urandom(8).hex()}")  # nobody has made a link of that name
     try:
-        temporary.write_text(text, encoding="ascii")
+        with temporary.open("x", encoding="ascii") as file:
+            file.write(text)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

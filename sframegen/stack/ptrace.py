@@ -20,6 +20,7 @@ DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
 NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK = 1, 2, 0x406
 EVENT_STOP = 128
 GONE = "it has ended"
+OURSELVES = "it is the process that asks: it cannot stop itself"
 ASLEEP = "it is in an uninterruptible sleep"
 TOO_FAST = "the process starts threads faster than they can be stopped"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
@@ -208,6 +209,8 @@ def why_not(tid: int) -> str:
         return GONE
     if "VmSize" not in fields:
         return "it is a thread of the kernel"
+    if Path(f"/proc/self/task/{tid}").exists():
+        return OURSELVES
     tracer = fields.get("TracerPid", "0").strip()
     if tracer not in ("0", str(os.getpid())):
         return f"process {tracer} traces it already"
