@@ -120,6 +120,25 @@ def test_of_a_damaged_list_nothing_stays(looked_at: list[Mapping]) -> None:
     assert looked_at == [MADE, LIBRARY]
 
 
+def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranges of code; when one's table and entry are read, that was enough."""
+    memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
+    memory.pieces[NODE] = encode(JitNode(NODE + 0x100, 1, TEXT, TEXT + 64, TABLE))
+    memory.pieces[NODE + 0x100] = encode(JitNode(0, 1, TEXT + 64, TEXT + 128, TABLE))
+    code = RuntimeCode(registry)
+    for limit, readable in ((1, False), (2, True), (1, True), (0, False)):  # what was read counts less: one entry, no table
+        monkeypatch.setattr(runtime_code, "MAX_WORK", limit)
+        code.follow(snapshot(memory, mappings))
+        first, second = registry
+        assert first.describer.look_up(TEXT) is not None
+        if readable:
+            assert second.describer.look_up(TEXT + 64) is not None
+        else:
+            with pytest.raises(FormatError, match="more tables than are read"):
+                second.describer.look_up(TEXT + 64)
+    assert looked_at == [MADE, LIBRARY]
+
+
 class Walked:
     """A process of one thread, stopped in code of no file: two functions with frames of 16 bytes."""
 

@@ -19,7 +19,7 @@ import pytest
 from live import HOLD, Program, compiled, state_of, stopped_at
 
 import sframegen
-from sframegen.elf import open_elf
+from sframegen.elf import ElfFile, Symbol, open_elf
 from sframegen.names import address_of
 from sframegen.section import sframe_of
 from sframegen.stack import ptrace, symbols
@@ -521,9 +521,14 @@ def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: p
 def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that executes the same program again and again: its symbols are read once."""
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
-    read = []
+    read: list[ElfFile] = []
     functions = symbols._functions
-    monkeypatch.setattr(symbols, "_functions", lambda file: read.append(file) or functions(file))
+
+    def counting(file: ElfFile) -> list[Symbol]:
+        read.append(file)
+        return functions(file)
+
+    monkeypatch.setattr(symbols, "_functions", counting)
     with Program(program) as running:
         by = Names(running.pid)
         for _ in range(3):

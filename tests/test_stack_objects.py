@@ -29,6 +29,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.registry.regions import Region, Registry, SectionDescriber
+from sframegen.stack import objects as objects_module
 from sframegen.stack.contexts import CONTEXTS, Context
 from sframegen.stack.objects import Objects
 from sframegen.stack.process import parse_mappings
@@ -154,6 +155,23 @@ def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
 def test_a_section_by_headers_in_memory(abi: Abi) -> None:
     assert functions_found(Made(elf_bytes(abi), abi=abi)) == [TEXT, TEXT + 0x100]
+
+
+def test_all_sections_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file, loaded three times: two are in memory at a time, and there is room for one."""
+    data = elf_bytes()
+    monkeypatch.setattr(objects_module, "MAX_SECTIONS", len(section_bytes(AMD64)))
+    objects = Objects()
+    damage = []
+    for places in ([BASE, BASE + 0x10000], [BASE + 0x20000]):
+        snapshot = Made(data)
+        snapshot.contents, snapshot.mappings = [], Mappings()
+        for base in places:
+            snapshot.map(loaded_rows(base), data)
+        objects.begin(snapshot)
+        damage += [loaded.damage for base in places if (loaded := objects.at(base + TEXT))]
+    assert [bool(text) for text in damage] == [False, True, False]
+    assert "too many" in damage[1]
 
 
 @pytest.mark.parametrize("phoff", [0xE00, SECTION + 0x1000])

@@ -92,6 +92,7 @@ class JitTables:
         self._memory = memory
         self._info = info
         self._abi = abi
+        self.work = 0  # entries and tables that were ever read, those that did not count in the end, too
         self._forget()
 
     def __len__(self) -> int:
@@ -119,6 +120,10 @@ class JitTables:
                 self._damage = error
                 raise
 
+    def refuse(self, why: str) -> None:
+        """Until the next `refresh`, nothing is known of the code."""
+        self._damage = FormatError(why, f"JIT table at {self._info.unwind_head:#x}")
+
     def _forget(self) -> None:
         self._tables: list[_Table] = []
         self._opened: set[int] = set()  # their addresses
@@ -145,6 +150,7 @@ class JitTables:
             raise _error(address, f"more than {MAX_TABLES} tables", 0)
         if address in self._opened:
             raise _error(address, "the chain comes back here", 0)
+        self.work += 1
         header = decode(JitTable, self._read(address, 0, TABLE_SIZE), self._abi.byte_order)
         if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESSES:
             raise _error(address, f"no table has {header.reserved_len} bytes here", 0)
@@ -177,6 +183,7 @@ class JitTables:
         count = (used_len - table.used) // stride
         if len(self._offsets) + count > MAX_ENTRIES:
             raise _error(table.address, f"more than {MAX_ENTRIES} entries", 8)
+        self.work += count
         place = TABLE_SIZE + table.used
         fields = struct.Struct(f"{BYTE_ORDER_MARKS[self._abi.byte_order]}{ENTRY_CODE}{fre_size - FRE_SIZE}s{stride - fre_size}x")
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules

@@ -14,7 +14,7 @@ from sframegen.stack.image import read_image
 from sframegen.stack.walk import How
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HEAD = 64  # bytes of a section by which it is known again
 MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and without end
+MAX_SECTIONS = 1 << 30  # bytes of all sections that are loaded: a file can be mapped again and again
 
 
 class LoadedObject:
@@ -36,6 +37,7 @@ class LoadedObject:
         self._read = read
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
+        self.section_bytes = 0  # of the process' memory that we keep
         self.how = How.SFRAME
         self.damage = ""
         self.tried = False  # to convert
@@ -74,6 +76,7 @@ class Objects:
         self._converter = Converter() if convert else None
         self.pending: list[LoadedObject] = []  # to be converted when nobody has to wait
         self._defer = False
+        self._room = MAX_SECTIONS
         self._regions = Registry()
         self._snapshot: Snapshot | None = None
         self._mappings: Mappings | None = None
@@ -135,7 +138,7 @@ class Objects:
             self._mappings = snapshot.mappings
             rows = set(snapshot.mappings)
             for region in [region for region in self._regions if region.key not in rows]:
-                self._regions.unregister(region.key)
+                self._forget(region.key)
             self.answers = {}
 
     def _verify(self, loaded: LoadedObject) -> bool:
@@ -143,11 +146,15 @@ class Objects:
         assert self._snapshot is not None
         read = self._snapshot.memory.read
         if loaded.image and any(read(address, max(len(data), 1)) != data for address, data in loaded.image.seen):
-            self._regions.unregister(loaded.row)
+            self._forget(loaded.row)
             self.answers = {}
             return False
         self._verified.add(loaded.row)
         return True
+
+    def _forget(self, key: Hashable) -> None:
+        for region in self._regions.unregister(key):
+            self._room += region.describer.section_bytes  # type: ignore[attr-defined] # nothing else is in ours
 
     def _load(self, address: int) -> LoadedObject | None:
         assert self._snapshot is not None
@@ -173,7 +180,9 @@ class Objects:
         head = snapshot.memory.read(address, min(size, HEAD))
         image.seen.append((address, head if len(head) == min(size, HEAD) else b""))  # is there later, perhaps: while ld.so maps it
         try:
-            loaded.section = _open(snapshot, address, size)
+            loaded.section = _open(snapshot, address, size, self._room)
+            loaded.section_bytes = size
+            self._room -= size
         except FormatError as error:
             loaded.damage = str(error)
 
@@ -184,9 +193,9 @@ class Objects:
             loaded.how = How.CONVERTED
 
 
-def _open(snapshot: Snapshot, address: int, size: int) -> SframeSection:
-    """Raises FormatError where it is not all there, or cannot be searched."""
-    if size > MAX_SECTION:
+def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:
+    """Raises FormatError where it is not all there, cannot be searched, or has more than `room` bytes."""
+    if size > min(MAX_SECTION, room):
         raise FormatError(f"{size} bytes are too many", "PT_GNU_SFRAME")
     data = snapshot.memory.read(address, size) if snapshot.mappings.covers(address, size) else b""
     if len(data) != size:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
 
 
+MAX_WORK = 1 << 21  # entries and tables of all chains together, read anew or kept: twice what one may have
+
+
 class RuntimeCode:
     """Keeps a registry as the process' lists are."""
 
@@ -34,10 +37,22 @@ class RuntimeCode:
                 regions.update(self._registry)
             except FormatError:
                 regions.clear(self._registry)
-        for region in self._registry if self._lists else ():
-            if isinstance(region.describer, JitTables):
+        if self._lists:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Chains of tables, as many as can be read in some seconds: they may be thousands, each as long as may be."""
+        spent = 0
+        for region in self._registry:
+            tables = region.describer
+            if isinstance(tables, JitTables):
+                if spent > MAX_WORK:
+                    tables.refuse("the process has more tables than are read")
+                    continue
+                before = tables.work
                 with suppress(FormatError):  # says so when it is asked
-                    region.describer.refresh()
+                    tables.refresh()
+                spent += max(tables.work - before, len(tables))
 
     def _search(self, snapshot: Snapshot) -> None:
         """Looks for lists in objects that are new; those of objects that are gone are no longer followed."""
