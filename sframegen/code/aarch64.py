@@ -1,0 +1,138 @@
+"""AArch64: the effects of an instruction, by its text."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store
+
+SP, FP, RA, OTHER = Register.SP, Register.FP, Register.RA, Register.OTHER
+
+WIDE = {"sp": SP, "x29": FP, "x30": RA, "fp": FP, "lr": RA}
+FOLLOWED = {**WIDE, "w29": FP, "w30": RA, "wsp": SP}
+NUMBER = re.compile(r"#(-?(?:0x[0-9a-f]+|\d+))$")
+SHIFTED = re.compile(r"#(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")
+MEMORY = re.compile(r"\[(\w+)(?:, #(-?(?:0x[0-9a-f]+|\d+)))?\](!?)(?:, #(-?(?:0x[0-9a-f]+|\d+)))?$")
+NAMES = re.compile(r"\b(?:sp|wsp|[xw]29|[xw]30|fp|lr)\b")
+
+BRANCHES = ("cbz", "cbnz", "tbz", "tbnz")
+JUMPS = {"br", "braa", "brab", "braaz", "brabz"}
+CALLS = {"bl", "blr", "blraa", "blrab", "blraaz", "blrabz"}
+RETURNS = {"ret": (), "retaa": (Sign(False, False),), "retab": (Sign(False, True),)}
+STOPS = {"udf", "brk", "hlt", "eret", "eretaa", "eretab", "drps", ".byte"}
+SIGNS = {
+    "paciasp": (Sign(True, False),),
+    "pacibsp": (Sign(True, True),),
+    "autiasp": (Sign(False, False),),
+    "autibsp": (Sign(False, True),),
+}
+# Others that sign or strip the return address's register without naming it.
+SIGNS_OTHERWISE = {"paciaz", "pacibz", "autiaz", "autibz", "xpaclri", "paciasppc", "pacibsppc", "autiasppc", "autibsppc", "pacm"}
+# Pairs and singles of general registers: bytes of one.
+LOADS = {"ldr": 8, "ldur": 8, "ldp": 8, "ldnp": 8}
+STORES = {"str": 8, "stur": 8, "stp": 8, "stnp": 8}
+SIZES = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
+READS = {"cmp", "cmn", "tst", "ccmp", "ccmn", "cbz", "cbnz", "tbz", "tbnz", "prfm", "prfum", "msr", "fmov", "scvtf", "ucvtf", "dup"}
+MAX_SIZE = 64  # bytes that a store of several vector registers writes
+
+
+def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int) -> Point | None:
+    """The instruction, if it touches what is followed."""
+    if mnemonic in CALLS:
+        return Point(address, end, (Lose(RA),), Flow.CALL, _target(operands))
+    if mnemonic == "b":
+        return Point(address, end, (), Flow.JUMP, _target(operands))
+    if mnemonic in BRANCHES or mnemonic.startswith(("b.", "bc.")):
+        return Point(address, end, (), Flow.BRANCH, _target(operands))
+    if mnemonic in JUMPS:
+        return Point(address, end, (), Flow.INDIRECT)
+    if mnemonic in RETURNS:
+        known = not operands or operands in ("x30", "lr")
+        return Point(address, end, RETURNS[mnemonic] if known else (Lose(RA),), Flow.RETURN)
+    if mnemonic in STOPS:
+        return Point(address, end, (), Flow.STOP)
+    if mnemonic in SIGNS:
+        return Point(address, end, SIGNS[mnemonic])
+    if mnemonic in SIGNS_OTHERWISE:
+        return Point(address, end, (Lose(RA),))
+    if "sp" in operands or "29" in operands or "30" in operands:
+        found = effects(mnemonic, operands)
+        return Point(address, end, found) if found else None
+    return None
+
+
+def _target(operands: str) -> int | None:
+    match = NUMBER.search(operands)
+    return int(match[1], 0) if match else None
+
+
+@lru_cache(1 << 16)
+def effects(mnemonic: str, operands: str) -> Effects:
+    """Of an instruction that may name sp, x29 or x30, in part or whole."""
+    if not NAMES.search(operands):
+        return ()
+    registers, bracket, _ = operands.partition("[")
+    named = [part for part in registers.replace("{", " ").replace("}", " ").replace(",", " ").split() if part]
+    if bracket:
+        return _memory(mnemonic, named, operands[len(registers) :])
+    if mnemonic in READS or not named:
+        return ()
+    target = FOLLOWED.get(named[0])
+    written = tuple(
+        Lose(FOLLOWED[name]) for name in (named if mnemonic.startswith(("swp", "cas", "ld")) else named[:1]) if name in FOLLOWED
+    )
+    if target is None or named[0] not in WIDE:
+        return written
+    parts = operands.split(", ", 2)
+    source = WIDE.get(parts[1]) if len(parts) > 1 else None
+    if source is None or target is RA:
+        return written
+    if mnemonic == "mov" and len(parts) == 2:
+        return (Add(target, source, 0),)
+    match = SHIFTED.match(parts[2]) if len(parts) == 3 else None
+    if mnemonic in ("add", "sub") and match:
+        number = int(match[1], 0) << int(match[2] or 0)
+        return (Add(target, source, number if mnemonic == "add" else -number),)
+    return written
+
+
+def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
+    match = MEMORY.match(memory)
+    base = WIDE.get(match[1]) if match else None
+    if match is None or base is None:  # an index, or an address in another register
+        update: Effects = ()
+        if memory.endswith("!") or "], " in memory:
+            update = tuple(Lose(FOLLOWED[name]) for name in NAMES.findall(memory.partition("]")[0]))
+        return (*update, *(() if mnemonic.startswith(("st", "prf")) else _lost(named)))
+    offset = int(match[2] or "0", 0)
+    before: Effects = (Add(base, base, offset),) if match[3] else ()
+    behind: Effects = (Add(base, base, int(match[4], 0)),) if match[4] else ()
+    if match[3]:
+        offset = 0
+    if base is RA:
+        return _lost([*named, "x30"]) if match[3] or match[4] else () if mnemonic.startswith("st") else _lost(named)
+    if mnemonic in STORES:
+        size = SIZES.get(named[0][:1], MAX_SIZE) if named else MAX_SIZE
+        stores = tuple(
+            Store(WIDE.get(name, OTHER) if size == 8 and name != "sp" else OTHER, base, offset + number * size, size)
+            for number, name in enumerate(named)
+        )
+        return before + stores + behind
+    if mnemonic in LOADS:
+        loads: list[Effects] = []
+        for number, name in enumerate(named):
+            if name in ("x29", "x30", "fp", "lr"):
+                loads.append((Load(WIDE[name], base, offset + number * 8),))
+            elif name in FOLLOWED:
+                loads.append((Lose(FOLLOWED[name]),))
+        if base is FP and any(isinstance(effect, Load | Lose) and effect.target is FP for part in loads for effect in part):
+            loads.sort(key=lambda part: part[0].target is FP)  # the base is read before it is written
+        return before + tuple(effect for part in loads for effect in part) + behind
+    if mnemonic.startswith(("st", "prf")):
+        return (*before, Store(OTHER, base, offset, MAX_SIZE if mnemonic.startswith("st1") else 8), *behind)
+    return (*before, *_lost(named), *behind)
+
+
+def _lost(named: list[str]) -> Effects:
+    return tuple(Lose(FOLLOWED[name]) for name in named if name in FOLLOWED)

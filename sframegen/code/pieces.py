@@ -1,0 +1,88 @@
+"""A range of code, decoded: its instructions, and those among them that touch the stack or the flow of control."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sframegen.code.effects import Flow, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi.columns import Bytes
+    from sframegen.code.isa import Isa
+
+CHUNK = 1 << 14  # bytes: capstone keeps 250 bytes for each instruction of a call
+
+
+class Instruction(NamedTuple):
+    address: int
+    size: int
+    mnemonic: str
+    operands: str
+
+
+class Piece(NamedTuple):
+    """[start, end) decoded from its first byte on. `addresses`: of the instructions; `code_end`: where padding begins."""
+
+    start: int
+    end: int
+    instructions: list[Instruction]
+    addresses: list[int]
+    points: list[Point]
+    point_addresses: list[int]
+    code_end: int
+
+    def begins(self, address: int) -> bool:
+        """Whether an instruction begins there."""
+        number = bisect_left(self.addresses, address)
+        return number < len(self.addresses) and self.addresses[number] == address
+
+
+@cache
+def _disassembler(capstone_names: tuple[str, str]) -> Any:  # noqa: ANN401 - capstone has no types
+    import capstone  # noqa: PLC0415 - only those who disassemble need it
+
+    architecture, mode = (getattr(capstone, name) for name in capstone_names)
+    disassembler = capstone.Cs(architecture, mode)
+    disassembler.skipdata = True  # what is no instruction comes as `.byte`
+    return disassembler
+
+
+def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[Instruction]:
+    """All, one after the other; in chunks, whose last instruction may be cut off and is decoded again."""
+    disassembler = _disassembler(isa.capstone)
+    at = 0
+    while at < len(code):
+        last = at + CHUNK >= len(code)
+        chunk = bytes(code[at : at + CHUNK])
+        limit = address + at + len(chunk) - (0 if last else isa.longest)
+        at += len(chunk)
+        for found in disassembler.disasm_lite(chunk, address + at - len(chunk)):
+            if found[0] >= limit:
+                at = found[0] - address
+                break
+            yield found
+
+
+def decode(code: Bytes, start: int, isa: Isa) -> Piece:
+    """The instructions of [start, start + len(code))."""
+    instructions = list(_instructions(code, start, isa))
+    points = []
+    point_of = isa.point
+    for address, size, mnemonic, operands in instructions:
+        if mnemonic == ".byte":
+            points.append(Point(address, address + size, (), Flow.STOP))
+            continue
+        point = point_of(address, address + size, mnemonic, operands, code[address - start])
+        if point is not None:
+            points.append(point)
+    end = start + len(code)
+    code_end = end
+    for address, _, mnemonic, operands in reversed(instructions):
+        if not isa.pads(mnemonic, operands):
+            break
+        code_end = address
+    return Piece(start, end, instructions, [one[0] for one in instructions], points, [point.address for point in points], code_end)

@@ -1,0 +1,100 @@
+"""What is known of a frame at one place in a function, and how an effect changes it.
+
+Addresses on the stack are offsets from the CFA: SP = CFA + sp. None: not known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.code.effects import Add, Load, Lose, Register, Sign, Store
+
+if TYPE_CHECKING:
+    from sframegen.code.effects import Effect, Effects
+
+CALLERS = 1 << 62  # instead of an offset: the register holds what it held when the function was entered
+MAX_OFFSET = 1 << 31  # bytes: what SFrame can say, and no real frame is larger
+WORD = 8
+
+
+class State(NamedTuple):
+    """The frame. `fp` and `ra`: the registers; `fp_at`, `ra_at`: where on the stack the caller's values are kept."""
+
+    sp: int | None
+    fp: int | None = CALLERS
+    ra: int | None = CALLERS
+    fp_at: int | None = None
+    ra_at: int | None = None
+    signed: bool | None = False
+    key_b: bool | None = False
+
+
+NOTHING = State(None, None, None, None, None, None, None)
+
+
+def join(one: State, other: State) -> State:
+    """What holds on both paths."""
+    return one if one == other else State._make([a if a == b else None for a, b in zip(one, other, strict=True)])
+
+
+def after(state: State, effects: Effects) -> State:
+    """The state after an instruction's effects, in their order."""
+    for effect in effects:
+        state = _after(state, effect)
+    return state
+
+
+def after_call(state: State) -> State:
+    """A callee keeps SP, FP and what lies above SP."""
+    below = state.sp is not None
+    fp_at, ra_at = (None if at is not None and below and at < state.sp else at for at in (state.fp_at, state.ra_at))
+    return state._replace(fp_at=fp_at, ra_at=ra_at)
+
+
+def _address(state: State, base: Register, offset: int) -> int | None:
+    value = state[base]
+    if value is None or value == CALLERS or not -MAX_OFFSET < value + offset < MAX_OFFSET:
+        return None
+    return value + offset
+
+
+def _after(state: State, effect: Effect) -> State:
+    match effect:
+        case Add(Register.SP, source, offset):
+            return state._replace(sp=_address(state, source, offset))
+        case Add(Register.FP, source, offset):
+            return state._replace(fp=_address(state, source, offset))
+        case Store(what, base, offset, size):
+            return _stored(state, what, _address(state, base, offset), size)
+        case Load(Register.FP, base, offset):
+            at = _address(state, base, offset)
+            return state._replace(fp=CALLERS if at is not None and at == state.fp_at else None)
+        case Load(Register.RA, base, offset):
+            at = _address(state, base, offset)
+            return state._replace(ra=CALLERS if at is not None and at == state.ra_at else None)
+        case Lose(Register.SP) | Load(Register.SP) | Add(Register.SP):
+            return state._replace(sp=None)
+        case Lose(Register.FP) | Add(Register.FP):
+            return state._replace(fp=None)
+        case Lose(Register.RA) | Add(Register.RA):
+            return state._replace(ra=None)
+        case Sign(on, key_b):
+            if state.signed is None or state.signed is on or state.ra != CALLERS or (not on and state.key_b is not key_b):
+                return state._replace(ra=None, signed=None)
+            return state._replace(signed=on, key_b=key_b if on else False)
+    return state
+
+
+def _stored(state: State, what: Register, at: int | None, size: int) -> State:
+    if at is None:
+        return state
+    fp_at, ra_at = state.fp_at, state.ra_at
+    if fp_at is not None and fp_at - size < at < fp_at + WORD:
+        fp_at = None
+    if ra_at is not None and ra_at - size < at < ra_at + WORD:
+        ra_at = None
+    if what is Register.FP and state.fp == CALLERS:
+        fp_at = at
+    elif what is Register.RA and state.ra == CALLERS:
+        ra_at = at
+    return state if (fp_at, ra_at) == (state.fp_at, state.ra_at) else state._replace(fp_at=fp_at, ra_at=ra_at)
