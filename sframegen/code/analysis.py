@@ -173,7 +173,7 @@ class _Walk:
                 state = behind
                 continue
             self._row(begin, point.end, before)
-            self._leave(piece, point, state)
+            self._leave(point, state)
             return
         self._row(begin, limit, state)
         if limit == piece.end:
@@ -198,7 +198,7 @@ class _Walk:
             self._reach(point.address, point.target, NOTHING)
         return after_call(state)
 
-    def _leave(self, piece: Piece, point: Point, state: State) -> None:
+    def _leave(self, point: Point, state: State) -> None:
         match point.flow:
             case Flow.JUMP | Flow.BRANCH:
                 if point.target is not None:

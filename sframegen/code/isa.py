@@ -41,7 +41,7 @@ ISAS = {
         point=aarch64.point,
         entry=State(sp=0),
         longest=4,
-        pads=lambda mnemonic, operands: mnemonic in ("nop", "udf"),
+        pads=lambda mnemonic, _operands: mnemonic in ("nop", "udf"),
         landing=("bti", "j"),
     ),
 }

@@ -51,7 +51,7 @@ def _disassembler(capstone_names: tuple[str, str]) -> Any:  # noqa: ANN401 - cap
     return disassembler
 
 
-def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[Instruction]:
+def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[tuple[int, int, str, str]]:
     """All, one after the other; in chunks, whose last instruction may be cut off and is decoded again."""
     disassembler = _disassembler(isa.capstone)
     at = 0
@@ -69,7 +69,7 @@ def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[Instruction]:
 
 def decode(code: Bytes, start: int, isa: Isa) -> Piece:
     """The instructions of [start, start + len(code))."""
-    instructions = list(_instructions(code, start, isa))
+    instructions = list(map(Instruction._make, _instructions(code, start, isa)))
     points = []
     point_of = isa.point
     for address, size, mnemonic, operands in instructions:

@@ -1,0 +1,188 @@
+"""Jump tables: the targets of an indirect jump, where the code before it shows a table in read-only memory and how long it is."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.code.effects import Flow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sframegen.code.effects import Point
+    from sframegen.code.pieces import Instruction, Piece
+
+Reader = "Callable[[int, int], bytes | None]"
+
+MAX_STEPS = 64  # instructions that are looked at before a jump
+MAX_ENTRIES = 1 << 12
+ENDS = {"jmp", "ret", "ud2", "hlt", "b", "br", "brk", "udf"}
+
+
+class Table(NamedTuple):
+    """Entries of `width` bytes at `address`, each `base + (entry << shift)`."""
+
+    address: int
+    width: int
+    signed: bool
+    base: int
+    shift: int
+    index: str  #: the register that counts, as a text
+    before: int  #: the place of the instruction that reads the table
+
+
+class Tables:
+    """The jump tables of one piece. `read`: (address, size) -> bytes of read-only memory, or None."""
+
+    def __init__(self, piece: Piece, read: Callable[[int, int], bytes | None]) -> None:
+        self.piece = piece
+        self.read = read
+        self.sources: dict[int, int] = {}
+        for point in piece.points:
+            if point.flow is Flow.BRANCH and point.target is not None:
+                self.sources.setdefault(point.target, point.address)
+
+    def targets(self, point: Point) -> Sequence[int]:
+        """All targets of an indirect jump; none where no table or no bound is seen."""
+        number = bisect_left(self.piece.addresses, point.address)
+        operands = self.piece.instructions[number].operands
+        table = self._x86_memory(number, operands) if "[" in operands else self._x86(number, operands) or self._aarch64(number, operands)
+        if table is None:
+            return ()
+        count = self._bound(table)
+        if not 0 < count <= MAX_ENTRIES:
+            return ()
+        data = self.read(table.address, count * table.width)
+        if data is None:
+            return ()
+        entries = (
+            int.from_bytes(data[at : at + table.width], "little", signed=table.signed) for at in range(0, len(data), table.width)
+        )
+        return sorted({(table.base + (entry << table.shift)) & 0xFFFFFFFFFFFFFFFF for entry in entries})
+
+    def _before(self, number: int) -> Iterator[tuple[int, Instruction]]:
+        """The instructions that run before one, the last first, along a path that leads there."""
+        instructions = self.piece.instructions
+        for _ in range(MAX_STEPS):
+            number -= 1
+            if number < 0:
+                return
+            if instructions[number].mnemonic.rpartition(" ")[2] in ENDS:
+                source = self.sources.get(instructions[number + 1].address)
+                if source is None:
+                    return
+                number = bisect_left(self.piece.addresses, source)
+            yield number, instructions[number]
+
+    def _constant(self, number: int, register: str, shape: re.Pattern[str]) -> int | None:
+        """The address that `lea` or `adr` puts into a register, last before an instruction."""
+        for instruction in reversed(self.piece.instructions[max(0, number - 4096) : number]):
+            if instruction.mnemonic in ("lea", "adr", "add") and (match := shape.match(instruction.operands)) and match[1] == register:
+                return _address(instruction, match)
+        return None
+
+    # -- x86-64
+
+    def _x86_memory(self, number: int, operands: str) -> Table | None:
+        match = X86_ABSOLUTE.match(operands)
+        return Table(int(match[2], 0), 8, False, 0, 0, match[1], number) if match else None
+
+    def _x86(self, number: int, register: str) -> Table | None:
+        """`movsxd r, [base + index*4]; add r, base; jmp r`, in which the two may also be added the other way round."""
+        bases = ()
+        for place, instruction in self._before(number):
+            parts = instruction.operands.split(", ")
+            if instruction.mnemonic == "add" and parts[0] == register and not bases:
+                bases = (register, parts[1])
+            elif bases and instruction.mnemonic == "movsxd" and parts[0] in bases:
+                match = X86_ENTRY.match(parts[1])
+                if match is None or match[1] not in bases:
+                    return None
+                address = self._constant(place, match[1], X86_LEA)
+                return Table(address, 4, True, address, 0, match[2], place) if address is not None else None
+        return None
+
+    # -- AArch64
+
+    def _aarch64(self, number: int, register: str) -> Table | None:
+        """`ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
+        base, entry, extension, shift = None, "", "", 0
+        for place, instruction in self._before(number):
+            if not base:
+                match = A64_ADD.match(instruction.operands) if instruction.mnemonic == "add" else None
+                if match and match[1] == register:
+                    base, entry, extension, shift = match[2], match[3][1:], match[4] or "", int(match[5] or 0)
+            elif instruction.mnemonic in A64_LOADS:
+                match = A64_ENTRY.match(instruction.operands)
+                if match and match[1][1:] == entry:
+                    width, signed = A64_LOADS[instruction.mnemonic]
+                    address = self._page(place, match[2])
+                    start = self._constant(number, base, A64_ADR)
+                    start = address if start is None and base == match[2] else start
+                    if address is None or start is None:
+                        return None
+                    return Table(address, width, signed or extension.startswith("sx"), start, shift, match[3], place)
+        return None
+
+    def _page(self, number: int, register: str) -> int | None:
+        """What `adrp` and `add`, or `adr`, put into a register."""
+        offset = None
+        for instruction in reversed(self.piece.instructions[max(0, number - 4096) : number]):
+            if instruction.mnemonic == "add" and offset is None and (match := A64_PAGE_OFFSET.match(instruction.operands)):
+                if match[1] == register:
+                    offset, register = int(match[3], 0), match[2]
+            elif instruction.mnemonic in ("adrp", "adr") and (match := A64_ADR.match(instruction.operands)) and match[1] == register:
+                return int(match[2], 0) + (offset or 0)
+        return None
+
+    # -- how long it is
+
+    def _bound(self, table: Table) -> int:
+        """The number of entries, by the comparison before the table is read; 0 where none is seen."""
+        index, more = _family(table.index), None
+        for _, (_, _, mnemonic, operands) in self._before(table.before):
+            parts = operands.split(", ")
+            if mnemonic in LIMITS:
+                more = LIMITS[mnemonic]
+            elif mnemonic in ("cmp", "subs") and len(parts) == 2 and more is not None and _family(parts[0]) == index:
+                number = parts[1].lstrip("#")
+                return int(number, 0) + more if number[:1].isdigit() else 0
+            elif mnemonic == "and" and _family(parts[0]) == index and parts[-1].lstrip("#")[:1].isdigit():
+                return int(parts[-1].lstrip("#"), 0) + 1
+            elif mnemonic in COPIES and _family(parts[0]) == index:
+                index = _family(parts[1])
+        return 0
+
+
+X86_ABSOLUTE = re.compile(r"qword ptr \[(\w+)\*8 \+ (0x[0-9a-f]+)\]$")
+X86_ENTRY = re.compile(r"dword ptr \[(\w+) \+ (\w+)\*4\]$")
+X86_LEA = re.compile(r"(\w+), \[rip (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|\d+)\]$")
+A64_ADD = re.compile(r"(x\d+), (x\d+), ([xw]\d+)(?:, (\w+)(?: #(\d+))?)?$")
+A64_ENTRY = re.compile(r"([xw]\d+), \[(x\d+), ([xw]\d+)(?:, \w+(?: #\d+)?)?\]$")
+A64_ADR = re.compile(r"(x\d+), #(0x[0-9a-f]+|\d+)$")
+A64_PAGE_OFFSET = re.compile(r"(x\d+), (x\d+), #(0x[0-9a-f]+|\d+)$")
+A64_LOADS = {"ldrb": (1, False), "ldrh": (2, False), "ldrsb": (1, True), "ldrsh": (2, True), "ldrsw": (4, True), "ldr": (4, False)}
+COPIES = {"mov", "movzx", "movsx", "movsxd", "uxtb", "uxth", "sxtw"}
+# What follows the comparison of an index with n: entries beyond n.
+LIMITS = {"ja": 1, "jbe": 1, "jae": 0, "jb": 0, "b.hi": 1, "b.ls": 1, "b.hs": 0, "b.lo": 0}
+
+_X86 = {"a": "ax", "b": "bx", "c": "cx", "d": "dx"}
+FAMILIES = {
+    **{name: f"r{pair}" for letter, pair in _X86.items() for name in (f"r{pair}", f"e{pair}", pair, f"{letter}l")},
+    **{name: f"r{pair}" for pair in ("si", "di", "bp") for name in (f"r{pair}", f"e{pair}", pair, f"{pair}l")},
+    **{f"r{n}{suffix}": f"r{n}" for n in range(8, 16) for suffix in ("", "d", "w", "b")},
+    **{f"{letter}{n}": f"x{n}" for n in range(31) for letter in "xw"},
+}
+
+
+def _family(register: str) -> str:
+    """The whole register of a part; a place in memory is its text without its size."""
+    return FAMILIES.get(register) or register.rpartition(" ptr ")[2]
+
+
+def _address(instruction: Instruction, match: re.Match[str]) -> int:
+    if "sign" in match.groupdict():
+        return instruction[0] + instruction[1] + int(match["sign"] + match["offset"], 0)
+    return int(match[2], 0)
