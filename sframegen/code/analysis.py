@@ -58,7 +58,7 @@ class Surroundings(NamedTuple):
     """What is known outside of the function."""
 
     returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: whether it may come back
-    table: Callable[[Piece, Point], Sequence[int]] = lambda _piece, _point: ()  #: all targets of an indirect jump, or none
+    table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]  #: all targets of an indirect jump, or none
 
 
 def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> Analysis:
@@ -90,7 +90,20 @@ class _Walk:
             self._block(leader)
         if self.result.contradiction is not None:
             self.result.rows = []
+        self._pad()
         return self.result
+
+    def _pad(self) -> None:
+        """Padding between two rows that nothing reaches belongs to the first, as in compilers' CFI."""
+        rows = self.result.rows
+        rows.sort()
+        for place in range(len(rows) - 1):
+            end = rows[place].end
+            if end < rows[place + 1].start and (piece := self._piece(end)) is not None:
+                number = bisect_left(piece.addresses, end)
+                last = bisect_left(piece.addresses, rows[place + 1].start)
+                if all(self.isa.pads(*instruction[2:]) for instruction in piece.instructions[number:last]):
+                    rows[place] = rows[place]._replace(end=rows[place + 1].start)
 
     def _piece(self, address: int) -> Piece | None:
         number = bisect_right(self.starts, address) - 1
@@ -101,10 +114,15 @@ class _Walk:
         for piece in self.pieces:
             for point in piece.points:
                 if point.flow is Flow.INDIRECT:
-                    targets = self.around.table(piece, point)
-                    if targets and all((inside := self._piece(target)) and inside.begins(target) for target in targets):
+                    targets = self.around.table(piece, point, self._begins)
+                    if targets:
                         found[point.address] = targets
         return found
+
+    def _begins(self, address: int) -> bool:
+        """Whether an instruction of the function begins there."""
+        piece = self._piece(address)
+        return piece is not None and piece.begins(address)
 
     def _leaders(self, entries: Iterable[int]) -> list[int]:
         found = set(entries)
@@ -227,9 +245,9 @@ class _Walk:
 
 
 def rules(rows: Iterable[Row], abi: Abi) -> list[tuple[int, int, Rule]]:
-    """(start, end, rule) of the rows that say enough for one, ascending; neighbours with equal rules are one."""
+    """(start, end, rule) of the rows (ascending) that say enough for one; neighbours with equal rules are one."""
     found: list[tuple[int, int, Rule]] = []
-    for start, end, state in sorted(rows):
+    for start, end, state in rows:
         rule = rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset)
         if rule is None:
             continue

@@ -18,6 +18,7 @@ Reader = "Callable[[int, int], bytes | None]"
 
 MAX_STEPS = 64  # instructions that are looked at before a jump
 MAX_ENTRIES = 1 << 12
+MIN_WIDTH = 4  # bytes of an entry that would hardly lead into the function by chance
 ENDS = {"jmp", "ret", "ud2", "hlt", "b", "br", "brk", "udf"}
 
 
@@ -44,23 +45,33 @@ class Tables:
             if point.flow is Flow.BRANCH and point.target is not None:
                 self.sources.setdefault(point.target, point.address)
 
-    def targets(self, point: Point) -> Sequence[int]:
-        """All targets of an indirect jump; none where no table or no bound is seen."""
+    def targets(self, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
+        """All targets of an indirect jump; none where there is no table, or an entry leads to where no instruction `begins`.
+
+        Where no bound is seen, a table of wide entries ends before the first that does not lead into the function.
+        """
         number = bisect_left(self.piece.addresses, point.address)
         operands = self.piece.instructions[number].operands
         table = self._x86_memory(number, operands) if "[" in operands else self._x86(number, operands) or self._aarch64(number, operands)
         if table is None:
             return ()
         count = self._bound(table)
-        if not 0 < count <= MAX_ENTRIES:
+        if count:
+            found = [self._entry(table, at) for at in range(min(count, MAX_ENTRIES))]
+            return sorted(set(found)) if count <= MAX_ENTRIES and all(map(begins, found)) else ()
+        if table.width < MIN_WIDTH:
             return ()
-        data = self.read(table.address, count * table.width)
+        found = []
+        while len(found) < MAX_ENTRIES and begins(target := self._entry(table, len(found))):
+            found.append(target)
+        return sorted(set(found)) if len(found) > 1 else ()
+
+    def _entry(self, table: Table, number: int) -> int:
+        """Where an entry leads; -1 where the table is not read-only memory."""
+        data = self.read(table.address + number * table.width, table.width)
         if data is None:
-            return ()
-        entries = (
-            int.from_bytes(data[at : at + table.width], "little", signed=table.signed) for at in range(0, len(data), table.width)
-        )
-        return sorted({(table.base + (entry << table.shift)) & 0xFFFFFFFFFFFFFFFF for entry in entries})
+            return -1
+        return (table.base + (int.from_bytes(data, "little", signed=table.signed) << table.shift)) & 0xFFFFFFFFFFFFFFFF
 
     def _before(self, number: int) -> Iterator[tuple[int, Instruction]]:
         """The instructions that run before one, the last first, along a path that leads there."""
@@ -90,18 +101,28 @@ class Tables:
         return Table(int(match[2], 0), 8, False, 0, 0, match[1], number) if match else None
 
     def _x86(self, number: int, register: str) -> Table | None:
-        """`movsxd r, [base + index*4]; add r, base; jmp r`, in which the two may also be added the other way round."""
-        bases = ()
-        for place, instruction in self._before(number):
-            parts = instruction.operands.split(", ")
-            if instruction.mnemonic == "add" and parts[0] == register and not bases:
-                bases = (register, parts[1])
-            elif bases and instruction.mnemonic == "movsxd" and parts[0] in bases:
+        """`movsxd r, [table + index*4]; add r, base; jmp r`, in which the two may also be added the other way round."""
+        sum_of: tuple[str, ...] = ()
+        added = number
+        for place, (_, _, mnemonic, operands) in self._before(number):
+            parts = operands.split(", ")
+            if not sum_of:
+                if mnemonic == "add" and parts[0] == register:
+                    sum_of, added = (register, parts[1]), place
+                elif mnemonic == "lea" and parts[0] == register and (match := X86_SUM.match(parts[1])):
+                    sum_of, added = (match[1], match[2]), place
+                elif mnemonic == "mov" and parts[0] == register:
+                    return self._x86_memory(place, parts[1])
+            elif mnemonic == "movsxd" and parts[0] in sum_of:
                 match = X86_ENTRY.match(parts[1])
-                if match is None or match[1] not in bases:
+                other = sum_of[1] if parts[0] == sum_of[0] else sum_of[0]
+                if match is None:
                     return None
                 address = self._constant(place, match[1], X86_LEA)
-                return Table(address, 4, True, address, 0, match[2], place) if address is not None else None
+                base = self._constant(added, other, X86_LEA)
+                if address is None or base is None:
+                    return None
+                return Table(address, 4, True, base, 0, match[2], place)
         return None
 
     # -- AArch64
@@ -158,6 +179,7 @@ class Tables:
 
 X86_ABSOLUTE = re.compile(r"qword ptr \[(\w+)\*8 \+ (0x[0-9a-f]+)\]$")
 X86_ENTRY = re.compile(r"dword ptr \[(\w+) \+ (\w+)\*4\]$")
+X86_SUM = re.compile(r"\[(\w+) \+ (\w+)\]$")
 X86_LEA = re.compile(r"(\w+), \[rip (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|\d+)\]$")
 A64_ADD = re.compile(r"(x\d+), (x\d+), ([xw]\d+)(?:, (\w+)(?: #(\d+))?)?$")
 A64_ENTRY = re.compile(r"([xw]\d+), \[(x\d+), ([xw]\d+)(?:, \w+(?: #\d+)?)?\]$")

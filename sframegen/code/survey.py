@@ -22,7 +22,7 @@ from sframegen.code.stubs import LONGEST, slot_of
 from sframegen.elf import PF_W, PF_X, PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from sframegen.code.analysis import Analysis
     from sframegen.code.effects import Point
@@ -118,9 +118,11 @@ class _File:
 
     def returns(self, target: int | None, slot: int | None) -> bool:
         callee = self.callee(target, slot)
-        if isinstance(callee, str) and callees.never_returns(callee):
-            return False
-        return callee not in self.never_return and callee not in self.names
+        return callee not in self.never_return and not self.known_by_name(callee)
+
+    def known_by_name(self, callee: int | str | None) -> bool:
+        """Whether the name alone tells that it never returns."""
+        return callee in self.names or (isinstance(callee, str) and callees.never_returns(callee))
 
     def read(self, address: int, size: int) -> bytes | None:
         """Bytes of memory that nothing writes."""
@@ -144,10 +146,10 @@ def _study_unit(unit: tuple[int, ...], entries: dict[int, State]) -> Found:
         pieces.append(decode(file.elf.at(start, end - start), start, file.isa))
     tables: dict[int, Tables] = {}
 
-    def table(piece: Piece, point: Point) -> Sequence[int]:
+    def table(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
         if piece.start not in tables:
             tables[piece.start] = Tables(piece, file.read)
-        return tables[piece.start].targets(point)
+        return tables[piece.start].targets(point, begins)
 
     analysis = analyse(pieces, entries, file.isa, Surroundings(file.returns, table))
     return _found(unit, analysis, pieces)
@@ -237,7 +239,7 @@ class _Passes:
             stale = {
                 unit: entries
                 for unit, entries in units.items()
-                if done.get(unit) != entries or (changed and not changed.isdisjoint(self.found[unit].calls))
+                if done.get(unit) != entries or self._goes_on(self.found[unit], changed)
             }
             if not stale:
                 break
@@ -248,6 +250,11 @@ class _Passes:
             for unit in stale:
                 self.found.pop(unit, None)
         return self._result(units)
+
+    @staticmethod
+    def _goes_on(found: Found, never_return: set[int | str]) -> bool:
+        """Whether code behind a call of one of these was taken to be reached."""
+        return any(found.calls[callee] > found.last_calls[callee] for callee in never_return.intersection(found.calls))
 
     def _study(self, units: dict[tuple[int, ...], dict[int, State]]) -> None:
         self.result.passes.append(sum(self._size(unit) for unit in units))
@@ -331,7 +338,7 @@ class _Passes:
             for tail in found.tails:
                 if isinstance(tail, int) and tail in owner:
                     callers.setdefault(id(owner[tail]), []).append(found)
-                elif not (isinstance(tail, str) and callees.never_returns(tail)) and tail not in self.file.names:
+                elif not self.file.known_by_name(tail):
                     returning.add(id(found))
         work = [found for found in self.found.values() if id(found) in returning]
         while work:
@@ -341,7 +348,7 @@ class _Passes:
                     work.append(caller)
         never: set[int | str] = {start for start, found in owner.items() if id(found) not in returning}
         never.update(callee for callee, count in last.items() if callee is not None and count * LAST_CALLS >= calls[callee])
-        return never
+        return {callee for callee in never if not self.file.known_by_name(callee)}
 
     def _result(self, units: dict[tuple[int, ...], dict[int, State]]) -> Survey:
         result = self.result
