@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.effects import Flow
+from sframegen.code.pieces import is_alike_from
 from sframegen.code.state import CALLERS, NOTHING, after, after_call, join
 from sframegen.model import Rule, Where
 
@@ -76,6 +77,7 @@ class _Walk:
         self.leaders = self._leaders(entries)
         self.states: dict[int, State] = {}
         self.work: list[int] = []
+        self.alike: dict[int, bool] = {}
         self.result = Analysis()
         self.final = False
         for address, state in entries.items():
@@ -139,7 +141,7 @@ class _Walk:
     def _instruction(self, address: int) -> int:
         """The instruction that the address is in."""
         piece = self._piece(address)
-        return piece.addresses[bisect_right(piece.addresses, address) - 1] if piece else address
+        return piece.instruction_at(address)[0] if piece else address
 
     def _reach(self, source: int, target: int, state: State) -> None:
         """Control may get there with the state."""
@@ -152,7 +154,9 @@ class _Walk:
             return
         begin = self._instruction(target)
         if begin != target:  # instructions overlap
-            target, state = begin, NOTHING
+            if target not in self.alike:
+                self.alike[target] = is_alike_from(piece, target, self.isa)
+            target, state = begin, state if self.alike[target] else NOTHING
         known = self.states.get(target)
         joined = state if known is None else join(known, state)
         if joined != known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +34,11 @@ class Piece(NamedTuple):
     points: list[Point]
     point_addresses: list[int]
     code_end: int
+    code: Bytes
+
+    def instruction_at(self, address: int) -> Instruction:
+        """The instruction that an address of the piece is in."""
+        return self.instructions[bisect_right(self.addresses, address) - 1]
 
     def begins(self, address: int) -> bool:
         """Whether an instruction begins there."""
@@ -70,6 +75,17 @@ def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[tuple[int, in
 def decode(code: Bytes, start: int, isa: Isa) -> Piece:
     """The instructions of [start, start + len(code))."""
     instructions = list(map(Instruction._make, _instructions(code, start, isa)))
+    points = _points(instructions, code, start, isa)
+    end = start + len(code)
+    code_end = end
+    for address, _, mnemonic, operands in reversed(instructions):
+        if not isa.pads(mnemonic, operands):
+            break
+        code_end = address
+    return Piece(start, end, instructions, [one[0] for one in instructions], points, [point.address for point in points], code_end, code)
+
+
+def _points(instructions: list[Instruction], code: Bytes, start: int, isa: Isa) -> list[Point]:
     points = []
     point_of = isa.point
     for address, size, mnemonic, operands in instructions:
@@ -79,10 +95,17 @@ def decode(code: Bytes, start: int, isa: Isa) -> Piece:
         point = point_of(address, address + size, mnemonic, operands, code[address - start])
         if point is not None:
             points.append(point)
-    end = start + len(code)
-    code_end = end
-    for address, _, mnemonic, operands in reversed(instructions):
-        if not isa.pads(mnemonic, operands):
-            break
-        code_end = address
-    return Piece(start, end, instructions, [one[0] for one in instructions], points, [point.address for point in points], code_end)
+    return points
+
+
+def is_alike_from(piece: Piece, address: int, isa: Isa) -> bool:
+    """Whether the instruction that an address is inside of does the same from there on: one with a prefix that is jumped over."""
+    begin, size, *_ = piece.instruction_at(address)
+    whole, part = (
+        _points(list(_instructions(code, at, isa)), code, at, isa)
+        for at in (begin, address)
+        for code in (piece.code[at - piece.start : begin + size - piece.start],)
+    )
+    return [(point.effects, point.flow) for point in whole] == [(point.effects, point.flow) for point in part] and all(
+        point.flow is Flow.NEXT for point in whole
+    )

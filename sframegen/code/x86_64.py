@@ -178,4 +178,4 @@ def _write(name: str, target: Register, first: str, parts: list[str]) -> Effects
 
 
 def _signed(number: int) -> int:
-    return number - (1 << 64) if number >> 63 else number
+    return number - (1 << 64) if number >= 1 << 63 else number
