@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SP, FP, RA, OTHER = Register.SP, Register.FP, Register.RA, Register.OTHER
 
@@ -34,6 +38,9 @@ LOADS = {"ldr": 8, "ldur": 8, "ldp": 8, "ldnp": 8}
 STORES = {"str": 8, "stur": 8, "stp": 8, "stnp": 8}
 SIZES = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
 READS = {"cmp", "cmn", "tst", "ccmp", "ccmn", "cbz", "cbnz", "tbz", "tbnz", "prfm", "prfum", "msr", "fmov", "scvtf", "ucvtf", "dup"}
+BY_REGISTER = re.compile(r"sp, (sp|x29), (x\d+)$")
+CONSTANT = re.compile(r"(x\d+), #(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")
+LOOK_BACK = 8  # instructions
 MAX_SIZE = 64  # bytes that a store of several vector registers writes
 
 
@@ -59,6 +66,27 @@ def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int
     if "sp" in operands or "29" in operands or "30" in operands:
         found = effects(mnemonic, operands)
         return Point(address, end, found) if found else None
+    return None
+
+
+def by_register(instructions: Sequence[tuple[int, int, str, str]], number: int) -> Effects | None:
+    """Of `sub sp, sp, x12` or `add`, where the instructions just before put a constant into the register."""
+    _, _, mnemonic, operands = instructions[number]
+    match = BY_REGISTER.match(operands)
+    if match is None or mnemonic not in ("add", "sub"):
+        return None
+    moved: list[tuple[int, int]] = []  # (bits, shift) of `movk`
+    for _, _, before, what in reversed(instructions[max(0, number - LOOK_BACK) : number]):
+        constant = CONSTANT.match(what)
+        if constant and constant[1] == match[2] and before == "movk":
+            moved.append((int(constant[2], 0), int(constant[3] or 0)))
+        elif constant and constant[1] == match[2] and before in ("mov", "movz"):
+            value = int(constant[2], 0) << int(constant[3] or 0)
+            for bits, shift in reversed(moved):
+                value = value & ~(0xFFFF << shift) | bits << shift
+            return (Add(SP, WIDE[match[1]], value if mnemonic == "add" else -value),)
+        elif match[2] in what.partition(", ")[0] or before in CALLS or before in JUMPS or before[0] in "bct":
+            return None
     return None
 
 

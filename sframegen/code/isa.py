@@ -10,10 +10,10 @@ from sframegen.code import aarch64, x86_64
 from sframegen.code.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sframegen.abi import Abi
-    from sframegen.code.effects import Point
+    from sframegen.code.effects import Effects, Point
 
 
 class Isa(NamedTuple):
@@ -24,7 +24,7 @@ class Isa(NamedTuple):
     entry: State
     longest: int  #: bytes of an instruction
     pads: Callable[[str, str], bool]  #: (mnemonic, operands): whether it fills the space between functions
-    landing: tuple[str, str]  #: the instruction at targets of indirect jumps, where a program marks them
+    by_register: Callable[[Sequence[tuple[int, int, str, str]], int], Effects | None]  #: see aarch64.py
 
 
 ISAS = {
@@ -34,7 +34,7 @@ ISAS = {
         entry=State(sp=-8, ra=None, ra_at=-8),
         longest=15,
         pads=lambda mnemonic, operands: mnemonic in ("nop", "int3") or (mnemonic == "xchg" and operands == "ax, ax"),
-        landing=("endbr64", ""),
+        by_register=lambda _instructions, _number: None,
     ),
     AARCH64.name: Isa(
         capstone=("CS_ARCH_ARM64", "CS_MODE_ARM"),
@@ -42,7 +42,7 @@ ISAS = {
         entry=State(sp=0),
         longest=4,
         pads=lambda mnemonic, _operands: mnemonic in ("nop", "udf"),
-        landing=("bti", "j"),
+        by_register=aarch64.by_register,
     ),
 }
 

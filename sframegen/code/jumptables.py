@@ -45,9 +45,10 @@ class Tables:
             if point.flow is Flow.BRANCH and point.target is not None:
                 self.sources.setdefault(point.target, point.address)
 
-    def targets(self, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
-        """All targets of an indirect jump; none where there is no table, or an entry leads to where no instruction `begins`.
+    def targets(self, point: Point, begins: Callable[[int], bool], is_code: Callable[[int], bool]) -> Sequence[int]:
+        """All targets of an indirect jump; none where there is no table, or an entry leads to where no code is.
 
+        `begins`: whether an instruction of the function begins there; `is_code`: whether any function or piece of one is there.
         Where no bound is seen, a table of wide entries ends before the first that does not lead into the function.
         """
         number = bisect_left(self.piece.addresses, point.address)
@@ -58,7 +59,7 @@ class Tables:
         count = self._bound(table)
         if count:
             found = [self._entry(table, at) for at in range(min(count, MAX_ENTRIES))]
-            return sorted(set(found)) if count <= MAX_ENTRIES and all(map(begins, found)) else ()
+            return sorted(set(found)) if count <= MAX_ENTRIES and all(begins(target) or is_code(target) for target in found) else ()
         if table.width < MIN_WIDTH:
             return ()
         found = []

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sframegen.code.effects import Flow, Point
+from sframegen.code.effects import Flow, Lose, Point, Register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes
     from sframegen.code.isa import Isa
 
+LOST_SP = (Lose(Register.SP),)
 CHUNK = 1 << 14  # bytes: capstone keeps 250 bytes for each instruction of a call
 
 
@@ -88,12 +89,14 @@ def decode(code: Bytes, start: int, isa: Isa) -> Piece:
 def _points(instructions: list[Instruction], code: Bytes, start: int, isa: Isa) -> list[Point]:
     points = []
     point_of = isa.point
-    for address, size, mnemonic, operands in instructions:
+    for number, (address, size, mnemonic, operands) in enumerate(instructions):
         if mnemonic == ".byte":
             points.append(Point(address, address + size, (), Flow.STOP))
             continue
         point = point_of(address, address + size, mnemonic, operands, code[address - start])
         if point is not None:
+            if point.effects == LOST_SP:
+                point = point._replace(effects=isa.by_register(instructions, number) or LOST_SP)
             points.append(point)
     return points
 

@@ -52,6 +52,7 @@ class Found(NamedTuple):
     taken: set[int]
     tails: set[int | str | None]
     contradiction: int | None
+    by_table: frozenset[int] | set[int] = frozenset()  #: other ranges that jump tables lead to
 
 
 @dataclass
@@ -146,13 +147,17 @@ def _study_unit(unit: tuple[int, ...], entries: dict[int, State]) -> Found:
         pieces.append(decode(file.elf.at(start, end - start), start, file.isa))
     tables: dict[int, Tables] = {}
 
+    outside: set[int] = set()
+
     def table(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
         if piece.start not in tables:
             tables[piece.start] = Tables(piece, file.read)
-        return tables[piece.start].targets(point, begins)
+        targets = tables[piece.start].targets(point, begins, lambda target: file.number(target) not in (None, *unit))
+        outside.update(target for target in targets if not begins(target))
+        return targets
 
     analysis = analyse(pieces, entries, file.isa, Surroundings(file.returns, table))
-    return _found(unit, analysis, pieces)
+    return _found(unit, analysis, pieces)._replace(by_table=outside)
 
 
 def _found(unit: tuple[int, ...], analysis: Analysis, pieces: list[Piece]) -> Found:
@@ -201,7 +206,7 @@ def survey(elf: ElfFile, ranges: Sequence[tuple[int, int]], entries: Collection[
     """
     global _file  # noqa: PLW0603 - what forked workers inherit
     _file = _File(elf, ranges)
-    return _Passes(_file, set(entries) | _pointers(elf, set(_file.starts)), jobs).run()
+    return _Passes(_file, set(entries), _pointers(elf, set(_file.starts)), jobs).run()
 
 
 def _pointers(elf: ElfFile, starts: set[int]) -> set[int]:
@@ -218,9 +223,11 @@ def _pointers(elf: ElfFile, starts: set[int]) -> set[int]:
 
 
 class _Passes:
-    def __init__(self, file: _File, entries: set[int], jobs: int) -> None:
+    def __init__(self, file: _File, known: set[int], pointed_at: set[int], jobs: int) -> None:
         self.file = file
-        self.entries = entries
+        self.known = known
+        self.pointed_at = pointed_at
+        self.entries: set[int] = set()
         self.jobs = jobs
         self.found: dict[tuple[int, ...], Found] = {}
         self.result = Survey()
@@ -282,10 +289,12 @@ class _Passes:
             yield task
 
     def _entries(self) -> None:
-        """Adds what is called, and what code takes the address of."""
+        """Where functions begin: what is called, and what pointers lead to, but for those that are a jump table."""
         for found in self.found.values():
-            self.entries.update(callee for callee in found.calls if isinstance(callee, int))
-            self.entries.update(found.taken.intersection(self.file.starts) if len(found.taken) > 64 else (a for a in found.taken if self._starts(a)))
+            self.known.update(callee for callee in found.calls if isinstance(callee, int))
+            self.known.update(filter(self._starts, found.taken))
+            self.pointed_at -= found.by_table
+        self.entries = self.known | self.pointed_at
 
     def _starts(self, address: int) -> bool:
         number = self.file.number(address)
