@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 MAX_PASSES = 5
 TASK_BYTES = 1 << 17  # code that a process gets at a time
 MAX_UNIT = 1 << 24  # bytes: what jumps tie together beyond this is not looked at
+SAMPLE = 32  # of so many functions one is looked at first: those that never return and are called everywhere are known then
 LAST_CALLS = 50  # of so many calls one that ends a function tells that it never returns
 LEA = re.compile(r"\w+, \[rip ([+-]) (0x[0-9a-f]+|\d+)\]$")
 
@@ -234,9 +236,12 @@ class _Passes:
 
     def run(self) -> Survey:
         entry = self.file.isa.entry
-        self._study({(number,): {start: entry} for number, start in enumerate(self.file.starts)})
+        alone = {(number,): {start: entry} for number, start in enumerate(self.file.starts)}
+        self._study(dict(islice(alone.items(), 0, None, SAMPLE)))
+        self.file.never_return |= self._never_return()
+        self._study(alone)
         self._entries()
-        done = {unit: {start: entry} for unit, (start,) in zip(self.found, [[s] for s in self.file.starts], strict=True)}
+        done = alone
         changed: set[int | str] = set()
         for _ in range(MAX_PASSES):
             units = self._units()
