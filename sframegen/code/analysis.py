@@ -71,6 +71,8 @@ class _Walk:
     def __init__(self, pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> None:
         self.pieces = pieces
         self.starts = [piece.start for piece in pieces]
+        self.first_bytes = set(self.starts)
+        self.last = pieces[0]
         self.isa = isa
         self.around = around
         self.tables = self._tables()
@@ -78,26 +80,35 @@ class _Walk:
         self.states: dict[int, State] = {}
         self.work: list[int] = []
         self.alike: dict[int, bool] = {}
-        self.result = Analysis()
-        self.final = False
+        self.blocks: dict[int, Analysis] = {}
+        self.block = Analysis()
         for address, state in entries.items():
             self._reach(address, address, state)
 
     def run(self) -> Analysis:
         """Each block is visited again only when its state has lost a field, of which there are seven: the cost is linear."""
         while self.work:
-            self._block(self.work.pop())
-        self.final = True
-        for leader in sorted(self.states):
+            leader = self.work.pop()
+            self.block = self.blocks[leader] = Analysis()
             self._block(leader)
-        if self.result.contradiction is not None:
-            self.result.rows = []
-        self._pad()
-        return self.result
+        result = Analysis()
+        for block in self.blocks.values():
+            for known, more in (
+                (result.rows, block.rows), (result.exits, block.exits), (result.calls, block.calls),
+                (result.last_calls, block.last_calls), (result.jumps, block.jumps),
+            ):  # fmt: skip
+                if more:
+                    known += more
+            result.returns |= block.returns
+            if block.contradiction is not None:
+                result.contradiction = block.contradiction
+        if result.contradiction is not None:
+            result.rows = []
+        self._pad(result.rows)
+        return result
 
-    def _pad(self) -> None:
+    def _pad(self, rows: list[Row]) -> None:
         """Padding between two rows that nothing reaches belongs to the first, as in compilers' CFI."""
-        rows = self.result.rows
         rows.sort()
         for place in range(len(rows) - 1):
             end = rows[place].end
@@ -108,8 +119,12 @@ class _Walk:
                     rows[place] = rows[place]._replace(end=rows[place + 1].start)
 
     def _piece(self, address: int) -> Piece | None:
-        number = bisect_right(self.starts, address) - 1
-        return self.pieces[number] if number >= 0 and address < self.pieces[number].end else None
+        if not self.last.start <= address < self.last.end:
+            piece = self.pieces[bisect_right(self.starts, address) - 1]
+            if not piece.start <= address < piece.end:
+                return None
+            self.last = piece
+        return self.last
 
     def _tables(self) -> dict[int, Sequence[int]]:
         found = {}
@@ -145,14 +160,11 @@ class _Walk:
 
     def _reach(self, source: int, target: int, state: State) -> None:
         """Control may get there with the state."""
-        if self.final:
-            if self._piece(target) is None:
-                self.result.exits.append(Exit(source, target, state))
-            return
         piece = self._piece(target)
         if piece is None:
+            self.block.exits.append(Exit(source, target, state))
             return
-        begin = self._instruction(target)
+        begin = piece.instruction_at(target)[0]
         if begin != target:  # instructions overlap
             if target not in self.alike:
                 self.alike[target] = is_alike_from(piece, target, self.isa)
@@ -178,45 +190,43 @@ class _Walk:
             if point.address >= limit:
                 break
             place += 1
-            before, state = state, after(state, point.effects)
-            if self.final and state != before:
-                self._row(begin, point.end, before)
-                begin = point.end
+            before = state
+            if point.effects:
+                state = after(state, point.effects)
+                if state != before:
+                    self._row(begin, point.end, before)
+                    begin = point.end
             if point.flow is Flow.NEXT:
                 continue
-            if point.flow is Flow.CALL:
-                behind = self._call(piece, point, state)
-                if behind is None:
-                    self._row(begin, point.end, state)
-                    return
-                if self.final and behind != state:
-                    self._row(begin, point.end, state)
-                    begin = point.end
-                state = behind
-                continue
-            self._row(begin, point.end, before)
-            self._leave(point, state)
-            return
+            if point.flow is not Flow.CALL:
+                self._row(begin, point.end, state)
+                self._leave(point, state)
+                return
+            behind = self._call(piece, point, state)
+            if behind != state:
+                self._row(begin, point.end, state)
+                begin = point.end
+            if behind is None:
+                return
+            state = behind
         self._row(begin, limit, state)
         if limit == piece.end:
-            self.result.returns |= self.final
+            self.block.returns = True
         self._reach(limit, limit, state)
 
     def _row(self, start: int, end: int, state: State) -> None:
-        if self.final and start < end:
-            self.result.rows.append(Row(start, end, state))
+        if start < end:
+            self.block.rows.append(Row(start, end, state))
 
     def _call(self, piece: Piece, point: Point, state: State) -> State | None:
         """The state behind a call; None where nothing is."""
-        if self.final:
-            self.result.calls.append((point.target, point.slot))
+        self.block.calls.append((point.target, point.slot))
         if not self.around.returns(point.target, point.slot):
             return None
         if point.end >= piece.code_end:
-            if self.final:
-                self.result.last_calls.append((point.target, point.slot))
+            self.block.last_calls.append((point.target, point.slot))
             return None
-        if point.target is not None and point.target not in self.starts and self._piece(point.target) is not None:
+        if point.target is not None and point.target not in self.first_bytes and self._piece(point.target) is not None:
             self._reach(point.address, point.target, NOTHING)
         return after_call(state)
 
@@ -231,13 +241,12 @@ class _Walk:
                 targets = self.tables.get(point.address)
                 for target in targets or ():
                     self._reach(point.address, target, state)
-                if self.final and not targets:
-                    self.result.jumps.append(point.address)
+                if not targets:
+                    self.block.jumps.append(point.address)
             case Flow.RETURN:
-                if self.final:
-                    self.result.returns = True
-                    if self._contradicts(state):
-                        self.result.contradiction = point.address
+                self.block.returns = True
+                if self._contradicts(state):
+                    self.block.contradiction = point.address
 
     def _contradicts(self, state: State) -> bool:
         """Whether a function cannot return with the state: what was thought of it is wrong."""

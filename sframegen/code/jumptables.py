@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Reader = "Callable[[int, int], bytes | None]"
 
+STEPS = 16  # that are taken for each instruction of a piece, lest tables made to be costly cost their square
 MAX_STEPS = 64  # instructions that are looked at before a jump
 MAX_ENTRIES = 1 << 12
 MIN_WIDTH = 4  # bytes of an entry that would hardly lead into the function by chance
@@ -40,6 +41,7 @@ class Tables:
     def __init__(self, piece: Piece, read: Callable[[int, int], bytes | None]) -> None:
         self.piece = piece
         self.read = read
+        self.steps = STEPS * (len(piece.instructions) + MAX_ENTRIES)
         self.sources: dict[int, int] = {}
         for point in piece.points:
             if point.flow is Flow.BRANCH and point.target is not None:
@@ -52,7 +54,8 @@ class Tables:
         Where no bound is seen, a table of wide entries ends before the first that does not lead into the function.
         """
         number = bisect_left(self.piece.addresses, point.address)
-        operands = self.piece.instructions[number].operands
+        operands = self.piece.instructions[number][3]
+        self.steps -= 1
         table = self._x86_memory(number, operands) if "[" in operands else self._x86(number, operands) or self._aarch64(number, operands)
         if table is None:
             return ()
@@ -69,6 +72,9 @@ class Tables:
 
     def _entry(self, table: Table, number: int) -> int:
         """Where an entry leads; -1 where the table is not read-only memory."""
+        self.steps -= 1
+        if self.steps < 0:
+            return -1
         data = self.read(table.address + number * table.width, table.width)
         if data is None:
             return -1
@@ -79,10 +85,11 @@ class Tables:
         instructions = self.piece.instructions
         for _ in range(MAX_STEPS):
             number -= 1
-            if number < 0:
+            self.steps -= 1
+            if number < 0 or self.steps < 0:
                 return
-            if instructions[number].mnemonic.rpartition(" ")[2] in ENDS:
-                source = self.sources.get(instructions[number + 1].address)
+            if instructions[number][2].rpartition(" ")[2] in ENDS:
+                source = self.sources.get(instructions[number + 1][0])
                 if source is None:
                     return
                 number = bisect_left(self.piece.addresses, source)
@@ -90,10 +97,18 @@ class Tables:
 
     def _constant(self, number: int, register: str, shape: re.Pattern[str]) -> int | None:
         """The address that `lea` or `adr` puts into a register, last before an instruction."""
-        for instruction in reversed(self.piece.instructions[max(0, number - 4096) : number]):
-            if instruction.mnemonic in ("lea", "adr", "add") and (match := shape.match(instruction.operands)) and match[1] == register:
+        for instruction in self._all_before(number):
+            if instruction[2] in ("lea", "adr", "add") and (match := shape.match(instruction[3])) and match[1] == register:
                 return _address(instruction, match)
         return None
+
+    def _all_before(self, number: int) -> Iterator[Instruction]:
+        """The instructions that stand before one, the last first."""
+        for place in range(number - 1, -1, -1):
+            self.steps -= 1
+            if self.steps < 0:
+                return
+            yield self.piece.instructions[place]
 
     # -- x86-64
 
@@ -131,15 +146,15 @@ class Tables:
     def _aarch64(self, number: int, register: str) -> Table | None:
         """`ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
         base, entry, extension, shift = None, "", "", 0
-        for place, instruction in self._before(number):
+        for place, (_, _, mnemonic, operands) in self._before(number):
             if not base:
-                match = A64_ADD.match(instruction.operands) if instruction.mnemonic == "add" else None
+                match = A64_ADD.match(operands) if mnemonic == "add" else None
                 if match and match[1] == register:
                     base, entry, extension, shift = match[2], match[3][1:], match[4] or "", int(match[5] or 0)
-            elif instruction.mnemonic in A64_LOADS:
-                match = A64_ENTRY.match(instruction.operands)
+            elif mnemonic in A64_LOADS:
+                match = A64_ENTRY.match(operands)
                 if match and match[1][1:] == entry:
-                    width, signed = A64_LOADS[instruction.mnemonic]
+                    width, signed = A64_LOADS[mnemonic]
                     address = self._page(place, match[2])
                     start = self._constant(number, base, A64_ADR)
                     start = address if start is None and base == match[2] else start
@@ -151,11 +166,11 @@ class Tables:
     def _page(self, number: int, register: str) -> int | None:
         """What `adrp` and `add`, or `adr`, put into a register."""
         offset = None
-        for instruction in reversed(self.piece.instructions[max(0, number - 4096) : number]):
-            if instruction.mnemonic == "add" and offset is None and (match := A64_PAGE_OFFSET.match(instruction.operands)):
+        for _, _, mnemonic, operands in self._all_before(number):
+            if mnemonic == "add" and offset is None and (match := A64_PAGE_OFFSET.match(operands)):
                 if match[1] == register:
                     offset, register = int(match[3], 0), match[2]
-            elif instruction.mnemonic in ("adrp", "adr") and (match := A64_ADR.match(instruction.operands)) and match[1] == register:
+            elif mnemonic in ("adrp", "adr") and (match := A64_ADR.match(operands)) and match[1] == register:
                 return int(match[2], 0) + (offset or 0)
         return None
 

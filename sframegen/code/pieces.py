@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sframegen.code.effects import Flow, Lose, Point, Register
 
@@ -18,11 +18,7 @@ LOST_SP = (Lose(Register.SP),)
 CHUNK = 1 << 14  # bytes: capstone keeps 250 bytes for each instruction of a call
 
 
-class Instruction(NamedTuple):
-    address: int
-    size: int
-    mnemonic: str
-    operands: str
+Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, operands), as capstone gives them
 
 
 class Piece(NamedTuple):
@@ -57,7 +53,7 @@ def _disassembler(capstone_names: tuple[str, str]) -> Any:  # noqa: ANN401 - cap
     return disassembler
 
 
-def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[tuple[int, int, str, str]]:
+def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[Instruction]:
     """All, one after the other; in chunks, whose last instruction may be cut off and is decoded again."""
     disassembler = _disassembler(isa.capstone)
     at = 0
@@ -75,7 +71,7 @@ def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[tuple[int, in
 
 def decode(code: Bytes, start: int, isa: Isa) -> Piece:
     """The instructions of [start, start + len(code))."""
-    instructions = list(map(Instruction._make, _instructions(code, start, isa)))
+    instructions = list(_instructions(code, start, isa))
     points = _points(instructions, code, start, isa)
     end = start + len(code)
     code_end = end

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_PASSES = 5
 TASK_BYTES = 1 << 17  # code that a process gets at a time
-MAX_UNIT = 1 << 24  # bytes: what jumps tie together beyond this is not looked at
+MAX_UNIT = 1 << 22  # bytes: instructions of 350 bytes each are kept for all of it; real functions have some hundred kilobytes
 SAMPLE = 32  # of so many functions one is looked at first: those that never return and are called everywhere are known then
 LAST_CALLS = 50  # of so many calls one that ends a function tells that it never returns
 LEA = re.compile(r"\w+, \[rip ([+-]) (0x[0-9a-f]+|\d+)\]$")
@@ -143,6 +143,8 @@ def _study(task: list[tuple[tuple[int, ...], dict[int, State]]]) -> list[Found]:
 
 def _study_unit(unit: tuple[int, ...], entries: dict[int, State]) -> Found:
     file = _file
+    if sum(end - start for start, end in (file.ranges[number] for number in unit)) > MAX_UNIT:
+        return Found(unit, [], [], [], Counter(), Counter(), True, set(), set(), None)
     pieces = []
     for number in unit:
         start, end = file.ranges[number]
