@@ -49,7 +49,9 @@ def real_files() -> Iterator[File]:
 def compiled(directory: Path) -> Iterator[File]:
     """A shared library of the same sources for each compiler, level of optimisation, and with or without frame pointers."""
     for compiler, prefix in COMPILERS:
-        cc = shutil.which(prefix + compiler) or next(iter(map(str, sorted(Path("/usr/bin").glob(f"{prefix}{compiler}-[0-9]*")))), None)
+        cc = shutil.which(prefix + compiler) or next(
+            iter(map(str, sorted(Path("/usr/bin").glob(f"{prefix}{compiler}-[0-9]*")))), None
+        )
         if cc is None:
             continue
         for level in ("-O0", "-O1", "-O2", "-O3", "-Os"):

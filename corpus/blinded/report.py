@@ -34,7 +34,7 @@ def markdown(trials: Sequence[Trial], pairs: Sequence[tuple[Trial, Trial]], abou
     if pairs:
         lines += [f"Speed, load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores:", ""]
         lines += table(
-            (*SPEED[:3], "one process, on the clock", "two processes"), ([one.file.name, *_speed(one, two)] for one, two in pairs)
+            (*SPEED[:3], "one process, on the clock", "two processes"), ((one.file.name, *_speed(one, two)) for one, two in pairs)
         )
         lines.append("")
     return "\n".join(lines)
@@ -48,7 +48,9 @@ def write(document: Path, text: str) -> None:
 
 def _cells(trial: Trial) -> tuple[object, ...]:
     kinds = {kind: count for kind, count in trial.compared.bytes_by_verdict.items() if count}
-    shown = ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items()) if kind not in ("right", SILENT, "not comparable"))
+    shown = ", ".join(
+        f"{kind} {count:,}" for kind, count in sorted(kinds.items()) if kind not in ("right", SILENT, "not comparable")
+    )
     return (
         trial.file.name, f"{trial.code_bytes:,}", f"{len(trial.functions):,}", percent(trial.emitted, trial.code_bytes, 2),
         percent(trial.right, trial.right + trial.different, 4), f"{trial.different:,}", f"{trial.incomparable:,}", shown,

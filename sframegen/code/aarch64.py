@@ -148,15 +148,14 @@ def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
         )
         return before + stores + behind
     if mnemonic in LOADS:
-        loads: list[Effects] = []
+        loads: list[Load | Lose] = []
         for number, name in enumerate(named):
             if name in ("x29", "x30", "fp", "lr"):
-                loads.append((Load(WIDE[name], base, offset + number * 8),))
+                loads.append(Load(WIDE[name], base, offset + number * 8))
             elif name in FOLLOWED:
-                loads.append((Lose(FOLLOWED[name]),))
-        if base is FP and any(isinstance(effect, Load | Lose) and effect.target is FP for part in loads for effect in part):
-            loads.sort(key=lambda part: part[0].target is FP)  # the base is read before it is written
-        return before + tuple(effect for part in loads for effect in part) + behind
+                loads.append(Lose(FOLLOWED[name]))
+        loads.sort(key=lambda load: load.target is base)  # the base is read before it is written
+        return (*before, *loads, *behind)
     if mnemonic.startswith(("st", "prf")):
         return (*before, Store(OTHER, base, offset, MAX_SIZE if mnemonic.startswith("st1") else 8), *behind)
     return (*before, *_lost(named), *behind)

@@ -93,12 +93,11 @@ class _Walk:
             self._block(leader)
         result = Analysis()
         for block in self.blocks.values():
-            for known, more in (
-                (result.rows, block.rows), (result.exits, block.exits), (result.calls, block.calls),
-                (result.last_calls, block.last_calls), (result.jumps, block.jumps),
-            ):  # fmt: skip
-                if more:
-                    known += more
+            result.rows += block.rows
+            result.exits += block.exits
+            result.calls += block.calls
+            result.last_calls += block.last_calls
+            result.jumps += block.jumps
             result.returns |= block.returns
             if block.contradiction is not None:
                 result.contradiction = block.contradiction

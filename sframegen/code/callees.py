@@ -6,8 +6,7 @@ import re
 import struct
 from typing import TYPE_CHECKING
 
-from sframegen.elf import SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
-from sframegen.elf import RECORDS as ELF_RECORDS
+from sframegen.elf import RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +20,8 @@ NEVER_RETURN = {
     "__cxa_throw_bad_array_length", "__cxa_call_unexpected", "__cxa_call_terminate", "__clang_call_terminate", "__cxa_pure_virtual",
     "__cxa_deleted_virtual", "_ZSt9terminatev", "_ZSt10unexpectedv", "_ZSt17rethrow_exceptionNSt15__exception_ptr13exception_ptrE",
     "pthread_exit", "thrd_exit", "err", "errx", "verr", "verrx", "__libc_start_main", "_ZSt21__glibcxx_assert_failPKciS0_S0_",
-    "_ZN4llvm25llvm_unreachable_internalEPKcS1_j", "g_assertion_message", "g_assertion_message_expr", "png_error", "png_chunk_error",
+    "_ZN4llvm25llvm_unreachable_internalEPKcS1_j", "g_assertion_message", "g_assertion_message_expr", "png_error",
+    "png_chunk_error",
 }  # fmt: skip
 THROWS = re.compile(r"_ZSt\d+__throw_")  # std::__throw_logic_error and its kind
 
@@ -60,7 +60,7 @@ def _relocations(elf: ElfFile) -> Iterator[tuple[int, str, int]]:
             number = info >> 32
             name = ""
             if number and (number + 1) * SYM_SIZE <= len(table):
-                symbol = Sym(*ELF_RECORDS[Sym, elf.byte_order].unpack_from(table, number * SYM_SIZE))
+                symbol = Sym(*RECORDS[Sym, elf.byte_order].unpack_from(table, number * SYM_SIZE))
                 end = names.find(b"\0", symbol.st_name)
                 name = names[symbol.st_name : end].decode(errors="replace") if symbol.st_name < len(names) else ""
             yield place, name, addend

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from sframegen.code.effects import Point
     from sframegen.code.pieces import Instruction, Piece
 
-Reader = "Callable[[int, int], bytes | None]"
-
 STEPS = 16  # that are taken for each instruction of a piece, lest tables made to be costly cost their square
 MAX_STEPS = 64  # instructions that are looked at before a jump
 MAX_ENTRIES = 1 << 12
@@ -31,7 +29,7 @@ class Table(NamedTuple):
     signed: bool
     base: int
     shift: int
-    index: str  #: the register that counts, as a text
+    counter: str  #: the register that counts, as a text
     before: int  #: the place of the instruction that reads the table
 
 
@@ -56,7 +54,11 @@ class Tables:
         number = bisect_left(self.piece.addresses, point.address)
         operands = self.piece.instructions[number][3]
         self.steps -= 1
-        table = self._x86_memory(number, operands) if "[" in operands else self._x86(number, operands) or self._aarch64(number, operands)
+        table = (
+            self._x86_memory(number, operands)
+            if "[" in operands
+            else self._x86(number, operands) or self._aarch64(number, operands)
+        )
         if table is None:
             return ()
         count = self._bound(table)
@@ -178,7 +180,7 @@ class Tables:
 
     def _bound(self, table: Table) -> int:
         """The number of entries, by the comparison before the table is read; 0 where none is seen."""
-        index, more = _family(table.index), None
+        index, more = _family(table.counter), None
         for _, (_, _, mnemonic, operands) in self._before(table.before):
             parts = operands.split(", ")
             if mnemonic in LIMITS:

@@ -79,7 +79,9 @@ def decode(code: Bytes, start: int, isa: Isa) -> Piece:
         if not isa.pads(mnemonic, operands):
             break
         code_end = address
-    return Piece(start, end, instructions, [one[0] for one in instructions], points, [point.address for point in points], code_end, code)
+    return Piece(
+        start, end, instructions, [one[0] for one in instructions], points, [point.address for point in points], code_end, code
+    )
 
 
 def _points(instructions: list[Instruction], code: Bytes, start: int, isa: Isa) -> list[Point]:

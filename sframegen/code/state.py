@@ -46,9 +46,12 @@ def after(state: State, effects: Effects) -> State:
 
 def after_call(state: State) -> State:
     """A callee keeps SP, FP and what lies above SP."""
-    below = state.sp is not None
-    fp_at, ra_at = (None if at is not None and below and at < state.sp else at for at in (state.fp_at, state.ra_at))
-    return state._replace(fp_at=fp_at, ra_at=ra_at)
+    sp, fp_at, ra_at = state.sp, state.fp_at, state.ra_at
+    if sp is None:
+        return state
+    if fp_at is not None and fp_at < sp:
+        state = state._replace(fp_at=None)
+    return state._replace(ra_at=None) if ra_at is not None and ra_at < sp else state
 
 
 def _address(state: State, base: Register, offset: int) -> int | None:
