@@ -13,10 +13,11 @@ from peers import cache_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SEED, OBJECTS = 10, 60
+SEED, OBJECTS = 10, 24
 SUFFIXES = {"c": ".c", "c++": ".cc"}
 COMPILERS = (("gcc", ""), ("clang", ""), ("gcc", "aarch64-linux-gnu-"))
-POINTERS = ("", "-fno-omit-frame-pointer")
+LEVELS = ("-O0", "-O1", "-O2", "-O3")
+POINTERS = ("-fomit-frame-pointer", "-fno-omit-frame-pointer")
 
 
 class File(NamedTuple):
@@ -54,9 +55,9 @@ def compiled(directory: Path) -> Iterator[File]:
         )
         if cc is None:
             continue
-        for level in ("-O0", "-O1", "-O2", "-O3", "-Os"):
+        for level in LEVELS:
             for pointer in POINTERS:
-                flags = [level, *filter(None, [pointer or "-fomit-frame-pointer"])]
+                flags = [level, pointer]
                 name = " ".join(filter(None, (prefix.partition("-")[0], compiler, *flags)))
                 yield File(name, _library(directory / name.replace(" ", "_"), cc, flags))
 

@@ -141,6 +141,9 @@ class Tables:
                 if address is None or base is None:
                     return None
                 return Table(address, 4, True, base, 0, match[2], place)
+            elif mnemonic == "mov" and _family(parts[0]) == sum_of[0] and X86_UNSCALED.match(parts[1]):  # at -O0, and `cdqe`
+                base = self._constant(added, sum_of[1], X86_LEA)
+                return Table(base, 4, True, base, 0, "", place) if base is not None else None
         return None
 
     # -- AArch64
@@ -197,6 +200,7 @@ class Tables:
 
 X86_ABSOLUTE = re.compile(r"qword ptr \[(\w+)\*8 \+ (0x[0-9a-f]+)\]$")
 X86_ENTRY = re.compile(r"dword ptr \[(\w+) \+ (\w+)\*4\]$")
+X86_UNSCALED = re.compile(r"dword ptr \[\w+ \+ \w+\]$")
 X86_SUM = re.compile(r"\[(\w+) \+ (\w+)\]$")
 X86_LEA = re.compile(r"(\w+), \[rip (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|\d+)\]$")
 A64_ADD = re.compile(r"(x\d+), (x\d+), ([xw]\d+)(?:, (\w+)(?: #(\d+))?)?$")

@@ -72,8 +72,11 @@ def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[Instruction]:
 def decode(code: Bytes, start: int, isa: Isa) -> Piece:
     """The instructions of [start, start + len(code))."""
     instructions = list(_instructions(code, start, isa))
-    points = _points(instructions, code, start, isa)
     end = start + len(code)
+    decoded = sum(instructions[-1][:2]) if instructions else start
+    if decoded < end:  # less than an instruction
+        instructions.append((decoded, end - decoded, ".byte", ""))
+    points = _points(instructions, code, start, isa)
     code_end = end
     for address, _, mnemonic, operands in reversed(instructions):
         if not isa.pads(mnemonic, operands):
