@@ -1,7 +1,7 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, the fuzzer
-# and tests/mutations.py get.
+# STACKS_FLAGS, BLIND_FLAGS, FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores,
+# corpus/stacks, corpus/blind, the fuzzer and tests/mutations.py get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
@@ -12,7 +12,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/projects corpus/packages corpus/run corpus/stacks setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/blind corpus/projects corpus/packages corpus/run corpus/stacks setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -140,6 +140,7 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/mypy corpus/cores
 	.venv/bin/mypy corpus/merge
 	.venv/bin/mypy corpus/stacks
+	.venv/bin/mypy corpus/blind
 	.venv/bin/mypy corpus/packages
 	.venv/bin/mypy corpus/projects
 
@@ -209,6 +210,11 @@ merge-show: .venv/test-tools peers test-machine ## merge of objects linked in ma
 .PHONY: packages-show
 packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM from real sources, with and without sections: docs/packaging.md
 	.venv/bin/python -P corpus/packages --report docs/packaging.md
+
+.PHONY: blind-show
+blind-show: .venv/test-tools peers corpus test-machine ## CFI hidden, found again by the instructions, and compared: docs/code.md; BLIND_FLAGS
+	$(PYTHON) corpus/fetch libLLVM
+	.venv/bin/python -P corpus/blind --docs docs/code.md $(BLIND_FLAGS)
 
 # What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
 built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils
