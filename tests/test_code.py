@@ -140,6 +140,7 @@ X86_CASES = {
     "test edi, edi; je 1f; push rbx; nop; 1: nop; ud2": [X86_ENTRY, "sp+16 fp", "-"],
     "push rbx; 1: dec edi; jne 1b; pop rbx; ret": [X86_ENTRY, "sp+16 fp", X86_ENTRY],
     "1: push rbx; dec edi; jne 1b; ud2": ["-"],
+    "push rbx; nop; call 1f; 1: pop rax; pop rbx; ret": [X86_ENTRY, "sp+16 fp", "-"],
     "push rbx; ud2; nop; ret": [X86_ENTRY, "sp+16 fp", "-"],
     "push rbx; jmp rax; pop rbx; ret": [X86_ENTRY, "sp+16 fp", "-"],
     # a frame that does not fit: all that was thought of it is wrong
@@ -179,6 +180,9 @@ A64_CASES = {
     "ldr x29, [x0]; nop; ret": [ENTRY, "-"],
     "ldr w1, [x29], #8; nop; ret": [ENTRY, "-"],
     "swp x1, x29, [x0]; nop; ret": [ENTRY, "-"],
+    "stxr w29, x1, [x0]; nop; ret": [ENTRY, "-"],
+    "fmov x29, d0; nop; ret": [ENTRY, "-"],
+    "fmov d0, x29; nop; ret": [ENTRY],
     "ldxp x1, x29, [x0]; nop; ret": [ENTRY, "-"],
     "cmp x29, x30; str x29, [x0]; cbz x30, 1f; 1: ret": [ENTRY],
     "str q8, [sp, #-16]!; ldr q8, [sp], #16; ret": [ENTRY, "sp+16 fp ra", ENTRY],

@@ -37,7 +37,7 @@ SIGNS_OTHERWISE = {"paciaz", "pacibz", "autiaz", "autibz", "xpaclri", "paciasppc
 LOADS = {"ldr": 8, "ldur": 8, "ldp": 8, "ldnp": 8}
 STORES = {"str": 8, "stur": 8, "stp": 8, "stnp": 8}
 SIZES = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
-READS = {"cmp", "cmn", "tst", "ccmp", "ccmn", "cbz", "cbnz", "tbz", "tbnz", "prfm", "prfum", "msr", "fmov", "scvtf", "ucvtf", "dup"}
+READS = {"cmp", "cmn", "tst", "ccmp", "ccmn"}  # their first operand
 BY_REGISTER = re.compile(r"sp, (sp|x29), (x\d+)$")
 CONSTANT = re.compile(r"(x\d+), #(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")
 LOOK_BACK = 8  # instructions
@@ -103,7 +103,8 @@ def effects(mnemonic: str, operands: str) -> Effects:
     registers, bracket, _ = operands.partition("[")
     named = [part for part in registers.replace("{", " ").replace("}", " ").replace(",", " ").split() if part]
     if bracket:
-        return _memory(mnemonic, named, operands[len(registers) :])
+        status = _lost(named[:1]) if mnemonic.startswith(("stx", "stlx")) else ()  # of exclusive stores
+        return (*_memory(mnemonic, named, operands[len(registers) :]), *status)
     if mnemonic in READS or not named:
         return ()
     target = FOLLOWED.get(named[0])
@@ -131,7 +132,7 @@ def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
     if match is None or base is None:  # an index, or an address in another register
         update: Effects = ()
         if memory.endswith("!") or "], " in memory:
-            update = tuple(Lose(FOLLOWED[name]) for name in NAMES.findall(memory.partition("]")[0]))
+            update = tuple(Lose(FOLLOWED[name]) for name in NAMES.findall(memory))
         return (*update, *(() if mnemonic.startswith(("st", "prf")) else _lost(named)))
     offset = int(match[2] or "0", 0)
     before: Effects = (Add(base, base, offset),) if match[3] else ()

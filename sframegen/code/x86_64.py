@@ -35,6 +35,9 @@ STOPS = {
     "sysexit",
     "sysexitq",
     "retf",
+    "ljmp",
+    "uiret",
+    "rsm",
     "retfq",
 }
 BRANCHES = {"loop", "loope", "loopne", "xbegin"}  # and what begins with j
