@@ -21,25 +21,9 @@ RIP = re.compile(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]$")
 NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)$")
 
 STOPS = {
-    "hlt",
-    "ud0",
-    "ud1",
-    "ud2",
-    "int3",
-    "int1",
-    "iretq",
-    "iretd",
-    "iret",
-    "sysretq",
-    "sysret",
-    "sysexit",
-    "sysexitq",
-    "retf",
-    "ljmp",
-    "uiret",
-    "rsm",
-    "retfq",
-}
+    "hlt", "ud0", "ud1", "ud2", "int3", "int1", "iretq", "iretd", "iret", "uiret", "sysretq", "sysret", "sysexit", "sysexitq",
+    "retf", "retfq", "ljmp", "lcall", "rsm",
+}  # fmt: skip
 BRANCHES = {"loop", "loope", "loopne", "xbegin"}  # and what begins with j
 # Those that only read their first operand. What is not listed is taken to write it.
 READS = {
