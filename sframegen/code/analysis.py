@@ -42,7 +42,7 @@ class Exit(NamedTuple):
     state: State
 
 
-@dataclass
+@dataclass(slots=True)
 class Analysis:
     """What is proven. Where there is no row, nothing is."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sframegen.code.state import State
     from sframegen.elf import ElfFile
 
-MAX_UNIT = 1 << 22  # bytes: instructions of 350 bytes each are kept for all of it; real functions have some hundred kilobytes
+MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
 NUMBER = r"(0x[0-9a-f]+|\d+)$"
 TAKES = {
     "lea": re.compile(r"\w+, \[rip ([+-]) (0x[0-9a-f]+|\d+)\]$"),
