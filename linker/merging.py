@@ -16,7 +16,7 @@ from linker.inputs import described
 from linker.merge import DEAD, Merger
 from linker.objects import place
 from linker.pieces import piece
-from linker.plt import plt_functions
+from sframegen.code.plt import plt_functions
 from linker.relocatable import Filled, objects_in
 from sframegen.abi import abi_of
 from sframegen.coverage import Coverage, Pieces, Unsaid

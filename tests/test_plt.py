@@ -15,7 +15,7 @@ from oracles.files import elf_facts
 from oracles.rules import ABIS, by_byte
 
 from cfi.errors import FormatError
-from linker.plt import MAX_SIZE, plt_functions
+from sframegen.code.plt import MAX_SIZE, plt_functions
 from sframegen.abi import AARCH64, AMD64, abi_of
 from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
 from sframegen.model import Kind, Rule, Where
@@ -114,7 +114,7 @@ def offsets_from_sp(table: FunctionTable, where: set[int]) -> dict[int, int]:
 
 def sections(file: Path) -> dict[str, range]:
     """The PLT's: their addresses."""
-    found = [section for section in elf_of(file).sections if section.name.startswith(".plt")]
+    found = [section for section in elf_of(file).sections if section.name.startswith((".plt", ".iplt"))]
     return {section.name: range(section.header.sh_addr, section.header.sh_addr + section.header.sh_size) for section in found}
 
 
@@ -218,40 +218,65 @@ def test_s390x(form: Form, peers: Peers, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [f"-static {LAZY} -DMAIN", f"-static {IBT} -DMAIN"])
-def test_static_programs_get_none_as_by_gnu_ld(flags: str, compile_c: Compiler) -> None:
+def test_static_programs_get_some_unlike_by_gnu_ld(flags: str, compile_c: Compiler, peers: Peers) -> None:
     """Their .plt has entries of the C library's, for functions chosen at start, without CFI."""
     file = compile_c(SOURCE, "-O1", "-Wa,--gsframe", *flags.split(), peer_binutils=True)
     places = sections(file)
     assert functions(read_sframe(elf_of(file)).table, places, *places) == {}
-    assert functions(ours(file), places, *places) == {}
+    sizes = dict.fromkeys(places, 16 if IBT in flags else 8)
+    truth = by_instructions(MACHINES["AMD64"], file, Form("", sizes), peers)
+    second = places[".plt"].start + sizes[".plt"]  # the first is like the others
+    truth = {at: n - 8 * (at < second) for at, n in truth.items()}
+    assert offsets_from_sp(ours(file), set(truth)) == truth
 
 
 @pytest.mark.parametrize(
-    ("linker", "flags", "alike"),
+    ("linker", "flags"),
     [
-        ("GNU", LAZY, True),
-        ("GNU", IBT, True),
-        ("lld", LAZY, True),
-        ("lld", "-fcf-protection=full -Wl,-z,force-ibt", True),
-        ("gold", LAZY, True),
-        ("mold", LAZY, False),
+        ("GNU", f"{PIE} {LAZY}"),
+        ("GNU", f"{PIE} {IBT}"),
+        ("lld", f"{PIE} {LAZY}"),
+        ("lld", f"{PIE} -fcf-protection=full -Wl,-z,force-ibt"),
+        ("lld", "-static -DMAIN"),
+        ("gold", f"{PIE} {LAZY}"),
+        ("gold", "-static -DMAIN"),
+        ("mold", f"{PIE} {LAZY}"),
+        ("mold", "-static -DMAIN"),
     ],
 )
-def test_other_linkers(linker: str, flags: str, alike: bool, peers: Peers, compile_c: Compiler) -> None:
-    """Those whose instructions are GNU ld's."""
+def test_other_linkers(linker: str, flags: str, peers: Peers, compile_c: Compiler) -> None:
     (maker,) = (maker for maker in MAKERS if maker.name == linker)
-    file = compile_c(SOURCE, "-O1", "-fPIC", *maker.flags(peers), *PIE.split(), *flags.split())
+    file = compile_c(SOURCE, "-O1", "-fPIC", *maker.flags(peers), *flags.split())
     sizes = {section.name: section.header.sh_entsize or 16 for section in elf_of(file).sections}
     truth = by_instructions(MACHINES["AMD64"], file, Form("", sizes), peers)
-    assert offsets_from_sp(ours(file), set(truth)) == (truth if alike else {})
+    if linker == "mold" and ".plt" in sections(file):  # what its first entry pushes, no entry has pushed before it
+        first = sections(file)[".plt"].start
+        truth = {at: n - 8 * (at < first + 32) for at, n in truth.items()}
+    found = offsets_from_sp(ours(file), set(truth))
+    assert found == {at: truth[at] for at in found}
+    covered = {at for start, size in zip(ours(file).start, ours(file).size, strict=True) for at in range(start, start + size)}
+    assert covered == {at for places in sections(file).values() for at in places}
 
 
-def test_aarch64_has_none(peers: Peers, tmp_path: Path) -> None:
-    compiler = ARM64.compiler(peers, tmp_path)
-    file = compiler(SOURCE, "-O1", "-fPIC", *SHARED.split())
-    assert ".plt" in sections(file)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(f"{kind} {more}" for kind in (SHARED, "-static-pie -DMAIN") for more in ("", "-Wl,-z,force-bti", "-Wl,-z,pac-plt")),
+        f"{SHARED} -mtls-dialect=desc -DDESCRIPTORS",
+    ],
+)
+def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
+    """RA stays in x30 in all of a PLT, and SP moves by 16 in the first entry and in that for descriptors."""
+    file = ARM64.compiler(peers, tmp_path)(SOURCE, "-O1", "-fPIC", *flags.split())
     assert abi_of(elf_of(file)) == AARCH64
-    assert len(ours(file)) == 0
+    text = subprocess.run([peers.tool("aarch64-linux-gnu-objdump"), "-d", "-j", ".plt", str(file)], check=True, capture_output=True)
+    truth, above = {}, 0
+    for match in filter(None, map(INSTRUCTION.match, text.stdout.decode().splitlines())):
+        truth[int(match[1], 16)] = above
+        above = 16 if "stp\t" in match[2] else 0 if "br\t" in match[2] else above
+    table = ours(file)
+    assert offsets_from_sp(table, set(truth)) == truth
+    assert {(rule.ra, rule.fp) for rule in table.rules} == {(None, None)}
 
 
 FIRST = bytes.fromhex("ff3511111111 ff2522222222 0f1f4000")
@@ -271,7 +296,8 @@ def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_AL
     [
         (".plt", FIRST + 3 * LAZY_ENTRY, [(0x1000, 16), (0x1010, 48)]),
         (".plt", FIRST, [(0x1000, 16)]),
-        (".plt", FIRST + LAZY_ENTRY + DIRECT + LAZY_ENTRY, [(0x1000, 16), (0x1010, 16)]),  # nothing is said of what is not known
+        (".plt", FIRST + LAZY_ENTRY + b"\x55" + LAZY_ENTRY, [(0x1000, 16), (0x1010, 16)]),  # nothing is said of what is not known
+        (".plt", FIRST + LAZY_ENTRY + DIRECT + LAZY_ENTRY, [(0x1000, 16), (0x1010, 16), (0x1020, 8), (0x1028, 16)]),
         (
             ".plt",
             FIRST + bytes(16) + LAZY_ENTRY + bytes(16) + LAZY_ENTRY,
@@ -280,11 +306,12 @@ def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_AL
         (".plt", FIRST + bytes(32), [(0x1000, 16)]),
         (".plt.got", bytes(8), []),
         (".plt", FIRST + LAZY_ENTRY[:-1], [(0x1000, 16)]),
-        (".plt", LAZY_ENTRY, []),
-        (".plt", 2 * DIRECT, []),
+        (".plt", LAZY_ENTRY, [(0x1000, 16)]),
+        (".plt", FIRST + LAZY_ENTRY[:6] + LAZY_ENTRY, [(0x1000, 16)]),
+        (".plt", bytes.fromhex("5541") + LAZY_ENTRY, []),
+        (".plt", bytes.fromhex("c3") * 64, []),
+        (".iplt", 2 * DIRECT + LAZY_ENTRY, [(0x1000, 16), (0x1010, 16)]),
         (".plt.got", 2 * DIRECT, [(0x1000, 16)]),
-        (".plt.got", FIRST + LAZY_ENTRY, []),
-        (".plt.sec", 2 * DIRECT, []),
         (".text", FIRST + LAZY_ENTRY, []),
         (".plt", b"", []),
     ],
@@ -302,3 +329,15 @@ def test_sections_that_are_not_what_they_are_called() -> None:
         plt_functions(file_with(".plt", bytes(MAX_SIZE + 1)), AMD64)
     with pytest.raises(FormatError, match=r"\.plt: 0x20 bytes at address 0xfffffffffffffff0: no PLT"):
         plt_functions(file_with(".plt", code, address=(1 << 64) - 16), AMD64)
+
+
+def test_what_is_asked_for_is_whole_stubs() -> None:
+    elf = file_with(".plt", FIRST + 4 * LAZY_ENTRY)
+    for within, functions in [
+        ([], []),
+        ([(0x1001, 0x1050)], [(0x1010, 64)]),
+        ([(0x1000, 0x101F), (0x1021, 0x1040), (0x1041, 0x1050)], [(0x1000, 16), (0x1030, 16)]),
+        ([(0x1010, 0x1020), (0x1040, 0x2000)], [(0x1010, 16), (0x1040, 16)]),
+    ]:
+        table = plt_functions(elf, AMD64, within)
+        assert list(zip(table.start, table.size, strict=True)) == functions

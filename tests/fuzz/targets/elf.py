@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from linker.plt import plt_functions
+from sframegen.code.plt import plt_functions
 from sframegen.abi import abi_of
 from sframegen.elf import MAX_NAME, SHT_NOBITS, ElfFile
 from sframegen.section import open_sframe, read_pieces

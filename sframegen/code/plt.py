@@ -1,0 +1,219 @@
+"""The procedure linkage table (PLT), which linkers make: entries are known by their instructions, and have rows here."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.elf import MAX_ADDRESS, SHF_EXECINSTR, SHT_PROGBITS
+from sframegen.model import FunctionTable, Kind, Rule, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.abi import Abi
+    from sframegen.elf import ElfFile
+
+MAX_SIZE = 1 << 26  # bytes of a section: four million entries
+NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
+
+
+class Stub(NamedTuple):
+    """Code of `size` bytes; its rows (offset, n): CFA = SP + n. If it `repeats`, all that follow one another are one function."""
+
+    code: re.Pattern[bytes]
+    size: int
+    rows: tuple[tuple[int, int], ...]
+    repeats: bool = True
+
+
+class Stubs(NamedTuple):
+    """`first`: those that a section can only begin with. `others` follow in any order, the first that matches counts."""
+
+    first: tuple[Stub, ...]
+    others: tuple[Stub, ...]
+
+
+class Run(NamedTuple):
+    """`number` stubs of one form that follow one another."""
+
+    start: int
+    number: int
+    stub: Stub
+
+
+def _stub(code: str, *rows: tuple[int, int], repeats: bool = True) -> Stub:
+    """`code`: hexadecimal bytes, `..` any byte, `a&m` those bytes that are `a` under the mask `m`."""
+    words = code.split()
+    return Stub(re.compile(b"".join(map(_pattern, words)), re.DOTALL), len(words), rows, repeats)
+
+
+def _pattern(word: str) -> bytes:
+    if word == "..":
+        return b"."
+    value, _, mask = word.partition("&")
+    fits = [byte for byte in range(256) if byte & int(mask or "ff", 16) == int(value, 16)]
+    return b"[" + b"".join(re.escape(bytes([byte])) for byte in fits) + b"]"
+
+
+# AMD64. The first entry is jumped to from one that has pushed its number. What follows its jump is never executed.
+FIRST = _stub("ff 35 .. .. .. .. ff 25 .. .. .. .. .. .. .. ..", (0, 16), (6, 24), repeats=False)
+FIRST_BND = _stub("ff 35 .. .. .. .. f2 ff 25 .. .. .. .. 0f 1f 00", (0, 16), (6, 24), repeats=False)
+LAZY = _stub("ff 25 .. .. .. .. 68 .. .. .. .. e9 .. .. .. ..", (0, 8), (11, 16))
+LAZY_BND = _stub("68 .. .. .. .. f2 e9 .. .. .. .. 0f 1f 44 00 00", (0, 8), (5, 16))
+LAZY_IBT = _stub("f3 0f 1e fa 68 .. .. .. .. e9 .. .. .. .. 66 90", (0, 8), (9, 16))
+LAZY_IBT_BND = _stub("f3 0f 1e fa 68 .. .. .. .. f2 e9 .. .. .. .. 90", (0, 8), (9, 16))
+TLS_DESCRIPTOR = _stub("f3 0f 1e fa ff 35 .. .. .. .. ff 25 .. .. .. ..", (0, 8), (10, 16), repeats=False)
+TLS_DESCRIPTOR_PLAIN = _stub("ff 35 .. .. .. .. ff 25 .. .. .. .. 0f 1f 40 00", (0, 8), (6, 16), repeats=False)
+DIRECT = _stub("ff 25 .. .. .. .. 66 90", (0, 8))
+DIRECT_BND = _stub("f2 ff 25 .. .. .. .. 90", (0, 8))
+DIRECT_IBT = _stub("f3 0f 1e fa ff 25 .. .. .. .. 66 0f 1f 44 00 00", (0, 8))
+DIRECT_IBT_BND = _stub("f3 0f 1e fa f2 ff 25 .. .. .. .. 0f 1f 44 00 00", (0, 8))
+# mold's entries have their number in r11, which its first entry pushes itself.
+FIRST_MOLD = _stub(f"f3 0f 1e fa 41 53 ff 35 .. .. .. .. ff 25 .. .. .. .. {'cc ' * 14}", (0, 8), (6, 16), (12, 24), repeats=False)
+LAZY_MOLD = _stub("f3 0f 1e fa 41 bb .. .. .. .. ff 25 .. .. .. ..", (0, 8))
+DIRECT_MOLD = _stub("f3 0f 1e fa ff 25 .. .. .. .. cc cc cc cc cc cc", (0, 8))
+# AArch64, little-endian in either byte order: RA stays in x30.
+ADRP, LOAD, ADD = "10&1f .. .. 90&9f", "11 02&03 40&c0 f9", "10 02&03 00&c0 91"  # x16; x17 by it; x16
+BR, NOP, BTI, AUTHENTICATE, PUSH = "20 02 1f d6", "1f 20 03 d5", "5f 24 03 d5", "9f 21 03 d5", "f0 7b bf a9"
+TO_DESCRIPTOR = "e2 0f bf a9 02&1f .. .. 90&9f 03&1f .. .. 90&9f 42 00&03 40&c0 f9 63 00&03 00&c0 91 40 00 1f d6"
+FIRST_AARCH64 = _stub(f"{PUSH} {ADRP} {LOAD} {ADD} {BR}", (0, 0), (4, 16), repeats=False)
+FIRST_AARCH64_BTI = _stub(f"{BTI} {PUSH} {ADRP} {LOAD} {ADD} {BR}", (0, 0), (8, 16), repeats=False)
+OTHERS_AARCH64 = (
+    _stub(f"{ADRP} {LOAD} {ADD} {BR}", (0, 0)),
+    _stub(f"{ADRP} {LOAD} {ADD} {AUTHENTICATE} {BR}", (0, 0)),
+    _stub(f"{ADRP} {LOAD} {BR}", (0, 0)),
+    _stub(f"{BTI} {ADRP} {LOAD} {ADD} {BR}", (0, 0)),
+    _stub(f"{BTI} {ADRP} {LOAD} {ADD} {AUTHENTICATE} {BR}", (0, 0)),
+    _stub(f"{BTI} {ADRP} {LOAD} {BR}", (0, 0)),
+    _stub(NOP, (0, 0)),
+    _stub(TO_DESCRIPTOR, (0, 0), (4, 16), repeats=False),
+    _stub(f"{BTI} {TO_DESCRIPTOR}", (0, 0), (8, 16), repeats=False),
+)
+# s390x. RA stays in r14, and r15 is not changed.
+FIRST_S390X = _stub(
+    "e3 10 f0 38 00 24 c0 10 .. .. .. .. d2 07 f0 30 10 08 e3 10 10 10 00 04 07 f1 .. .. .. .. .. ..", (0, 160), repeats=False
+)
+LAZY_S390X = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 0d 10 e3 10 10 0c 00 14 c0 f4 .. .. .. .. .. .. .. ..", (0, 160))
+
+AARCH64_STUBS = Stubs((FIRST_AARCH64, FIRST_AARCH64_BTI), OTHERS_AARCH64)
+STUBS = {
+    "AMD64": Stubs(
+        (FIRST, FIRST_BND, FIRST_MOLD),
+        (
+            LAZY, LAZY_IBT, DIRECT, DIRECT_IBT, TLS_DESCRIPTOR, TLS_DESCRIPTOR_PLAIN,
+            LAZY_MOLD, DIRECT_MOLD, LAZY_BND, LAZY_IBT_BND, DIRECT_BND, DIRECT_IBT_BND,
+        ),
+    ),
+    "AArch64": AARCH64_STUBS,
+    "AArch64 big-endian": AARCH64_STUBS,
+    "s390x": Stubs((FIRST_S390X,), (LAZY_S390X,)),
+}  # fmt: skip
+
+
+def plt_functions(elf: ElfFile, abi: Abi, within: list[tuple[int, int]] | None = None) -> FunctionTable:
+    """The functions that a linker adds for a linked file's PLT, at absolute addresses, ascending; none for code that is not known.
+
+    Kinds as GNU ld's: entries in one function whose rows repeat with their size, the first one in a function of its own.
+    `within`: only stubs that lie in these ranges, which ascend without overlaps.
+    """
+    table = FunctionTable()
+    ra = Where(None, abi.fixed_ra_offset, deref=True) if abi.fixed_ra_offset else None
+    kinds: dict[Kind, int] = {}
+    rules: dict[Rule, int] = {}
+    for runs in _alike(_inside(_runs(elf, abi), within)):
+        start, end = runs[0].start, _end(runs[-1])
+        stub = runs[0].stub
+        table.start.append(start)
+        table.size.append(end - start)
+        kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
+        table.kind.append(kinds.setdefault(kind, len(kinds)))
+        for offset, above_sp in stub.rows:
+            table.row_start.append(offset)
+            table.row_rule.append(rules.setdefault(Rule(Where(abi.sp, above_sp), ra), len(rules)))
+        table.first_row.append(len(table.row_start))
+    table.kinds, table.rules = list(kinds), list(rules)
+    return table
+
+
+def _end(run: Run) -> int:
+    return run.start + run.number * run.stub.size
+
+
+def _runs(elf: ElfFile, abi: Abi) -> list[Run]:
+    """Ascending; of sections that overlap only the first counts."""
+    runs: list[Run] = []
+    for run in sorted(_found(elf, STUBS[abi.name]), key=lambda run: run.start):
+        if not runs or run.start >= _end(runs[-1]):
+            runs.append(run)
+    return runs
+
+
+def _found(elf: ElfFile, known: Stubs) -> Iterator[Run]:
+    for name in NAMES:
+        section = elf.section(name)
+        if section is None or section.header.sh_type != SHT_PROGBITS or not section.header.sh_flags & SHF_EXECINSTR:
+            continue
+        code = elf.contents(section)
+        address = section.header.sh_addr
+        if len(code) > MAX_SIZE or address + len(code) > MAX_ADDRESS:
+            raise elf.error(f"{len(code):#x} bytes at address {address:#x}: no PLT", name)
+        at = 0
+        while at < len(code):
+            stubs = known.others if at else (*known.first, *known.others)
+            found = next(((stub, end) for stub in stubs if (end := _match(stub, code, at)) > at), None)
+            if found is None:
+                break
+            stub, end = found
+            yield Run(address + at, (end - at) // stub.size, stub)
+            at = end
+
+
+def _match(stub: Stub, code: memoryview, at: int) -> int:
+    """Where the stubs that begin at `at` end; `at` if there are none. Entries that GNU ld reserved and did not use are zero."""
+    unused = bytes(stub.size)
+    used, end = False, at
+    while (matches := stub.code.match(code, end) is not None) or (stub.repeats and code[end : end + stub.size] == unused):
+        used |= matches
+        end += stub.size
+        if not stub.repeats:
+            break
+    return end if used else at
+
+
+def _inside(runs: list[Run], within: list[tuple[int, int]] | None) -> Iterator[Run]:
+    """What of the runs is in the ranges, as whole stubs; they may follow one another in a range."""
+    if within is None:
+        yield from runs
+        return
+    place = 0
+    for start, number, stub in runs:
+        end = start + number * stub.size
+        while place < len(within) and within[place][1] <= start:
+            place += 1
+        for low, high in islice(within, place, None):
+            if low >= end:
+                break
+            first = max(0, -(-(low - start) // stub.size))
+            last = min(number, (high - start) // stub.size)
+            if first < last:
+                yield Run(start + first * stub.size, last - first, stub)
+
+
+def _alike(runs: Iterator[Run]) -> Iterator[list[Run]]:
+    """Entries of different forms that follow one another and have the same one row, together."""
+    group: list[Run] = []
+    for run in runs:
+        if group and not _joins(group[-1], run):
+            yield group
+            group = []
+        group.append(run)
+    if group:
+        yield group
+
+
+def _joins(one: Run, other: Run) -> bool:
+    stubs = one.stub, other.stub
+    alike = one.stub.rows == other.stub.rows and len(one.stub.rows) == 1
+    return alike and _end(one) == other.start and one.stub is not other.stub and all(stub.repeats for stub in stubs)
