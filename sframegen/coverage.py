@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.elf import PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.model import OUTERMOST, FdeType
 from sframegen.padding import padding_states
@@ -16,7 +17,7 @@ from sframegen.tally import tally, tally_gaps
 from sframegen.translate import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sframegen.elf import ElfFile
     from sframegen.model import FunctionTable, Kind
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
 Range = tuple[int, int]  # [start, end)
 
+# Code without CFI that has rows nevertheless, by what tells them.
+SYNTHESIZED = ("PLT", "program entry", "instructions")
 # A fate is known by its place here.
 FATES = (
     ("covered", "default"),
@@ -36,9 +39,11 @@ FATES = (
     ("no_cfi", "padding"),
     ("no_cfi", "code"),
     ("no_cfi", "not code"),
+    *(("synthesized", what) for what in SYNTHESIZED),
 )
 COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = 2, 3, 4
-IGNORED, PADDING, CODE, NOT_CODE = range(FIRST_REASON + len(Reason), len(FATES))
+IGNORED, PADDING, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(FIRST_REASON + len(Reason), len(FATES) - len(SYNTHESIZED) + 1)
+ALWAYS = {"covered", "no_cfi"}  # groups whose fates are told where they are 0, too
 
 
 class Pieces(NamedTuple):
@@ -76,6 +81,9 @@ class Coverage:
     functions_covered: int  # from their first byte to their last
     ignored_fdes: dict[str, int]
     ignored_ranges: list[Range]  # of FDEs that are ignored or cut short: in any order, and other FDEs may describe the same code
+    synthesized: tuple[Sequence[Range], ...] = ((),) * len(
+        SYNTHESIZED
+    )  # in the order of SYNTHESIZED: code of no piece that the table describes
 
     @property
     def functions(self) -> int:
@@ -96,11 +104,21 @@ class Coverage:
 
     def fates(self, elf: ElfFile) -> Fates:
         """Of every byte of the file's executable ranges. Raises FormatError where these overlap or reach past the file's end."""
+        return _by_group(self._with_gaps(elf, 0)[0])
+
+    def silent(self, elf: ElfFile) -> list[Range]:
+        """The code that nothing describes: those bytes whose fate is `code`. Ascending. Raises as `fates` does."""
+        areas = 2 * (len(elf.sections) + len(elf.segments) + len(self.ignored_ranges)) + 1
+        return self._with_gaps(elf, areas + len(self.pieces.start))[1]
+
+    def _with_gaps(self, elf: ElfFile, room: int) -> tuple[array[int], list[Range]]:
+        """(the bytes of each fate, no more than `room` ranges of code)."""
         counts = self._described[:]
-        areas = _areas(elf, self.ignored_ranges)
+        starts, ends = zeros("Q", room), zeros("Q", room)
+        areas = _areas(elf, self.ignored_ranges, self.synthesized)
         states = padding_states(elf.header.e_machine)
-        tally_gaps(elf.data, *areas, self.pieces.start, self.pieces.end, states, CODE, PADDING, counts)
-        return _by_group(counts)
+        gaps = tally_gaps(elf.data, *areas, self.pieces.start, self.pieces.end, states, CODE, PADDING, counts, starts, ends)
+        return counts, list(zip(starts[:gaps], ends[:gaps], strict=True))
 
     def per_function(self, names: FunctionNames) -> Iterator[FunctionFates]:
         """By address."""
@@ -121,7 +139,8 @@ class Coverage:
         table, unsaid = self.table, self.unsaid
         counts = array("Q", bytes(8 * (len(self.pieces.start) * stride or len(FATES))))
         tally(
-            self.pieces.end, table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule,
+            self.pieces.start, self.pieces.end,
+            table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule,
             bytes(map(_fate, table.kinds)), bytes(rule == OUTERMOST for rule in table.rules), COVERED_OUTERMOST,
             unsaid.start, unsaid.size, unsaid.reason, FIRST_REASON, stride, counts,
         )  # fmt: skip
@@ -133,15 +152,17 @@ def _fate(kind: Kind) -> int:
 
 
 def _by_group(counts: Iterable[int]) -> Fates:
-    """Reasons only where they left something out; all other fates always."""
-    groups: Fates = {group: {} for group, _ in FATES}
+    """Reasons only where they left something out, what is synthesized only where something is; all other fates always."""
+    groups: Fates = {group: {} for group in ("covered", "left_out", "no_cfi")}
     for (group, fate), count in zip(FATES, counts, strict=True):
-        if count or group != "left_out":
-            groups[group][fate] = count
+        if count or group in ALWAYS:
+            groups.setdefault(group, {})[fate] = count
     return groups
 
 
-def _areas(elf: ElfFile, ignored: list[Range]) -> tuple[array[int], array[int], array[int], bytearray]:
+def _areas(
+    elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]
+) -> tuple[array[int], array[int], array[int], bytearray]:
     """The executable ranges, cut where the fate of bytes without CFI changes: columns of start, end, file offset and fate."""
     code, offsets = _executable(elf)
     sections = (
@@ -153,14 +174,17 @@ def _areas(elf: ElfFile, ignored: list[Range]) -> tuple[array[int], array[int], 
         or code
     )
     ignored = disjoint(ignored)
+    by_fate = [(IGNORED, ignored), *((FIRST_SYNTHESIZED + n, disjoint(ranges)) for n, ranges in enumerate(synthesized) if ranges)]
+    edges = {at for ranges in (code, sections, *(ranges for _, ranges in by_fate)) for one in ranges for at in one}
     starts, ends, places, fates = array("Q"), array("Q"), array("Q"), bytearray()
-    for start, end in pairwise(sorted({at for ranges in (code, sections, ignored) for one in ranges for at in one})):
+    for start, end in pairwise(sorted(edges)):
         number = _holder(code, start)
         if number is not None:
             starts.append(start)
             ends.append(end)
             places.append(offsets[number] + start - code[number][0])
-            fates.append(IGNORED if _holder(ignored, start) is not None else NOT_CODE if _holder(sections, start) is None else CODE)
+            given = next((fate for fate, ranges in by_fate if _holder(ranges, start) is not None), CODE)
+            fates.append(given if given != CODE or _holder(sections, start) is not None else NOT_CODE)
     return starts, ends, places, fates
 
 

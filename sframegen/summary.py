@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
     from sframegen.coverage import Fates, FunctionFates
 
-GROUPS = {"covered": "covered", "left_out": "left out", "no_cfi": "no CFI"}  # of fates, as users read them
+GROUPS = {
+    "covered": "covered",
+    "left_out": "left out",
+    "no_cfi": "no CFI",
+    "synthesized": "synthesized",
+}  # of fates, as users read them
 
 
 @dataclass
@@ -30,6 +35,8 @@ class Summary:
     section_bytes: int = 0  #: its size; 0 if there is none
     eh_frame_bytes: int = 0  #: of .eh_frame and .debug_frame, as far as used
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
+    synthesized_functions: int = 0  #: in code on which the call frame information is silent
+    synthesized_bytes: int = 0  #: of them, none of which are in code_bytes
     fates: Fates = field(default_factory=dict)  #: group -> fate -> bytes, of all executable bytes
     ignored_fdes: dict[str, int] = field(default_factory=dict)  #: reason -> FDEs
     plan: object | None = None  #: what changes in the file, as lines by str(); None if nothing does
@@ -60,6 +67,8 @@ class Summary:
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
             line += f", {self.section_bytes / source_bytes:.2f} of .eh_frame + .eh_frame_hdr"
+        if self.synthesized_bytes:
+            line += f"; {count_of(self.synthesized_bytes, 'byte')} synthesized"
         return f"{line}; {self.note}" if self.note else line
 
     def details(self) -> list[str]:
@@ -116,10 +125,10 @@ def fates_table(fates: Fates) -> list[str]:
 
 def total_fates(summaries: Iterable[Summary]) -> Fates:
     """The fates of all files together."""
-    total: Fates = {group: Counter() for group in GROUPS}
+    total: Fates = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
     for summary in summaries:
         for group, counts in summary.fates.items():
-            total[group].update(counts)
+            total.setdefault(group, Counter()).update(counts)
     return total
 
 

@@ -16,6 +16,7 @@ COMPILED: bool = cython.compiled
 
 
 @cython.locals(
+    piece_start="const unsigned long long[::1]",
     piece_end="const unsigned long long[::1]",
     start="const unsigned long long[::1]",
     size="const unsigned int[::1]",
@@ -31,6 +32,7 @@ COMPILED: bool = cython.compiled
     fates="unsigned long long[::1]",
 )
 def tally(
+    piece_start: Column,
     piece_end: Column,
     start: Column,
     size: Column,
@@ -50,8 +52,9 @@ def tally(
 ) -> None:
     """Adds to fates[p * stride + fate] the bytes of piece p; stride 0 adds up all pieces.
 
-    Every function (its rows by `first_row`) and every unsaid range lies within one piece; all ascend. `kind_fate`: of a row of each
-    kind; below `outermost_fate`, rows whose rule is `outermost` get that one instead. The fate of reason 0 is `first_reason`.
+    Every unsaid range lies within one piece, and so does every function (its rows by `first_row`), or outside of all: then it
+    is not counted. All ascend. `kind_fate`: of a row of each kind; below `outermost_fate`, rows whose rule is `outermost` get that
+    one instead. The fate of reason 0 is `first_reason`.
     """
     piece: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
@@ -59,8 +62,10 @@ def tally(
     fate: cython.Py_ssize_t
     high: cython.ulonglong
     for i in range(len(start)):
-        while piece_end[piece] <= start[i]:
+        while piece < len(piece_end) and piece_end[piece] <= start[i]:
             piece += 1
+        if piece == len(piece_end) or start[i] < piece_start[piece]:
+            continue
         for row in range(first_row[i], first_row[i + 1]):
             high = size[i]
             if row + 1 < first_row[i + 1]:
@@ -86,6 +91,8 @@ def tally(
     piece_end="const unsigned long long[::1]",
     states="const unsigned short[::1]",
     fates="unsigned long long[::1]",
+    gap_start="unsigned long long[::1]",
+    gap_end="unsigned long long[::1]",
 )
 def tally_gaps(
     data: Bytes,
@@ -99,12 +106,17 @@ def tally_gaps(
     code: cython.Py_ssize_t,
     padding: cython.Py_ssize_t,
     fates: Column,
-) -> None:
+    gap_start: Column,
+    gap_end: Column,
+) -> int:
     """Adds to `fates` the bytes of the areas that no piece holds: by the area's fate, but for `code`, where they are looked at.
 
     Areas and pieces ascend without overlaps; an area's bytes are at data[area_offset]. `padding` is what a gap begins with, as far
     as `states` (see padding.py) takes it; the gap's last no-op may go on in the next piece, as before glibc's __restore_rt.
+
+    What is `code` in the gaps is recorded, as far as there is room; returns how many ranges are.
     """
+    gaps: cython.Py_ssize_t = 0
     piece: cython.Py_ssize_t = 0
     area: cython.Py_ssize_t
     pos: cython.Py_ssize_t
@@ -138,4 +150,9 @@ def tally_gaps(
                         padded = pos + 1 - begin
             fates[padding] += padded
             fates[area_fate[area]] += high - low - padded
+            if area_fate[area] == code and padded < high - low and gaps < len(gap_start):
+                gap_start[gaps] = low + padded
+                gap_end[gaps] = high
+                gaps += 1
             low = high
+    return gaps

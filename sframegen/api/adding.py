@@ -51,6 +51,7 @@ def add_section(
     per_function: bool = False,
     force: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
+    synthesize: bool = False,
 ) -> Summary:
     """Gives an ELF file an SFrame section made from its call frame information, in place or as `output`.
 
@@ -67,6 +68,7 @@ def add_section(
     - `per_function`: the summary tells what became of each function.
     - `force`: also a file that is signed.
     - `hard_links`: other names of the file, which follow it.
+    - `synthesize`: rows also for linked code that no call frame information describes, where its instructions prove them.
 
     Raises FormatError where the file cannot be read or given a section, or OSError: the target is then as it was. ValueError for
     a version or level that there is not.
@@ -76,12 +78,18 @@ def add_section(
     with naming(str(target.source)), locked(target.path):
         elf = open_given(str(target.source))
         if isinstance(elf, Objects):
+            if synthesize:
+                raise FormatError("what is not linked has no rows but those of its call frame information")
             return _add_to_objects(elf, target, layout, level, per_function=per_function, force=force)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
         base = base_of(elf)
         sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
         converted = convert_sources(sources, base.elf.executable_ranges(), abi_of(elf), layout)
+        if synthesize:
+            from sframegen.code.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
+
+            converted = synthesized(base.elf, converted)
         table, coverage, encoded = converted
         summary = _summary(str(target.source), base.elf, sources, converted, per_function=per_function)
         if not len(table):
@@ -141,6 +149,8 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
         eh_frame_bytes=sum(len(section.data) for section in sources.sections),
         eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
         fates=coverage.fates(elf),
+        synthesized_functions=sum(map(len, coverage.synthesized)),
+        synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
         ignored_fdes=coverage.ignored_fdes,
         warnings=sources.warnings,
     )

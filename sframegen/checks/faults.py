@@ -82,6 +82,16 @@ def absent(elf: ElfFile, found: list[Range], code: int) -> Finding:
     return Finding("cfi-absent", Severity.NOTE, message, address=first[0].start)
 
 
+def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
+    """`code`: bytes that the section describes and no CFI does, without padding; also those not recorded."""
+    first = list(dict(zip(reversed(found.function), reversed(found.start), strict=True)).values())
+    first.reverse()
+    names = _names(elf, first[:NAMED])
+    where = ", ".join(names.values()) + (", ..." if len(first) > NAMED else "")
+    message = f"{code:,} bytes of code are covered that are not in the CFI: {where}"
+    return Finding("cfi-silent", Severity.NOTE, message, address=first[0])
+
+
 def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Range]:
     """The ranges, cut where one FDE's code ends and the next one's begins."""
     for start, end, *said in zip(*ranges, strict=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from sframegen.checks import sweep
-from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, wrong
+from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion import convert_sources
 from sframegen.model import OUTERMOST, FdeType, Rule
@@ -64,7 +64,7 @@ def compare(elf: ElfFile, section: SframeSection, sources: Sources, abi: Abi) ->
     sayable = bytes(unsaid(rule, abi, section.layout) is None for rule in rules.values())
     compared = bytes(marks | (KEY_B if rule.ra_signed else 0) for rule in rules)
 
-    def run(wanted: int) -> tuple[array[int], Ranges]:
+    def run(wanted: int, code: tuple[array[int], array[int]] = code) -> tuple[array[int], Ranges]:
         totals = zeros("Q", len(Verdict) + 2)
         found = Ranges(zeros("Q", ROOM), zeros("Q", ROOM), zeros("I", ROOM), zeros("i", ROOM), zeros("i", ROOM), zeros("B", ROOM))
         sweep.sweep(*code, truth(), left_out(), given(), sayable, SIGNAL & ~marks, compared, wanted, *found, totals)
@@ -80,6 +80,11 @@ def compare(elf: ElfFile, section: SframeSection, sources: Sources, abi: Abi) ->
     if result.code[Verdict.ABSENT]:
         _, found = run(sweep.ABSENT)
         result.findings.append(absent(elf, list(by_fde(found, coverage.pieces)), result.code[Verdict.ABSENT]))
+    if result.code[Verdict.UNDESCRIBED]:
+        silent = coverage.silent(elf)
+        totals, found = run(sweep.UNDESCRIBED, (array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent])))
+        if totals[sweep.UNDESCRIBED]:
+            result.findings.append(undescribed(elf, found, totals[sweep.UNDESCRIBED]))
     if not sources.sections:
         result.findings.append(Finding("cfi-none", Severity.NOTE, "no call frame information to compare it with"))
     return result

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     type=click.Path(),
     help="Separate debug file, or a directory of them, for code on which FILE's .eh_frame is silent.",
 )
+@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
 @click.option("--force", is_flag=True, help="Also change files that are signed, or that have a checksum of themselves.")
 @click.option("-v", "--verbose", is_flag=True, help="Say what became of all executable bytes, and what was left out.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -56,6 +57,7 @@ def command(
     strict: bool,
     min_coverage: float | None,
     debug_file: str | None,
+    synthesize: bool,
     force: bool,
     verbose: bool,
     quiet: bool,
@@ -69,6 +71,9 @@ def command(
     or --output-dir gets a copy. With another section, a FILE is refused, unless --replace is given.
 
     An object, or each object of an archive, gets sections with relocations, as an assembler makes them.
+
+    With --synthesize, code of a linked file on which its call frame information is silent has rows, too, as far as its instructions
+    prove them: PLT, .init and .fini, the program's entry, hand-written assembly.
     """
     run = Run()
     add = partial(
@@ -79,6 +84,7 @@ def command(
         replace=replace,
         per_function=per_function,
         force=force,
+        synthesize=synthesize,
     )
     changed = changes(
         run,

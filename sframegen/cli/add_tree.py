@@ -4,7 +4,7 @@ import errno
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--fatal", is_flag=True, help="Exit 1 if a file cannot be given a section, not only warn.")
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("fast")
+@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
 @click.option("--verify", is_flag=True, help="Read the results back with LIEF: slower.")
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
 @JOBS
@@ -49,6 +50,7 @@ def command(
     fatal: bool,
     version: str,
     optimize: str,
+    synthesize: bool,
     verify: bool,
     preserve_timestamps: bool,
     jobs: int,
@@ -83,7 +85,14 @@ def command(
     for name, unreadable in found.unreadable:
         refuse([name], unreadable)
     names_of = {names[0].full: names for names in found.files}
-    work = _worker(names_of, version=int(version), optimize=optimize, verify=verify, preserve_timestamps=preserve_timestamps)
+    options: dict[str, Any] = {
+        "version": int(version),
+        "optimize": optimize,
+        "synthesize": synthesize,
+        "verify": verify,
+        "preserve_timestamps": preserve_timestamps,
+    }
+    work = _worker(names_of, options)
     for path, outcome in all_of(tuple(names_of), work, jobs, verify=verify, lines=verbose):
         names = names_of[path]
         if isinstance(outcome, Exception):
@@ -109,9 +118,7 @@ def command(
     ctx.exit(run.status)
 
 
-def _worker(
-    names_of: dict[str, list[Name]], *, version: int, optimize: str, verify: bool, preserve_timestamps: bool
-) -> Callable[[str], tuple[str, Summary] | None]:
+def _worker(names_of: dict[str, list[Name]], options: dict[str, Any]) -> Callable[[str], tuple[str, Summary] | None]:
     """What is done to one file: its build-id and what add-section says, or None for a separate debug file."""
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
     from sframegen.elf import SHF_EXECINSTR, SHT_NOBITS, open_elf  # noqa: PLC0415
@@ -123,15 +130,7 @@ def _worker(
         code = [section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR]
         if code and set(code) == {SHT_NOBITS}:
             return None
-        summary = api.add_section(
-            path,
-            version=version,
-            optimize=optimize,
-            verify=verify,
-            preserve_timestamps=preserve_timestamps,
-            replace=True,
-            hard_links=[Path(name.full) for name in names_of[path][1:]],
-        )
+        summary = api.add_section(path, replace=True, hard_links=[Path(name.full) for name in names_of[path][1:]], **options)
         return (elf.build_id() or b"").hex(), summary
 
     return work

@@ -28,6 +28,7 @@ DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 @click.argument("arguments", metavar="LINKER [ARGS...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("fast")
+@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
 @click.option("--verify", is_flag=True, help="Read the result back with LIEF: slower.")
 @click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if it cannot be given a section, not only warn.")
 @click.option("--install", metavar="DIR", type=click.Path(), help="Make linkers in DIR, for gcc -B DIR; link nothing.")
@@ -38,6 +39,7 @@ def command(
     *,
     version: str,
     optimize: str,
+    synthesize: bool,
     verify: bool,
     fatal: bool,
     install: str | None,
@@ -53,7 +55,9 @@ def command(
     only DIR/ld, for that one.
     """
     if install is not None:
-        ctx.exit(_install(Path(install), arguments, version=version, optimize=optimize, verify=verify, fatal=fatal))
+        options = ["--format", version, "--optimize", optimize]
+        options += ["--synthesize"] * synthesize + ["--verify"] * verify + ["--fatal"] * fatal
+        ctx.exit(_install(Path(install), arguments, options))
     if not arguments:
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
     depth = os.environ.get(DEPTH, "")
@@ -80,7 +84,9 @@ def command(
         if is_linked(output):
             from sframegen import api  # noqa: PLC0415 - takes longer than most links
 
-            summary = api.add_section(output, version=int(version), optimize=optimize, verify=verify, replace=True)
+            summary = api.add_section(
+                output, version=int(version), optimize=optimize, verify=verify, replace=True, synthesize=synthesize
+            )
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")
 
@@ -150,12 +156,11 @@ def _die(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _install(directory: Path, arguments: tuple[str, ...], *, version: str, optimize: str, verify: bool, fatal: bool) -> int:
+def _install(directory: Path, arguments: tuple[str, ...], options: list[str]) -> int:
     from sframegen.cli.link_shim import install  # noqa: PLC0415 - not for links
 
     if len(arguments) > 1:
         raise click.UsageError("--install takes one LINKER, and no arguments for it")
-    options = ["--format", version, "--optimize", optimize, *["--verify"] * verify, *["--fatal"] * fatal]
     run = Run()
     with run.file(str(directory)):
         for shim, linker in install(directory, arguments[0] if arguments else None, options):

@@ -137,6 +137,11 @@ def plt_functions(elf: ElfFile, abi: Abi, within: list[tuple[int, int]] | None =
     return table
 
 
+def plt_entries(elf: ElfFile, abi: Abi) -> set[int]:
+    """Addresses of stubs."""
+    return {run.start + number * run.stub.size for run in _runs(elf, abi) for number in range(run.number)}
+
+
 def _end(run: Run) -> int:
     return run.start + run.number * run.stub.size
 

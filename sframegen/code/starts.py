@@ -1,0 +1,71 @@
+"""Where functions begin in code without call frame information, as far as a file tells."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from sframegen.elf import MARKS, PT_DYNAMIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.abi import Abi
+    from sframegen.elf import ElfFile
+
+DT_INIT, DT_FINI, DT_RELA, DT_RELASZ, DT_INIT_ARRAY, DT_FINI_ARRAY = 12, 13, 7, 8, 25, 26
+DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ, DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ = 27, 28, 32, 33
+ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
+RELA = "QQQ"  # r_offset, r_info, r_addend
+RELA_SIZE = 24
+RELATIVE = {"AMD64": 8, "AArch64": 1027, "AArch64 big-endian": 1027, "s390x": 12}  # relocation types: base + addend
+MAX_ARRAY = 1 << 16  # functions that run at start or end
+
+
+def starts(elf: ElfFile, abi: Abi) -> set[int]:
+    """Addresses of functions: by symbols, and those that run when a file is loaded or unloaded. They may lie anywhere."""
+    found = {address for address, _ in sized(elf)}
+    dynamic = _dynamic(elf)
+    found.update(dynamic[tag] for tag in (DT_INIT, DT_FINI) if tag in dynamic)
+    found.update(_in_arrays(elf, abi, dynamic))
+    for name in (".init", ".fini"):  # static programs have no dynamic section
+        section = elf.section(name)
+        if section is not None:
+            found.add(section.header.sh_addr)
+    found.discard(0)
+    return found
+
+
+def sized(elf: ElfFile) -> Iterator[tuple[int, int]]:
+    """(address, size) of functions by symbols."""
+    return ((symbol.address, symbol.size) for symbol in elf.functions())
+
+
+def _dynamic(elf: ElfFile) -> dict[int, int]:
+    """The last value of each tag."""
+    segment = next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
+    if segment is None:
+        return {}
+    raw = elf.slice(segment.p_offset, segment.p_filesz, "PT_DYNAMIC")
+    return dict(struct.iter_unpack(MARKS[elf.byte_order] + "QQ", raw[: len(raw) // 16 * 16]))
+
+
+def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]:
+    """What arrays of functions hold: in the file, or by relocations that add the base to an address."""
+    arrays = [(dynamic[at], dynamic[size]) for at, size in ARRAYS if at in dynamic and size in dynamic]
+    arrays += [(s.header.sh_addr, s.header.sh_size) for s in elf.sections if s.name in (".init_array", ".fini_array")]
+    wanted = {at for start, size in arrays for at in range(start, start + min(size, 8 * MAX_ARRAY), 8)}
+    for at in wanted:
+        try:
+            yield int.from_bytes(elf.at(at, 8), elf.byte_order)
+        except ValueError:
+            continue
+    if not wanted or DT_RELA not in dynamic or DT_RELASZ not in dynamic:
+        return
+    try:
+        raw = elf.at(dynamic[DT_RELA], dynamic[DT_RELASZ] // RELA_SIZE * RELA_SIZE)
+    except ValueError:
+        return
+    for place, info, addend in struct.iter_unpack(MARKS[elf.byte_order] + RELA, raw):
+        if place in wanted and info & 0xFFFFFFFF == RELATIVE[abi.name]:
+            yield addend
