@@ -15,8 +15,8 @@ from oracles.files import elf_facts
 from oracles.rules import ABIS, by_byte
 
 from cfi.errors import FormatError
-from sframegen.code.plt import MAX_SIZE, plt_functions
 from sframegen.abi import AARCH64, AMD64, abi_of
+from sframegen.code.plt import MAX_SIZE, plt_functions
 from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
 from sframegen.model import Kind, Rule, Where
 from sframegen.section import read_sframe

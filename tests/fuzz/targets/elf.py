@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from sframegen.code.plt import plt_functions
 from sframegen.abi import abi_of
+from sframegen.code.plt import plt_functions
 from sframegen.elf import MAX_NAME, SHT_NOBITS, ElfFile
 from sframegen.section import open_sframe, read_pieces
 from sframegen.sources import find_sources

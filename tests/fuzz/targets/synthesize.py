@@ -1,0 +1,31 @@
+"""Rows for code without call frame information, in a file whose own is left out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cfi.errors import FormatError
+from sframegen.abi import abi_of
+from sframegen.agreement import difference
+from sframegen.code.synthesize import synthesize
+from sframegen.conversion import convert
+from sframegen.elf import ElfFile
+from sframegen.optimize import LEVELS, encoder_of
+from sframegen.sources import find_sources
+
+SEEDS = ("gcc-library", "gcc-stripped", "library", "no-sections")
+
+
+def run(data: bytes) -> None:
+    with suppress(FormatError):
+        elf = ElfFile(memoryview(data))
+        sections = find_sources(elf).sections if len(data) % 2 else []
+        before = convert(sections, elf.executable_ranges(), abi_of(elf))
+        table, coverage, encoded = synthesize(elf, before)
+        fates, bare = coverage.fates(elf), before.coverage.fates(elf)
+        total = sum(fates.get("synthesized", {}).values())
+        assert total == sum(end - start for ranges in coverage.synthesized for start, end in ranges)
+        assert sum(bare["no_cfi"].values()) - sum(fates["no_cfi"].values()) == total
+        ends = [start + size for start, size in zip(table.start, table.size, strict=True)]
+        assert all(end <= start for end, start in zip(ends, table.start[1:], strict=False))
+        assert difference(table, encoder_of(elf, coverage, encoded, LEVELS["fast"]).table)[1] <= 0

@@ -1,0 +1,261 @@
+"""Rows for code without CFI, by CFI that is hidden, by single steps, byte by byte, and for code that has to have none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from cross import ARM64
+from map_inputs import MAKERS
+from single_step import Step, Traced
+
+import sframegen
+from cfi.errors import FormatError
+from sframegen.abi import abi_of
+from sframegen.cli import cli
+from sframegen.code.synthesize import synthesize
+from sframegen.conversion import convert, convert_sources
+from sframegen.elf import open_elf
+from sframegen.model import OUTERMOST
+from sframegen.sources import find_sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peers import Compiler, Peers
+
+    from sframegen.model import FunctionTable, Rule
+
+pytestmark = pytest.mark.once
+
+LINKED = (".plt", ".plt.got", ".plt.sec", ".iplt", ".init", ".fini")
+LAZY, NOW, IBT = "-Wl,-z,lazy", "-Wl,-z,now", "-Wl,-z,ibtplt"
+# Functions without CFI, one of each shape that hand-written ones have, and a program that calls them.
+ASSEMBLY = r"""
+#include <stdio.h>
+#include <stdlib.h>
+__asm__(
+    ".text\n.balign 16\nleaf:\n lea 1(%rdi), %rax\n ret\n"
+    ".balign 16\npushes:\n push %rbp\n push %rbx\n sub $24, %rsp\n mov %rdi, %rbx\n mov $3, %ebp\n"
+    "1: mov %rbx, %rdi\n call leaf\n mov %rax, %rbx\n dec %ebp\n jnz 1b\n add $24, %rsp\n pop %rbx\n pop %rbp\n ret\n"
+    ".balign 16\nframed:\n push %rbp\n mov %rsp, %rbp\n and $-64, %rsp\n sub $128, %rsp\n call pushes\n leave\n ret\n"
+    ".balign 16\ntwo_ends:\n test %rdi, %rdi\n js 2f\n push %rdi\n call framed\n pop %rdi\n ret\n2: xor %eax, %eax\n ret\n"
+    ".balign 16\n.globl last\n.type last, @function\nlast:\n sub $8, %rsp\n call two_ends\n add $8, %rsp\n jmp leaf\n"
+    ".balign 16\nswapped:\n lea -2048(%rsp), %rax\n mov %rsp, %r11\n mov %rax, %rsp\n call leaf\n mov %r11, %rsp\n ret\n"
+);
+long last(long);
+int main(void) {
+    char *text = malloc(100);
+    snprintf(text, 100, "%ld %ld", last(5), last(-5));
+    puts(text);
+    free(text);
+    return 0;
+}
+"""
+START = r"""
+__asm__(".globl _start\n_start:\n xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n hlt\n");
+void begin(void) { __asm__("syscall" : : "a"(60), "D"(0)); }
+"""
+
+
+def added(file: Path, directory: Path) -> Path:
+    """A copy with a section."""
+    out = directory / "out"
+    sframegen.add_section(file, output=out, synthesize=True, verify=False)
+    return out
+
+
+def described(file: Path) -> FunctionTable:
+    """What its section would say."""
+    elf = open_elf(file)
+    return synthesize(elf, convert_sources(find_sources(elf), elf.executable_ranges(), abi_of(elf))).table
+
+
+def covered(table: FunctionTable) -> set[int]:
+    return {at for start, size in zip(table.start, table.size, strict=True) for at in range(start, start + size)}
+
+
+def bytes_of(file: Path, *names: str) -> dict[str, range]:
+    found = {section.name: section.header for section in open_elf(file).sections if section.name in names}
+    return {name: range(header.sh_addr, header.sh_addr + header.sh_size) for name, header in found.items()}
+
+
+FORMS = [
+    *((maker.name, flags) for maker in MAKERS for flags in (f"-pie {LAZY}", f"-no-pie {NOW}")),
+    *((maker, "-static") for maker in ("GNU", "lld", "mold")),
+    *(("GNU 2.47", flags) for flags in (f"-pie {IBT}", f"-static-pie {IBT}", "-static-pie", f"-static {IBT}")),
+    ("lld", "-pie -fcf-protection=full -Wl,-z,force-ibt"),
+]
+
+
+@pytest.mark.parametrize(("linker", "flags"), FORMS)
+def test_all_that_linkers_make_is_covered(linker: str, flags: str, peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    (maker,) = (maker for maker in MAKERS if maker.name == linker)
+    file = compile_c(ASSEMBLY, "-O1", *maker.flags(peers), *flags.split())
+    places = bytes_of(file, *LINKED)
+    assert {".init", ".fini"} <= places.keys()
+    assert len(places) > 2
+    table = covered(described(file))
+    assert {name: set(place) - table for name, place in places.items()} == {name: set() for name in places}
+    if "-static" in flags.split():  # there, sections cannot be added to all of them
+        return
+    out = added(file, tmp_path)
+    report = sframegen.examine(out)
+    assert report.worst() == sframegen.Severity.NOTE
+    assert [finding.rule for finding in report.findings if finding.rule.startswith("cfi")] == ["cfi-silent"]
+
+
+@pytest.mark.parametrize("flags", [f"-pie {LAZY}", f"-pie {IBT}", f"-no-pie {NOW}", f"-shared {LAZY}", f"-shared {IBT}"])
+def test_plt_as_the_cfi_of_gnu_ld_says(flags: str, compile_c: Compiler) -> None:
+    elf = open_elf(compile_c(ASSEMBLY.replace("jmp leaf", "ret"), "-O1", "-fPIC", *flags.split(), peer_binutils=True))
+    abi = abi_of(elf)
+    hidden = synthesize(elf, convert([], elf.executable_ranges(), abi)).table
+    known = convert_sources(find_sources(elf), elf.executable_ranges(), abi).table
+    plt = {at for section in elf.sections if section.name.startswith(".plt") for at in range(
+        section.header.sh_addr, section.header.sh_addr + section.header.sh_size)}  # fmt: skip
+    assert rules_at(hidden, plt) == rules_at(known, plt)
+    assert rules_at(known, plt).keys() == plt
+
+
+def rules_at(table: FunctionTable, where: set[int]) -> dict[int, Rule]:
+    found = {}
+    for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
+        period = table.kinds[kind].rep_size or size
+        for at in where.intersection(range(start, start + size)):
+            found[at] = next(rule for offset, rule in reversed(table.rows(number)) if offset <= (at - start) % period)
+    return found
+
+
+WITHOUT_CFI = ("-fuse-ld=mold", "-static")  # for their PLTs
+
+
+@pytest.mark.parametrize("flags", [LAZY, f"{LAZY} {IBT}", NOW, "-fuse-ld=gold", *WITHOUT_CFI])
+def test_every_step_of_a_program(flags: str, compile_c: Compiler, tmp_path: Path) -> None:
+    """At each instruction that a synthesized rule describes, it gives the frame of the caller."""
+    if flags.startswith("-fuse") and shutil.which(f"ld.{flags.partition('=')[2]}") is None:
+        pytest.skip("no such linker")
+    file = compile_c(ASSEMBLY, "-O1", "-no-pie", *flags.split())
+    section = sframegen.read(added(file, tmp_path))
+    elf = open_elf(file)
+    known = convert_sources(find_sources(elf), elf.executable_ranges(), abi_of(elf)).table
+    ours = covered(described(file)) - covered(known)
+    traced = Traced(file, elf.header.e_entry)
+    wrong: list[tuple[Step, Rule]] = []
+    seen: set[int] = set()
+
+    def look(step: Step) -> None:
+        if step.pc in ours:
+            rule = sframegen.find(section, step.pc)
+            assert rule is not None
+            seen.add(step.pc)
+            if traced.frame(rule, step) != step.caller:
+                wrong.append((step, rule))
+
+    traced.run(look)
+    traced.end()
+    assert wrong == []
+    symbols = {symbol.name: symbol.address for symbol in open_elf(file).functions()}
+    assert symbols["last"] in seen
+    assert len(seen & set(range(symbols["last"] - 128, symbols["last"] + 16))) > 25
+    visited = {name for name, place in bytes_of(file, *LINKED).items() if seen & set(place)}
+    assert {".init", ".fini"} <= visited
+    if flags in WITHOUT_CFI:
+        assert visited & {".plt", ".plt.got"}
+
+
+def test_program_entry(compile_c: Compiler, tmp_path: Path) -> None:
+    file = compile_c(START, "-O1", "-nostdlib", "-static")
+    summary = sframegen.add_section(file, output=tmp_path / "out", synthesize=True)
+    section = sframegen.read(tmp_path / "out")
+    start = open_elf(file).header.e_entry
+    end = start + 15
+    assert summary.fates["synthesized"] == {"program entry": end - start}
+    assert [sframegen.find(section, at) for at in range(start, end)] == [OUTERMOST] * (end - start)
+    traced = Traced(file, start)
+    steps: list[Step] = []
+    traced.run(steps.append)
+    traced.end()
+    assert [step.caller for step in steps if start <= step.pc < end] == [None] * 4
+
+
+# Assembly of one function, and how many of its bytes may have rows.
+SHAPES = {
+    "push %rbx; pop %rbx; ret": "all",
+    "sub $40, %rsp; call 1f; 1: add $48, %rsp; ret": "none",  # what the call pushed is not taken back
+    "push %rbx; ret": "none",  # returns to somewhere else
+    "pop %rax; jmp *%rax": "none",  # returns, but not as a function does
+    "sub %rdi, %rsp; add %rdi, %rsp; ret": "none",  # how much is not known
+    "push %rbp; mov %rsp, %rbp; sub %rdi, %rsp; leave; ret": "all",
+    "push %rbp; mov %rsp, %rbp; xor %ebp, %ebp; leave; ret": "none",
+    "mov $15, %eax; syscall": "none",  # a signal trampoline
+    "test %edi, %edi; jz 1f; push %rbx; 1: ret": "none",  # paths disagree
+    "xor %eax, %eax; 1: hlt; jmp 1b": "none",  # never returns
+    "mov %rbx, %rax; pop %rbx; ret": "none",  # the middle of a function
+    '.ascii "no code at all"': "none",
+    "jmp *%rdi": "none",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", SHAPES)
+def test_only_what_is_proven(code: str, compile_c: Compiler, tmp_path: Path) -> None:
+    """Nothing says that a function begins there, but that code without CFI does."""
+    lines = code.replace("; ", "\\n").replace('"', '\\"')
+    source = f'__asm__(".text\\n.balign 64\\n{lines}\\n.balign 64, 0xcc"); int main(void) {{ return 0; }}'
+    file = compile_c(source, "-O1", "-nostdlib", "-Wl,-e,0", "-static")
+    out = tmp_path / "out"
+    sframegen.add_section(file, output=out, synthesize=True, verify=False, optimize="none")
+    begin = bytes_of(file, ".text")[".text"].start
+    code_bytes = bytes(open_elf(file).at(begin, 64)).rstrip(b"\xcc")
+    found = covered(sframegen.read(out).table) & set(range(begin, begin + 64))
+    assert found == (set(range(begin, begin + len(code_bytes))) if SHAPES[code] == "all" else set())
+
+
+def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:
+    """Where it speaks nothing changes, even where it is wrong; and all is counted apart."""
+    file = compile_c(ASSEMBLY, "-O1", "-no-pie")
+    plain, both = (tmp_path / name for name in ("plain", "both"))
+    before = sframegen.add_section(file, output=plain, optimize="none")
+    after = sframegen.add_section(file, output=both, optimize="none", synthesize=True)
+    assert (before.synthesized_functions, before.synthesized_bytes, "synthesized" in before.fates) == (0, 0, False)
+    assert after.synthesized_bytes == sum(after.fates["synthesized"].values()) > 100
+    assert (after.functions, after.code_bytes, after.covered_bytes) == (before.functions, before.code_bytes, before.covered_bytes)
+    assert sum(sum(counts.values()) for counts in after.fates.values()) == sum(
+        sum(counts.values()) for counts in before.fates.values()
+    )
+    old, new = (sframegen.read(out).table for out in (plain, both))
+    where = covered(old)
+    assert rules_at(new, where) == rules_at(old, where)
+    assert len(covered(new)) == len(where) + after.synthesized_bytes
+    assert f"; {after.synthesized_bytes:,} bytes synthesized" in after.one_line()
+    assert any("synthesized: instructions" in line for line in after.details())
+    again = sframegen.add_section(both, optimize="none", synthesize=True)
+    assert again.note == "has it already"
+
+
+def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
+    file, out = compile_c(ASSEMBLY, "-O1"), tmp_path / "out"
+    result = CliRunner().invoke(cli, ["add-section", "--json", "--synthesize", str(file), "-o", str(out)])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["synthesized_bytes"] > 100
+    lines = CliRunner().invoke(cli, ["check", "-v", str(out)]).stdout.splitlines()
+    assert [line for line in lines if "cfi-silent" in line and "bytes of code are covered that are not in the CFI: " in line]
+
+
+def test_an_object_is_refused(compile_c: Compiler, tmp_path: Path) -> None:
+    file = compile_c(ASSEMBLY, "-c")
+    with pytest.raises(FormatError, match="what is not linked"):
+        sframegen.add_section(file, output=tmp_path / "out", synthesize=True)
+
+
+@pytest.mark.parametrize("flags", ["-pie", "-shared", "-static", "-pie -Wl,-z,force-bti", "-pie -Wl,-z,pac-plt"])
+def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
+    source = '#include <stdio.h>\nint main(void) { return puts("x"); }'
+    file = ARM64.compiler(peers, tmp_path)(source, "-O1", "-fPIC", "-mbranch-protection=standard", *flags.split())
+    places = bytes_of(file, *LINKED)
+    table = covered(described(file))
+    assert {name: len(set(place) - table) for name, place in places.items()} == dict.fromkeys(places, 0)
+    if flags != "-static":
+        assert sframegen.examine(added(file, tmp_path)).worst() == sframegen.Severity.NOTE
