@@ -12,7 +12,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/blind corpus/projects corpus/packages corpus/run corpus/stacks setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/blind corpus/projects corpus/packages corpus/run corpus/stacks corpus/assembly corpus/silent setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help

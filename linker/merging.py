@@ -16,9 +16,9 @@ from linker.inputs import described
 from linker.merge import DEAD, Merger
 from linker.objects import place
 from linker.pieces import piece
-from sframegen.code.plt import plt_functions
 from linker.relocatable import Filled, objects_in
 from sframegen.abi import abi_of
+from sframegen.code.plt import plt_functions
 from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf import ElfFile, map_file
 from sframegen.format.words import EncodedRules
