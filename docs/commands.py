@@ -48,8 +48,14 @@ def man_pages() -> list[tuple[str, str, str, list[str], int]]:
     return [(f"reference/{page}", name, line.rstrip("."), [], 1) for page, (name, line) in names.items()]
 
 
+def context_of(name: str) -> click.Context:
+    """As the program makes it for a command, or for itself: help is -h too."""
+    program = click.Context(cli, info_name=PROGRAM, **cli.context_settings)
+    command = None if name == PROGRAM else cli.get_command(program, name)
+    return program if command is None else click.Context(command, info_name=name, parent=program)
+
+
 def program_page() -> Iterator[str]:
-    context = click.Context(cli, info_name=PROGRAM)
     yield f"# {PROGRAM}\n\n## Synopsis\n"
     yield f"`{PROGRAM} [OPTIONS] COMMAND [ARGS]...`\n"
     yield "## Description\n"
@@ -57,7 +63,7 @@ def program_page() -> Iterator[str]:
     yield "## Commands\n"
     for name, line in COMMANDS.items():
         yield f"[{name}]({name}.md)\n: {marked(line)}\n"
-    yield from options(cli, context)
+    yield from options(context_of(PROGRAM))
     yield "## Exit status\n"
     for status, meaning in EXIT_STATUSES.items():
         yield f"{status}\n: {marked(meaning)}\n"
@@ -68,22 +74,20 @@ def program_page() -> Iterator[str]:
 
 
 def command_page(name: str) -> Iterator[str]:
-    context = click.Context(cli, info_name=PROGRAM)
-    command = cli.get_command(context, name)
-    assert command is not None
-    context = click.Context(command, info_name=name, parent=context)
+    context = context_of(name)
+    command = context.command
     yield f"# {PROGRAM} {name}\n\n## Synopsis\n"
     yield f"`{' '.join([PROGRAM, name, *command.collect_usage_pieces(context)])}`\n"
     yield "## Description\n"
     yield from paragraphs(command.help or "")
-    yield from options(command, context)
+    yield from options(context)
     yield "## See also\n"
     yield f"[{PROGRAM}]({PROGRAM}.md), which has the exit statuses.\n"
 
 
-def options(command: click.Command, context: click.Context) -> Iterator[str]:
+def options(context: click.Context) -> Iterator[str]:
     yield "## Options\n"
-    parameters = [parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option)]
+    parameters = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Option)]
     for names, text in filter(None, [parameter.get_help_record(context) for parameter in parameters]):
         yield f"`{names}`\n: {marked(text)}\n"
 
