@@ -499,6 +499,34 @@ def test_what_would_end_or_stop_the_tracer_waits(compile_c: Compiler, tmp_path: 
     }  # fmt: skip
 
 
+def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: Path) -> None:
+    """The kernel ends all other threads first, and lets nobody seize one until they are buried: which is for who seized them."""
+    source = r"""
+    static char **arguments;
+    static void *executing(void *unused) { arguments[1][0]++; execv(arguments[0], arguments); _exit(3); }
+    static void *waiting(void *unused) { for (;;) pause(); }
+    int main(int count, char **given) {
+        arguments = given;
+        if (given[1][0] == '!') hold();
+        if (given[1][0] == '~') { puts("done"); return 0; }
+        pthread_t thread;
+        for (int i = 0; i < 6; i++) pthread_create(&thread, NULL, i == 5 ? executing : waiting, NULL);
+        for (;;) pause();
+    }"""
+    with Program(compiled(compile_c, tmp_path, source, *STATIC, "-pthread"), "!") as running:
+        process = Process(running.pid)
+        running.go_on()
+        stops = 0
+        with pytest.raises(StackError, match=r"it has ended|no such process|no memory of its own"):  # noqa: PT012
+            while True:
+                with process.stopped() as stopped:
+                    stops += bool(stopped.threads())
+        assert stops
+        assert running.process.wait(60) == 0
+        assert running.process.stdout
+        assert running.process.stdout.read() == b"done\n"
+
+
 def test_itself() -> None:
     with pytest.raises(StackError, match="it is the process that asks: it cannot stop itself"):
         Names(os.getpid()).threads()

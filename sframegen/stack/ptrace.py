@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import signal
+import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,9 +24,12 @@ GONE = "it has ended"
 OURSELVES = "it is the process that asks: it cannot stop itself"
 ASLEEP = "it is in an uninterruptible sleep"
 TOO_FAST = "the process starts threads faster than they can be stopped"
+EXECUTES = "it executes another program just now: try again"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
+ATTEMPTS = 3  # to seize a thread: EPERM is also of one that just ended, and another took over its id to execute a program
+BURIAL_INTERVAL = 0.005  # seconds
 PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops when that is over
 # Signals that wait until all threads run again: those that end us, and those of terminals that stop us.
 HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
@@ -77,6 +81,12 @@ def _state(tid: int) -> State | None:
     return State(found.si_code, found.si_status) if found else State(0, 0)
 
 
+def _signal(state: State) -> int:
+    """What is to be delivered to a thread that stopped so."""
+    event, number = divmod(state.si_status, 256)
+    return 0 if event == EVENT_STOP else number
+
+
 def _sleeps_on(tid: int, deadline: float) -> bool:
     """Whether it is in an uninterruptible sleep until then. Seized in that state, it would stop much later, with nobody there."""
     while True:
@@ -87,6 +97,9 @@ def _sleeps_on(tid: int, deadline: float) -> bool:
         if state != b"D" or time.monotonic() > deadline:
             return state == b"D"
         time.sleep(0.001)
+
+
+_OURS: set[int] = set()  # threads that we traced and did not let go: each is to be buried when it ends, however late
 
 
 class Stopped:
@@ -101,61 +114,88 @@ class Stopped:
 
     def stop(self, only: int | None = None) -> None:
         """All threads, or one. Those that run meanwhile may start others, but not for ever."""
+        done = threading.Event()
+        burials = threading.Thread(target=self._bury_meanwhile, args=(done,), daemon=True)
+        burials.start()
+        try:
+            latest = time.monotonic() + PATIENCE
+            self._stop(only)
+            while not only and self._has_changed() and time.monotonic() < latest:
+                self.refused.clear()
+                self._stop(only)
+        finally:
+            done.set()
+            burials.join()
+        self.tids = [tid for tid, number in self._seized.items() if number is not None]
+
+    def _stop(self, only: int | None) -> None:
         latest = time.monotonic() + PATIENCE
-        while new := [
-            tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused
-        ]:
+        while new := self._new(only):
             if self.began and time.monotonic() > latest:
-                self.refused[new[0]] = TOO_FAST  # for all of them
+                self.refused[new[0]] = EXECUTES if new[0] == self.pid else TOO_FAST  # for all of them
                 break
             deadline = time.monotonic() + PATIENCE
             for tid in new:  # others may begin as long as one runs
                 if _sleeps_on(tid, deadline):
                     self.refused[tid] = ASLEEP
-                self._request(SEIZE, tid)
+                else:
+                    self._seize(tid)
             self.began = self.began or time.monotonic()
             for tid in new:
-                self._request(INTERRUPT, tid)
+                if tid in self._seized:
+                    with suppress(OSError):  # it is about to end, and is ours until it is buried
+                        _ptrace(INTERRUPT, tid)
             deadline = time.monotonic() + PATIENCE
             for tid in new:
                 if tid in self._seized:
                     self._wait(tid, deadline)
-        self.tids = [tid for tid, number in self._seized.items() if number is not None]
+
+    def _has_changed(self) -> bool:
+        """All threads that were there have ended, and it lives: it executes another program."""
+        return not self._seized and set(self.refused.values()) <= {GONE} and any(map(_lives, threads_of(self.pid)))
+
+    def _new(self, only: int | None) -> list[int]:
+        """Who is still to be seized: the first thread again, where another has ended it and taken its id to execute a program."""
+        if self.refused.get(self.pid) == GONE and _lives(self.pid):
+            del self.refused[self.pid]
+        return [tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused]
 
     def let_go(self) -> None:
         """All of them; never raises. What has been let go is not touched again."""
         for tid, number in self._seized.items():
-            try:
-                _ptrace(DETACH, tid, 0, number or 0)
-            except OSError:  # gone; or still not stopped, which is rare: the kernel lets go of it when we end
-                state = _state(tid)
-                if state and state.si_code in ENDED:
-                    self._bury(tid)
+            self._release(tid, number)
+        if self.pid not in self._seized and self.pid in _OURS:
+            self._release(self.pid, 0)
+        deadline = time.monotonic() + PATIENCE
+        for tid in list(_OURS):  # that are about to end
+            while not _bury(tid) and self.refused.get(tid) == GONE and tid != self.pid and time.monotonic() < deadline:
+                time.sleep(0.0001)
         self._seized.clear()
         self.ended = self.ended or time.monotonic()
 
-    def _request(self, request: int, tid: int) -> None:
-        if tid in self.refused:
-            return
-        try:
-            _ptrace(request, tid)
-            self._seized[tid] = None
-        except OSError as error:
-            self._seized.pop(tid, None)
-            self.refused[tid] = GONE if error.errno == errno.ESRCH else why_not(tid)
+    def _seize(self, tid: int) -> None:
+        for _ in range(ATTEMPTS):
+            try:
+                _ptrace(SEIZE, tid)
+            except OSError as error:
+                self.refused[tid] = GONE if error.errno == errno.ESRCH else why_not(tid)
+                if error.errno != errno.EPERM:
+                    return
+            else:
+                self.refused.pop(tid, None)
+                self._seized[tid] = None
+                _OURS.add(tid)
+                return
 
     def _wait(self, tid: int, deadline: float) -> None:
         pause = 0.0
         while True:
             state = _state(tid)
-            if state is None or state.si_code in ENDED:
-                del self._seized[tid]
-                self.refused[tid] = GONE
-                self._bury(tid)
+            if state is None or state.si_code in ENDED or (pause and tid == self.pid and not self._first_is_ours()):
+                self._lose(tid, deadline)
                 return
             if state.si_code:
-                event, number = divmod(state.si_status, 256)
-                self._seized[tid] = 0 if event == EVENT_STOP else number
+                self._seized[tid] = _signal(state)
                 return
             if time.monotonic() > deadline:
                 self.refused[tid] = ASLEEP
@@ -163,12 +203,64 @@ class Stopped:
             time.sleep(pause)
             pause = min(2 * pause + 0.00002, 0.01)
 
-    def _bury(self, tid: int) -> None:
-        """Nobody is told of its end before we, who trace it, have taken notice. Who started our own child waits for it."""
-        if tid == self.pid and fields_of(tid).get("PPid", "").strip() == str(os.getpid()):
-            return
+    def _first_is_ours(self) -> bool:
+        """And lives. Its end is not told while others live; one that executes a program takes its id, and has to stop, too."""
+        fields = fields_of(self.pid)
+        if fields.get("State", "Z")[0] in "ZX" or fields["TracerPid"].strip() != str(os.getpid()):
+            return False
+        with suppress(OSError):
+            _ptrace(INTERRUPT, self.pid)
+        return True
+
+    def _lose(self, tid: int, deadline: float) -> None:
+        """It has ended; or it is the first thread now, by executing another program, and ours as before."""
+        del self._seized[tid]
+        self.refused[tid] = GONE
+        if self.pid not in self._seized and self._first_is_ours():
+            self.refused.pop(self.pid, None)
+            self._seized[self.pid] = None
+            _OURS.add(self.pid)
+            self._wait(self.pid, deadline)
+
+    def _bury_meanwhile(self, done: threading.Event) -> None:
+        """SEIZE waits for a thread that executes another program, which waits until the others, ours, are buried."""
+        while not done.wait(BURIAL_INTERVAL):
+            for tid in list(_OURS):
+                _bury(tid)
+
+    def _release(self, tid: int, number: int | None) -> None:
+        """One that was ended while it was stopped takes a moment; its id may be another's by then, who stops, too."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                _ptrace(DETACH, tid, 0, number or 0)
+            except OSError:
+                if _bury(tid) or number is None or time.monotonic() > deadline:  # still not stopped: the kernel lets go when we end
+                    return
+            else:
+                _OURS.discard(tid)
+                return
+            if tid == self.pid and not self._first_is_ours():
+                return
+            time.sleep(0.0001)
+            state = _state(tid)
+            number = _signal(state) if state and state.si_code not in (0, *ENDED) else 0
+
+
+def _bury(tid: int) -> bool:
+    """If it has ended, nobody is told before we, who trace it, have taken notice. Who started our own child waits for it.
+
+    Whether it is not ours any more.
+    """
+    state = _state(tid)
+    if state and state.si_code not in ENDED:
+        return False
+    fields = fields_of(tid)
+    if state and not (fields.get("Tgid", "").strip() == str(tid) and fields.get("PPid", "").strip() == str(os.getpid())):
         with suppress(OSError):
             os.waitpid(tid, WALL | os.WNOHANG)
+    _OURS.discard(tid)
+    return True
 
 
 @contextmanager
@@ -186,10 +278,12 @@ def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
 
 def threads_of(pid: int) -> list[int]:
     """The first one first; none of a process that is gone."""
-    try:
-        found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return []
+    for _ in range(3):  # for a moment there is none, while another thread takes over the first one's id
+        try:
+            found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+            break
+        except OSError:
+            found = []
     return sorted(found, key=lambda tid: (tid != pid, tid))
 
 
@@ -200,6 +294,10 @@ def fields_of(tid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def _lives(tid: int) -> bool:
+    return fields_of(tid).get("State", "Z")[0] not in "ZX"
 
 
 def why_not(tid: int) -> str:
