@@ -1,17 +1,31 @@
-"""C++ names as people write them, by the C++ library of this machine; Rust's too, where they are mangled as C++'s are."""
+"""C++ names as people write them, by the C++ library of this machine; Rust's too, where they are mangled as C++'s are.
+
+A short name can stand for one that fills the memory: a process of its own, with limits, reads them.
+"""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import os
 import re
-from functools import cache
+import resource
+import signal
+import struct
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import BinaryIO
 
 LIBRARY = "libstdc++.so.6"
 RUST_HASH = re.compile("::h[0-9a-f]{16}$")
+LENGTH = struct.Struct("=I")
+MAX_TEXT = 1 << 16  # bytes: nobody reads more
+MAX_MEMORY = 1 << 26  # bytes beside what the process has
+MAX_SECONDS = 0.25  # of CPU time, a name
+MAX_DEATHS = 4  # of such processes; names stay as they are from then on
 
 
 @cache
@@ -27,15 +41,101 @@ def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     return demangler, free
 
 
+class _Helper:
+    """The process; started for the first name, and anew where one ended it."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._deaths = 0
+        self._names: BinaryIO
+        self._texts: BinaryIO
+
+    def ask(self, name: bytes) -> bytes:
+        """Nothing where there is no answer."""
+        if self._deaths == MAX_DEATHS:
+            return b""
+        try:
+            if not self._pid:
+                self._start()
+            _send(self._names, name)
+            return _receive(self._texts)
+        except (OSError, EOFError):
+            self._deaths += 1
+            self.end()
+            return b""
+
+    def end(self) -> None:
+        if self._pid:
+            self._names.close()
+            self._texts.close()
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _start(self) -> None:
+        names, to_names = os.pipe()
+        from_texts, texts = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(to_names)
+                os.close(from_texts)
+                _serve(open(names, "rb"), open(texts, "wb"))  # noqa: SIM115, PTH123 - until it ends
+            finally:
+                os._exit(0)
+        os.close(names)
+        os.close(texts)
+        self._pid, self._names, self._texts = pid, open(to_names, "wb", 0), open(from_texts, "rb")  # noqa: SIM115, PTH123
+
+
+_HELPER = _Helper()
+atexit.register(_HELPER.end)
+
+
+def _send(file: BinaryIO, data: bytes) -> None:
+    file.write(LENGTH.pack(len(data)) + data)
+    file.flush()
+
+
+def _receive(file: BinaryIO) -> bytes:
+    """Raises EOFError."""
+    head = file.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        raise EOFError
+    size = LENGTH.unpack(head)[0]
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def _serve(names: BinaryIO, texts: BinaryIO) -> None:
+    """Until there are no more names, or one is too much."""
+    for number in (signal.SIGINT, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    functions = _functions()
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
+        pages = int(file.read().split()[0])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MAX_MEMORY,) * 2)
+    while True:
+        name = _receive(names)
+        signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+        found = functions[0](name, None, None, None) if functions else None
+        text = ctypes.string_at(found, _length(found)) if found else b""
+        if functions and found:
+            functions[1](found)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _send(texts, text)
+
+
+def _length(address: int) -> int:
+    """Of what is to be sent: nothing where it is too long."""
+    return size if (size := ctypes.CDLL(None)["strnlen"](ctypes.c_void_p(address), MAX_TEXT + 1)) <= MAX_TEXT else 0
+
+
+@lru_cache(1 << 14)
 def demangle(name: str) -> str:
-    """The name itself where it is not mangled, or nobody here can read it."""
-    functions = _functions() if name.startswith("_Z") else None
-    if functions is None:
-        return name
-    demangler, free = functions
-    found = demangler(name.encode(), None, None, None)
-    if not found:
-        return name
-    text = ctypes.string_at(found).decode(errors="replace")
-    free(found)
-    return RUST_HASH.sub("", text)
+    """The name itself where it is not mangled, nobody here can read it, or it would be too long."""
+    text = _HELPER.ask(name.encode()) if name.startswith("_Z") and _functions() else b""
+    return RUST_HASH.sub("", text.decode(errors="replace")) or name

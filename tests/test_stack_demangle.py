@@ -1,0 +1,49 @@
+"""Names of C++, some of which are not to be read."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from sframegen.stack import demangle as module
+from sframegen.stack.demangle import demangle
+
+pytestmark = pytest.mark.skipif(module._functions() is None, reason="no libstdc++ on this machine")
+
+
+def bomb(levels: int) -> str:
+    """A function of structures, each of which has the one before as its argument, twice: its text doubles with each."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    return "_Z1f1AIiE" + "".join(f"S_IS{digit}_S{digit}_E" for digit in digits[:levels])
+
+
+def test_names() -> None:
+    assert demangle("_ZNSt6vectorIiSaIiEE9push_backEOi") == "std::vector<int, std::allocator<int> >::push_back(int&&)"
+    assert demangle("_ZN4core3fmt5write17h0123456789abcdefE") == "core::fmt::write"
+    assert [demangle(name) for name in ("main", "_Z", "_Zoops")] == ["main", "_Z", "_Zoops"]
+
+
+def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay as they are; no process is left behind, and other names are read as long as not too many are of that kind."""
+    started = []
+    fork = os.fork
+
+    def forking() -> int:
+        started.append(fork())
+        return started[-1]
+
+    monkeypatch.setattr(os, "fork", forking)
+    helper = module._Helper()
+    monkeypatch.setattr(module, "_HELPER", helper)
+    demangle.cache_clear()
+    assert demangle(bomb(2)) == "f(A<int>, A<A<int>, A<int> >, A<A<A<int>, A<int> >, A<A<int>, A<int> > >)"
+    assert demangle(bomb(30)) == bomb(30)
+    assert demangle("_Z1gv") == "g()"
+    for levels in range(26, 36):
+        assert demangle(bomb(levels)) == bomb(levels)
+    helper.end()
+    assert 1 <= len(started) <= module.MAX_DEATHS
+    for pid in started:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, 0)
