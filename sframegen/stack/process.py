@@ -131,10 +131,12 @@ class Process:
         return StoppedProcess(self, ptrace.Stopped(self.pid), self.mappings())
 
     def _open_memory(self) -> int:
-        try:
-            return os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            raise StackError(f"process {self.pid}: {ptrace.why_not(int(self._folder.name))}") from None
+        for _ in range(3):  # the thread may be gone, by executing another program
+            try:
+                return os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._folder = self._living()
+        raise StackError(f"process {self.pid}: {ptrace.why_not(int(self._folder.name))}")
 
     def _maps(self) -> bytes:
         try:
