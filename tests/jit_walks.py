@@ -194,12 +194,16 @@ def walk_producer(program: Path, walks: int, pause_us: int = 20, tell: Callable[
     return Counts(done, frames, samples, stopped_ms, made, removed, ranges, tops)
 
 
+def tell(done: int) -> None:
+    print(f"\r{done:,} walks", end="", file=sys.stderr, flush=True)
+
+
 def main(walks: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "producer")
         subprocess.run(["gcc", *FLAGS, "-o", program, SOURCE], check=True)
         began = time.monotonic()
-        counts = walk_producer(program, walks, tell=lambda done: print(f"\r{done:,} walks", end="", file=sys.stderr, flush=True))
+        counts = walk_producer(program, walks, tell=tell if sys.stderr.isatty() else lambda _done: None)
     print(file=sys.stderr)
     print(
         f"{counts.walks:,} walks with {counts.frames:,} frames of code made at run time, in {counts.samples:,} samples and "
