@@ -7,12 +7,14 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.effects import Flow
+from sframegen.elf import PF_W, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from sframegen.code.effects import Point
     from sframegen.code.pieces import Instruction, Piece
+    from sframegen.elf import ElfFile
 
 STEPS = 16  # that are taken for each instruction of a piece, lest tables made to be costly cost their square
 MAX_STEPS = 64  # instructions that are looked at before a jump
@@ -31,6 +33,24 @@ class Table(NamedTuple):
     shift: int
     counter: str  #: the register that counts, as a text
     before: int  #: the place of the instruction that reads the table
+
+
+class ReadOnly:
+    """The memory of a file that nothing writes."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        self.elf = elf
+        self.ranges = [
+            (load.p_vaddr, load.p_vaddr + load.p_filesz)
+            for load in elf.segments
+            if load.p_type == PT_LOAD and not load.p_flags & PF_W
+        ]
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """The bytes there; None where not all of them are in one range."""
+        if not any(start <= address and address + size <= end for start, end in self.ranges):
+            return None
+        return bytes(self.elf.at(address, size))
 
 
 class Tables:

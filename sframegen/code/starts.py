@@ -24,7 +24,7 @@ MAX_ARRAY = 1 << 16  # functions that run at start or end
 
 def starts(elf: ElfFile, abi: Abi) -> set[int]:
     """Addresses of functions: by symbols, and those that run when a file is loaded or unloaded. They may lie anywhere."""
-    found = {address for address, _ in sized(elf)}
+    found = {symbol.address for symbol in elf.functions()}
     dynamic = _dynamic(elf)
     found.update(dynamic[tag] for tag in (DT_INIT, DT_FINI) if tag in dynamic)
     found.update(_in_arrays(elf, abi, dynamic))
@@ -34,11 +34,6 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
             found.add(section.header.sh_addr)
     found.discard(0)
     return found
-
-
-def sized(elf: ElfFile) -> Iterator[tuple[int, int]]:
-    """(address, size) of functions by symbols."""
-    return ((symbol.address, symbol.size) for symbol in elf.functions())
 
 
 def _dynamic(elf: ElfFile) -> dict[int, int]:

@@ -12,10 +12,9 @@ from sframegen.abi import abi_of
 from sframegen.code import callees
 from sframegen.code.analysis import Surroundings, analyse
 from sframegen.code.isa import isa_of
-from sframegen.code.jumptables import Tables
+from sframegen.code.jumptables import ReadOnly, Tables
 from sframegen.code.pieces import decode
 from sframegen.code.stubs import LONGEST, slot_of
-from sframegen.elf import PF_W, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,11 +71,7 @@ class File:
         self.names = {address: name for name, address in self.defined.items() if callees.never_returns(name)}
         self.never_return: set[int | str] = set()
         self.stubs: dict[int, int | str | None] = {}
-        self.read_only = [
-            (load.p_vaddr, load.p_vaddr + load.p_filesz)
-            for load in elf.segments
-            if load.p_type == PT_LOAD and not load.p_flags & PF_W
-        ]
+        self.read_only = ReadOnly(elf)
 
     def number(self, address: int) -> int | None:
         """Of the range that an address is in."""
@@ -114,12 +109,6 @@ class File:
         """Whether the name alone tells that it never returns."""
         return callee in self.names or (isinstance(callee, str) and callees.never_returns(callee))
 
-    def read(self, address: int, size: int) -> bytes | None:
-        """Bytes of memory that nothing writes."""
-        if not any(start <= address and address + size <= end for start, end in self.read_only):
-            return None
-        return bytes(self.elf.at(address, size))
-
 
 _file: File  # the one that forked workers inherit
 
@@ -148,7 +137,7 @@ def study_unit(unit: Unit, entries: Entries) -> Found:
 
     def table(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
         if piece.start not in tables:
-            tables[piece.start] = Tables(piece, file.read)
+            tables[piece.start] = Tables(piece, file.read_only.read)
         targets = tables[piece.start].targets(point, begins, lambda target: file.number(target) not in (None, *unit))
         outside.update(target for target in targets if not begins(target))
         return targets

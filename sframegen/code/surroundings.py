@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.code.callees import imports, never_returns
-from sframegen.code.jumptables import Tables
+from sframegen.code.jumptables import ReadOnly, Tables
 from sframegen.code.pieces import decode
 from sframegen.code.stubs import LONGEST, slot_of
-from sframegen.elf import PF_W, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,20 +28,11 @@ class Outside:
         self.stubs = stubs
         self.never = {symbol.address for symbol in elf.functions() if never_returns(symbol.name)}
         self.known: dict[int, bool] = {}
-        self.read_only = [
-            (load.p_vaddr, load.p_vaddr + load.p_filesz)
-            for load in elf.segments
-            if load.p_type == PT_LOAD and not load.p_flags & PF_W
-        ]
+        self.read_only = ReadOnly(elf)
 
     def table(self, piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
         """All targets of an indirect jump in the piece, each of which `begins` an instruction; none if they are not all known."""
-        return Tables(piece, self._read).targets(point, begins, lambda _: False)
-
-    def _read(self, address: int, size: int) -> bytes | None:
-        if not any(start <= address and address + size <= end for start, end in self.read_only):
-            return None
-        return bytes(self.elf.at(address, size))
+        return Tables(piece, self.read_only.read).targets(point, begins, lambda _: False)
 
     def returns(self, target: int | None, slot: int | None) -> bool:
         """Whether a call may come back; `slot`: the memory that it reads its target from."""

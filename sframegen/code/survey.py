@@ -188,7 +188,6 @@ class _Passes:
             owner.update((self.file.starts[number], found) for number in found.unit)
         returning = {id(found) for found in self.found.values() if found.returns or found.contradiction is not None}
         callers: dict[int, list[Found]] = {}
-        work = []
         for found in self.found.values():
             for tail in found.tails:
                 if isinstance(tail, int) and tail in owner:

@@ -45,11 +45,12 @@ def synthesize(elf: ElfFile, converted: Converted) -> Converted:
     """With functions for code of which no CFI speaks. Raises FormatError where executable segments overlap."""
     coverage, encoded = converted.coverage, converted.encoded
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
-    silent = _from_begins(coverage.silent(elf), starts(elf, encoded.abi), sorted(edges))
+    begins = starts(elf, encoded.abi)
+    silent = _from_begins(coverage.silent(elf), begins, sorted(edges))
     added: list[Function] = []
     ranges: list[list[Range]] = []
     for find in FINDERS:
-        said = (_sayable(function, encoded.abi, encoded.layout) for function in find(elf, encoded.abi, silent))
+        said = (_sayable(function, encoded.abi, encoded.layout) for function in find(elf, encoded.abi, silent, begins))
         found = [function for function in said if function is not None]
         ranges.append([(one.start, one.start + one.size) for one in found])
         added += found
@@ -76,25 +77,25 @@ def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> lis
     return found
 
 
-def _plt(elf: ElfFile, abi: Abi, silent: list[Range]) -> Iterator[Function]:
+def _plt(elf: ElfFile, abi: Abi, silent: list[Range], _begins: set[int]) -> Iterator[Function]:
     table = plt_functions(elf, abi, silent)
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
         yield Function(start, size, table.kinds[kind], table.rows(number))
 
 
-def _entry(elf: ElfFile, abi: Abi, silent: list[Range]) -> Iterator[Function]:
+def _entry(elf: ElfFile, abi: Abi, silent: list[Range], _begins: set[int]) -> Iterator[Function]:
     found = entry_range(elf, abi, silent)
     if found is not None:
         start, end = found
         yield Function(start, end - start, Kind(), [(0, OUTERMOST)])
 
 
-def _functions(elf: ElfFile, abi: Abi, silent: list[Range]) -> Iterator[Function]:
+def _functions(elf: ElfFile, abi: Abi, silent: list[Range], begins: set[int]) -> Iterator[Function]:
     """One for each stretch of proven rows; the FDE type that the rules need is found later."""
     if abi.name not in ISAS or not silent:
         return
     stubs = plt_entries(elf, abi)
-    known = (starts(elf, abi) | stubs) - {elf.header.e_entry}  # which has no caller
+    known = (begins | stubs) - {elf.header.e_entry}  # which has no caller
     outside = Outside(elf, ISAS[abi.name], stubs)
     around = Surroundings(outside.returns, outside.table)
     open_rows: list[tuple[int, int, Rule]] = []
@@ -113,7 +114,7 @@ def _function(rows: list[tuple[int, int, Rule]]) -> Function:
 
 
 # In the order of SYNTHESIZED.
-FINDERS: tuple[Callable[[ElfFile, Abi, list[Range]], Iterable[Function]], ...] = (_plt, _entry, _functions)
+FINDERS: tuple[Callable[[ElfFile, Abi, list[Range], set[int]], Iterable[Function]], ...] = (_plt, _entry, _functions)
 
 
 def _sayable(function: Function, abi: Abi, layout: Layout) -> Function | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf import EHDR_SIZE, PF_R, PF_W, PF_X, PT_DYNAMIC, PT_LOAD, RECORDS, Ehdr, ElfFile, open_elf
-from sframegen.stack.snapshot import PAGE, StackError
+from sframegen.stack.snapshot import DELETED, PAGE, StackError
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sframegen.stack.core_notes import FileRange
     from sframegen.stack.snapshot import Mapping
 
-DELETED = " (deleted)"
 DT_NULL, DT_DEBUG, DYN_SIZE = 0, 21, 16
 MAX_DYNAMIC = 4096  # bytes that are compared
 NOTHING = memoryview(b"")

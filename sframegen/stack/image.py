@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, ElfFile, Phdr, Shdr
+from sframegen.stack.walk import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -18,7 +19,6 @@ PAGE_MASK = 0xFFF
 MAX_VDSO = 1 << 20  # bytes
 MAX_SEGMENTS = 1 << 17  # twice what e_phnum can say
 MAX_NOTES = 1024  # bytes of notes by which an object is known again; the build-id is among the first
-ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass

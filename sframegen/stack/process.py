@@ -13,7 +13,7 @@ from sframegen.abi import BY_MACHINE
 from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64, ElfFile, open_elf
 from sframegen.stack import ptrace
 from sframegen.stack.registers import FLOATING, registers_of
-from sframegen.stack.snapshot import CopiedMemory, Mapping, Mappings, Memory, StackError
+from sframegen.stack.snapshot import DELETED, CopiedMemory, Mapping, Mappings, Memory, StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 HOSTS = {"x86_64": (EM_X86_64, "little"), "aarch64": (EM_AARCH64, "little"), "s390x": (EM_S390, "big")}
 ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
-DELETED = " (deleted)"
 
 
 def host_abi() -> Abi:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sframegen.elf import ByteOrder, ElfFile
     from sframegen.stack.registers import Registers
 
+DELETED = " (deleted)"  # behind the path of a file that has no name any more
 PAGE_BITS = 12
 PAGE = 1 << PAGE_BITS
 MAX_NEAR = 16  # rows of a file on each side

@@ -10,6 +10,7 @@ from sframegen.elf import SHT_SYMTAB, open_elf
 from sframegen.names import printable
 from sframegen.stack.demangle import demangle
 from sframegen.stack.image import identity
+from sframegen.stack.walk import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -47,7 +48,7 @@ class Symbols:
         file = loaded.file
         if file is None:
             return Place(None, 0, loaded.name or None, None)
-        address = frame.pc - loaded.bias & 0xFFFFFFFFFFFFFFFF
+        address = frame.pc - loaded.bias & ADDRESS_MASK
         known = identity(file)
         key = (known, address, frame.exact)
         if key not in self._places:
