@@ -13,6 +13,7 @@ from cfi.columns import zeros
 from sframegen.elf import PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.model import OUTERMOST, FdeType
 from sframegen.padding import padding_states
+from sframegen.resolve import subtract
 from sframegen.tally import tally, tally_gaps
 from sframegen.translate import Reason
 
@@ -217,6 +218,13 @@ def disjoint(ranges: Iterable[Range]) -> list[Range]:
         else:
             found.append((start, end))
     return found
+
+
+def without(ranges: list[Range], taken: list[Range]) -> list[Range]:
+    """What of the one the other does not hold; both ascend without overlaps."""
+    rest = [array("I", bytes(4 * len(ranges))), array("Q", [low for low, _ in ranges]), array("Q", [high for _, high in ranges])]
+    subtract(rest, [array("I"), array("Q", [low for low, _ in taken]), array("Q", [high for _, high in taken])])
+    return list(zip(rest[1], rest[2], strict=True))
 
 
 def _holder(ranges: list[Range], address: int) -> int | None:

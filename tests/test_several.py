@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import add_section
-from sframegen.cli import several, workers
+from sframegen.cli import several
 from sframegen.cli.output import Run
 from sframegen.elf import open_elf
 from sframegen.section import sframe_of
@@ -100,7 +100,7 @@ def test_large_files_first_the_others_in_their_order(tmp_path: Path) -> None:
     for name, size in sizes.items():
         if size is not None:
             (tmp_path / name).write_bytes(bytes(size))
-    order = workers.by_size([str(tmp_path / name) for name in sizes], 2)
+    order = several.by_size([str(tmp_path / name) for name in sizes], 2)
     assert [list(sizes)[number] for number in order] == ["e", "b", "a", "c", "absent", "d", "f"]
 
 

@@ -93,7 +93,7 @@ def try_blind(file: File, jobs: int) -> Trial:
         return f"{symbols[place].name}+{one.start - addresses[place]:#x}"
 
     names = [f"{name(one)}, {one.end - one.start} bytes: {one.kind}" for one in compared.differences if one.kind != INCOMPARABLE]
-    return Trial(file, sum(compared.bytes_by_verdict.values()), compared, functions, names, sum(found.passes), seconds)
+    return Trial(file, sum(compared.bytes_by_verdict.values()), compared, functions, names, found.decoded_bytes, seconds)
 
 
 def _used() -> float:

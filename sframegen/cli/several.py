@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from cfi.errors import FormatError
+from sframegen import workers
 from sframegen.cli.output import by_file, note, outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.cli.output import Run
+    from sframegen.workers import Outcome
 
     T = TypeVar("T")
-    Outcome = tuple[int, T | Exception]  # a file's number, and what came of it; an exception is why it is refused
 
 PROGRESS_AFTER_SECONDS = 1.0
+LARGE = 0.1  # of one process' share: such a file, begun last, would keep one process at work and the others waiting
 
 JOBS = click.option(
     "-j",
@@ -104,12 +105,10 @@ def all_of(
     `verify`: the work needs LIEF; `lines`: the caller prints something for each file.
     """
     if min(jobs, len(files)) > 1:
-        from sframegen.cli import workers  # noqa: PLC0415 - multiprocessing is for those who need it
-
         if verify:
             import linker.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
 
-        outcomes = workers.outcomes(work, files, jobs)
+        outcomes = workers.outcomes(work, files, jobs, by_size(files, jobs))
     else:
         outcomes = one_by_one(work, files)
     if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
@@ -117,17 +116,9 @@ def all_of(
     yield from zip(files, in_order(outcomes), strict=True)
 
 
-def attempt(work: Callable[[str], T], file: str) -> T | Exception:
-    """What `work` returns, or raises to refuse the file."""
-    try:
-        return work(file)
-    except (FormatError, OSError) as error:
-        return error
-
-
 def one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
     for number, file in enumerate(files):
-        yield number, attempt(work, file)
+        yield number, workers.attempt(work, file)
 
 
 def with_bar(outcomes: Iterable[T], length: int) -> Iterator[T]:
@@ -153,3 +144,17 @@ def in_order(outcomes: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
         while following in waiting:
             yield waiting.pop(following)
             following += 1
+
+
+def by_size(files: Sequence[str], jobs: int) -> list[int]:
+    """Numbers of the files: large ones first, the largest before all, then the others in their order."""
+    sizes = [_size(file) for file in files]
+    small = LARGE * sum(sizes) / jobs
+    return sorted(range(len(files)), key=lambda number: -max(sizes[number], small))
+
+
+def _size(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except OSError:
+        return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sframegen.code.effects import Flow, Lose, Point, Register
@@ -41,6 +42,13 @@ class Piece(NamedTuple):
         """Whether an instruction begins there."""
         number = bisect_left(self.addresses, address)
         return number < len(self.addresses) and self.addresses[number] == address
+
+    def behind_padding(self, address: int, isa: Isa) -> int:
+        """The first instruction from there on that does not pad; the end without one."""
+        for instruction in islice(self.instructions, bisect_left(self.addresses, address), None):
+            if not isa.pads(*instruction[2:]):
+                return instruction[0]
+        return self.end
 
 
 @cache

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.elf import MARKS, PT_DYNAMIC
+from sframegen.code import callees
+from sframegen.coverage import disjoint, without
+from sframegen.elf import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_DYNAMIC, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +36,22 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
         if section is not None:
             found.add(section.header.sh_addr)
     found.discard(0)
+    return found
+
+
+def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
+    """Those of the addresses that relocations make pointers to, or that words of data have as their values."""
+    found = callees.pointed_at(elf) & starts
+    headers = [(0, EHDR_SIZE), (elf.header.e_phoff, elf.header.e_phoff + PHDR_SIZE * len(elf.segments))]
+    data = disjoint(
+        (load.p_offset, load.p_offset + load.p_filesz)
+        for load in elf.segments
+        if load.p_type == PT_LOAD and not load.p_flags & PF_X
+    )
+    for start, end in without(data, disjoint(headers)):
+        raw = elf.slice(start + -start % 8, max(0, (end - start - -start % 8) // 8 * 8), "PT_LOAD")
+        words = array("Q", bytes(raw))
+        found |= starts.intersection(words)
     return found
 
 

@@ -1,29 +1,26 @@
-"""One function of a file, with the pieces that belong to it: decoded, analysed, and what it tells of others."""
+"""One function of a file, with the pieces that belong to it: analysed, and what it tells of others."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cfi.errors import FormatError
-from sframegen.abi import abi_of
-from sframegen.code import callees
 from sframegen.code.analysis import Surroundings, analyse
-from sframegen.code.isa import isa_of
-from sframegen.code.jumptables import ReadOnly, Tables
-from sframegen.code.pieces import decode
-from sframegen.code.stubs import LONGEST, slot_of
+from sframegen.code.around import size_of
+from sframegen.code.effects import Flow
+from sframegen.code.state import CALLERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sframegen.code.analysis import Analysis
+    from sframegen.code.around import Around, Callee, Range
     from sframegen.code.effects import Point
+    from sframegen.code.isa import Isa
     from sframegen.code.pieces import Piece
     from sframegen.code.state import State
-    from sframegen.elf import ElfFile
 
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
 NUMBER = r"(0x[0-9a-f]+|\d+)$"
@@ -35,139 +32,97 @@ TAKES = {
     "add": re.compile(rf"x\d+, (x\d+), #{NUMBER}"),
 }
 
+Unit: TypeAlias = "tuple[Range, ...]"  # the pieces of one function, ascending
+Entries: TypeAlias = tuple[int, ...]  # where a unit is entered as functions are
 
-Unit: TypeAlias = tuple[int, ...]  # numbers of ranges
-Entries: TypeAlias = "dict[int, State]"  # where a unit is entered, with which state
-Callee: TypeAlias = "int | str | None"  # an address, or a name where that is all that is known; None: anyone
+
+class Exit(NamedTuple):
+    """A jump or a fall out of a unit."""
+
+    source: int
+    target: int
+    as_entered: bool  #: with the frame that an entry has
 
 
 class Found(NamedTuple):
     """What came of one unit."""
 
     unit: Unit
-    rows: list[tuple[int, int, int]]  #: (start, end, state's number in the file's list)
+    entries: Entries
+    rows: array[int]  #: start, end, state's number in `states`, of each
     states: list[State]
-    exits: list[tuple[int, int, bool]]  #: (source, target, whether the state is that of an entry)
-    calls: Counter[Callee]
-    last_calls: Counter[Callee]
-    returns: bool
-    taken: set[int]
-    tails: set[Callee]
-    contradiction: int | None
-    by_table: frozenset[int] | set[int] = frozenset()  #: other ranges that jump tables lead to
+    exits: tuple[Exit, ...] = ()
+    calls: frozenset[Callee] = frozenset()
+    goes_on: frozenset[Callee] = frozenset()  #: those of them behind which code is taken to be reached
+    taken: frozenset[int] = frozenset()  #: addresses of code that instructions put into registers
+    by_table: frozenset[int] = frozenset()  #: other units' places that jump tables lead to
+    comes_back: bool = True  #: by an instruction that returns, or a jump to anywhere
+    returns: int = 0  #: instructions that are reached and return
+    jumps: int = 0  #: those that jump to anywhere
+    keeps_frame: bool = False  #: all of these find the frame of the entry
+    contradiction: int | None = None
+
+    def row_at(self, address: int) -> int:
+        """The number of the first row that begins there or behind."""
+        return bisect_left(range(len(self.rows) // 3), address, key=lambda row: self.rows[3 * row])
+
+    def state_at(self, address: int) -> State | None:
+        """None where nothing is known to be reached."""
+        row = self.row_at(address + 1) - 1
+        return self.states[self.rows[3 * row + 2]] if row >= 0 and address < self.rows[3 * row + 1] else None
 
 
-class File:
-    """What workers share: they are forked from the process that made it."""
-
-    def __init__(self, elf: ElfFile, ranges: Sequence[tuple[int, int]]) -> None:
-        self.elf = elf
-        self.abi = abi_of(elf)
-        self.isa = isa_of(self.abi)
-        self.ranges = ranges
-        self.starts = [start for start, _ in ranges]
-        self.imports = callees.imports(elf)
-        self.defined = {symbol.name: symbol.address for symbol in elf.functions()}
-        self.names = {address: name for name, address in self.defined.items() if callees.never_returns(name)}
-        self.never_return: set[int | str] = set()
-        self.stubs: dict[int, int | str | None] = {}
-        self.read_only = ReadOnly(elf)
-
-    def number(self, address: int) -> int | None:
-        """Of the range that an address is in."""
-        number = bisect_right(self.starts, address) - 1
-        return number if number >= 0 and address < self.ranges[number][1] else None
-
-    def callee(self, target: int | None, slot: int | None) -> Callee:
-        """An address, or a name where that is all that is known; None: anyone."""
-        if target is None:
-            return self._named(self.imports.get(slot)) if slot is not None else None
-        if self.number(target) is None or self.ranges[self.number(target) or 0][0] != target:
-            if target not in self.stubs:
-                self.stubs[target] = self._stub(target)
-            return self.stubs[target]
-        return target
-
-    def _stub(self, target: int) -> int | str:
-        for size in (LONGEST, 16):
-            try:
-                slot = slot_of(decode(self.elf.at(target, size), target, self.isa))
-            except FormatError:
-                continue
-            name = self.imports.get(slot) if slot is not None else None
-            return self._named(name) or target
-        return target
-
-    def _named(self, name: str | None) -> Callee:
-        return self.defined.get(name, name) if name else None
-
-    def returns(self, target: int | None, slot: int | None) -> bool:
-        callee = self.callee(target, slot)
-        return callee not in self.never_return and not self.known_by_name(callee)
-
-    def known_by_name(self, callee: Callee) -> bool:
-        """Whether the name alone tells that it never returns."""
-        return callee in self.names or (isinstance(callee, str) and callees.never_returns(callee))
+def study(around: Around, unit: Unit, entries: Entries) -> Found:
+    """Entered at addresses of it; those of no entry are only reached by jumps inside of it."""
+    if size_of(unit) > MAX_UNIT:
+        return Found(unit, entries, array("Q"), [])
+    return study_pieces(around, [around.decode(*piece) for piece in unit], entries)
 
 
-_file: File  # the one that forked workers inherit
-
-
-def share(file: File) -> None:
-    """Makes the file the one that `study` works on, here and in processes forked from now on."""
-    global _file  # noqa: PLW0603 - too large to be sent with each task
-    _file = file
-
-
-def study(task: list[tuple[Unit, Entries]]) -> list[Found]:
-    return [study_unit(unit, entries) for unit, entries in task]
-
-
-def study_unit(unit: Unit, entries: Entries) -> Found:
-    file = _file
-    if sum(end - start for start, end in (file.ranges[number] for number in unit)) > MAX_UNIT:
-        return Found(unit, [], [], [], Counter(), Counter(), True, set(), set(), None)
-    pieces = []
-    for number in unit:
-        start, end = file.ranges[number]
-        pieces.append(decode(file.elf.at(start, end - start), start, file.isa))
-    tables: dict[int, Tables] = {}
-
+def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> Found:
+    isa = around.isa
+    unit = tuple((piece.start, piece.end) for piece in pieces)
     outside: set[int] = set()
+    tables = around.tables(lambda target: around.holds(target) and not any(start <= target < end for start, end in unit))
 
     def table(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
-        if piece.start not in tables:
-            tables[piece.start] = Tables(piece, file.read_only.read)
-        targets = tables[piece.start].targets(point, begins, lambda target: file.number(target) not in (None, *unit))
+        targets = tables(piece, point, begins)
         outside.update(target for target in targets if not begins(target))
         return targets
 
-    analysis = analyse(pieces, entries, file.isa, Surroundings(file.returns, table))
-    return _found(unit, analysis, pieces)._replace(by_table=outside)
-
-
-def _found(unit: Unit, analysis: Analysis, pieces: list[Piece]) -> Found:
-    file = _file
-    numbers: dict[State, int] = {}
-    rows = [(start, end, numbers.setdefault(state, len(numbers))) for start, end, state in analysis.rows]
-    entry = file.isa.entry
-    exits = [(one.source, one.target, (one.state.sp, one.state.fp) == (entry.sp, entry.fp)) for one in analysis.exits]
-    taken = {address for piece in pieces for address in _taken(piece) if file.number(address) is not None}
-    calls = Counter(file.callee(*call) for call in analysis.calls)
-    last = Counter(file.callee(*call) for call in analysis.last_calls)
-    tails = {file.callee(target, None) for _, target, _ in exits}
-    return Found(
+    analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(around.returns, table))
+    rows = array("Q")
+    states: dict[State, int] = {}
+    for start, end, state in sorted(analysis.rows):
+        rows.extend((start, end, states.setdefault(state, len(states))))
+    calls = Counter(around.callee(*call) for call in analysis.calls)
+    last = Counter(around.callee(*call) for call in analysis.last_calls)
+    found = Found(
         unit,
+        entries,
         rows,
-        list(numbers),
-        exits,
-        calls,
-        last,
-        analysis.returns or bool(analysis.jumps),
-        taken,
-        tails,
-        analysis.contradiction,
+        list(states),
+        exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
+        calls=frozenset(calls),
+        goes_on=frozenset(calls - last),
+        taken=frozenset(address for piece in pieces for address in _taken(piece) if around.holds(address)),
+        by_table=frozenset(outside),
+        comes_back=analysis.returns or bool(analysis.jumps),
+        contradiction=analysis.contradiction,
     )
+    at_end = [
+        [found.state_at(point.address) for piece in pieces for point in piece.points if point.flow is Flow.RETURN],
+        [found.state_at(address) for address in analysis.jumps],
+    ]
+    reached = [[state for state in some if state is not None] for some in at_end]
+    keeps_frame = all(is_entry(state, isa) for some in reached for state in some)
+    return found._replace(returns=len(reached[0]), jumps=len(reached[1]), keeps_frame=keeps_frame)
+
+
+def is_entry(state: State, isa: Isa) -> bool:
+    """Whether the frame is as a function finds it."""
+    entry = isa.entry
+    return (state.sp, state.fp) == (entry.sp, CALLERS) and (entry.ra is None or state.ra == CALLERS)
 
 
 def _taken(piece: Piece) -> Iterator[int]:

@@ -1,154 +1,216 @@
-"""The code of a whole file: functions analysed together with the pieces that belong to them, and who never returns found out."""
+"""The code of a whole file, in passes, until what each function tells of others changes nothing any more.
+
+A range that is no function of its own, as compilers' `.cold` parts, is analysed together with those that jump into it.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import islice
-from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
 
 from sframegen.code import callees
-from sframegen.code.study import File, share, study
-from sframegen.elf import PF_X, PT_LOAD
+from sframegen.code.around import Around, size_of
+from sframegen.code.proof import is_credible, never_returning, proven
+from sframegen.code.starts import pointed_at
+from sframegen.code.study import study, study_pieces
+from sframegen.code.sweep import called, chunks, sweep
+from sframegen.workers import outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from typing import TypeVar
 
+    from sframegen.code.around import Range
     from sframegen.code.state import State
-    from sframegen.code.study import Callee, Entries, Found, Unit
+    from sframegen.code.study import Entries, Found, Unit
     from sframegen.elf import ElfFile
+
+    T = TypeVar("T")
+    U = TypeVar("U")
 
 MAX_PASSES = 5
 TASK_BYTES = 1 << 17  # code that a process gets at a time
 SAMPLE = 32  # of so many functions one is looked at first: those that never return and are called everywhere are known then
-LAST_CALLS = 50  # of so many calls one that ends a function tells that it never returns
+
+Progress: TypeAlias = "Callable[[int, int], object]"  # (bytes done, bytes in all, as far as is known): of all passes
 
 
 @dataclass
 class Survey:
-    """What is proven of a file's code: rows by columns, ascending, each with the number of its state."""
+    """What is known of a file's code: rows by columns, ascending, each with the number of its state."""
 
     start: array[int] = field(default_factory=lambda: array("Q"))
     end: array[int] = field(default_factory=lambda: array("Q"))
     state: array[int] = field(default_factory=lambda: array("I"))
     states: list[State] = field(default_factory=list)
-    never_return: set[int | str] = field(default_factory=set)
-    contradictions: list[int] = field(default_factory=list)
-    passes: list[int] = field(default_factory=list)
-    without_entry: int = 0
+    never_return: set[int] = field(default_factory=set)
+    contradictions: list[int] = field(default_factory=list)  #: instructions that return with another frame than the entry's
+    decoded_bytes: int = 0  #: in all passes
 
 
-def survey(elf: ElfFile, ranges: Sequence[tuple[int, int]], entries: Collection[int], jobs: int = 1) -> Survey:
+def survey(
+    elf: ElfFile, ranges: Sequence[Range], entries: Collection[int], jobs: int = 1, progress: Progress | None = None
+) -> Survey:
     """Analyses the code in `ranges` ((start, end), ascending, without overlaps; each a function or a piece of one).
 
-    `entries`: where functions are known to begin. More are found: what is called, and what pointers in code or data lead to. A
-    range that is no function of its own, as compilers' `.cold` parts, is analysed together with those that jump into it.
+    `entries`: where functions are known to begin. More are found: what is called, and what pointers in code or data lead to.
+    `jobs`: processes that share the work.
     """
-    file = File(elf, ranges)
-    share(file)
-    return _Passes(file, set(entries), _pointers(elf, set(file.starts)), jobs).run()
+    passes = _Passes(Around(elf, ranges), set(entries), _Crew(jobs, progress))
+    return passes.run(_alone, ranges)
 
 
-def _pointers(elf: ElfFile, starts: set[int]) -> set[int]:
-    """Starts that words of data have as their values."""
-    found = callees.pointed_at(elf) & starts
-    for load in elf.segments:
-        if load.p_type == PT_LOAD and not load.p_flags & PF_X:
-            raw = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-            skip = -load.p_vaddr % 8
-            words = array("Q")
-            words.frombytes(raw[skip : skip + (len(raw) - skip) // 8 * 8] if len(raw) > skip else b"")
-            found |= starts.intersection(words)
-    return found
+def survey_silent(
+    elf: ElfFile, silent: Sequence[Range], begins: Collection[int], jobs: int = 1, progress: Progress | None = None
+) -> Survey:
+    """Analyses code of which nothing tells where functions end, and gives the rows of those that are proven: proof.py says when.
+
+    `begins`: where functions are known to begin, there or elsewhere.
+    """
+    crew = _Crew(jobs, progress)
+    around = Around(elf, silent)
+    hints = set(begins) | callees.pointed_at(elf)
+    windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
+    for found in crew.share(partial(_called, around), windows, _size):
+        hints |= found
+    passes = _Passes(around, set(begins), crew, proving=True)
+    return passes.run(_swept, list(chunks(silent, hints)))
+
+
+# -- what processes do
+
+
+def _alone(around: Around, ranges: list[Range]) -> list[Found]:
+    return [study(around, (one,), (one[0],)) for one in ranges]
+
+
+def _swept(around: Around, parts: list[Range]) -> list[Found]:
+    return [study_pieces(around, [piece], (piece.start,)) for part in parts for piece in sweep(around, *part)]
+
+
+def _together(around: Around, units: list[tuple[Unit, Entries]]) -> list[Found]:
+    return [study(around, *unit) for unit in units]
+
+
+def _called(around: Around, ranges: list[Range]) -> set[int]:
+    return {target for one in ranges for target in called(around, *one)}
+
+
+def _size(one: Range) -> int:
+    return one[1] - one[0]
+
+
+class _Crew:
+    """The processes."""
+
+    def __init__(self, jobs: int, progress: Progress | None) -> None:
+        self.jobs = jobs
+        self.progress = progress
+        self.done = self.total = 0  # bytes
+
+    def share(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
+        """What `work` gives for the items, so many at a time; in any order."""
+        tasks: list[list[T]] = [[]]
+        sizes = [0]
+        for item in items:
+            if sizes[-1] > TASK_BYTES:
+                tasks.append([])
+                sizes.append(0)
+            tasks[-1].append(item)
+            sizes[-1] += size(item)
+        self.total += sum(sizes)
+        some = min(self.jobs, len(tasks))
+        found = outcomes(work, tasks, some) if some > 1 else ((number, work(task)) for number, task in enumerate(tasks))
+        for number, outcome in found:
+            if isinstance(outcome, Exception):
+                raise outcome
+            self.done += sizes[number]
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+            yield outcome
 
 
 class _Passes:
-    def __init__(self, file: File, known: set[int], pointed_at: set[int], jobs: int) -> None:
-        self.file = file
-        self.known = known
-        self.pointed_at = pointed_at
-        self.entries: set[int] = set()
-        self.jobs = jobs
-        self.found: dict[Unit, Found] = {}
-        self.result = Survey()
+    """`proving`: nothing is certain of a function but what it proves itself."""
 
-    def run(self) -> Survey:
-        entry = self.file.isa.entry
-        alone: dict[Unit, Entries] = {(number,): {start: entry} for number, start in enumerate(self.file.starts)}
-        self._study(dict(islice(alone.items(), 0, None, SAMPLE)))
-        self.file.never_return |= self._never_return()
-        self._study(alone)
-        self._entries()
-        done = alone
-        changed: set[int | str] = set()
+    def __init__(self, around: Around, known: set[int], crew: _Crew, *, proving: bool = False) -> None:
+        self.around = around
+        self.known = known
+        self.crew = crew
+        self.proving = proving
+        self.pointed_at: set[int] = set()
+        self.entries = known  # of functions, wherever they are
+        self.found: dict[Unit, Found] = {}
+        self.ranges: list[Range] = []
+        self.starts: list[int] = []
+
+    def run(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> Survey:
+        self._look(look, parts[::SAMPLE], _size)
+        self.around.never_return |= self._never_return()
+        self.found = {}
+        self._look(look, parts, _size)
+        self.ranges = sorted(one for unit in self.found for one in unit)
+        self.starts = [start for start, _ in self.ranges]
+        self.pointed_at = pointed_at(self.around.elf, set(self.starts))
         for _ in range(MAX_PASSES):
+            self._learn()
             units = self._units()
             self.found = {unit: found for unit, found in self.found.items() if unit in units}
-            changed = self._never_return() - self.file.never_return
-            self.file.never_return |= changed
-            stale = {
-                unit: entries
-                for unit, entries in units.items()
-                if done.get(unit) != entries or self._goes_on(self.found[unit], changed)
-            }
+            changed = self._never_return() - self.around.never_return
+            self.around.never_return |= changed
+            stale = {unit: entries for unit, entries in units.items() if self._is_stale(unit, entries, changed)}
             if not stale:
                 break
-            self._study(stale)
-            done.update(stale)
-            self._entries()
+            self._look(_together, stale.items(), lambda one: size_of(one[0]))
         else:
             for unit in stale:
                 self.found.pop(unit, None)
-        return self._result(units)
+        return self._result()
 
-    @staticmethod
-    def _goes_on(found: Found, never_return: set[int | str]) -> bool:
-        """Whether code behind a call of one of these was taken to be reached."""
-        return any(found.calls[callee] > found.last_calls[callee] for callee in never_return.intersection(found.calls))
+    def _is_stale(self, unit: Unit, entries: Entries, never_return: set[int]) -> bool:
+        """Whether it was not looked at with what is known now; `never_return`: that is new."""
+        found = self.found.get(unit)
+        return found is None or found.entries != entries or not never_return.isdisjoint(found.goes_on)
 
-    def _study(self, units: dict[Unit, Entries]) -> None:
-        self.result.passes.append(sum(self._size(unit) for unit in units))
-        tasks = list(self._tasks(units))
-        if self.jobs == 1 or len(tasks) == 1:
-            batches: Iterable[list[Found]] = map(study, tasks)
-            self.found.update((found.unit, found) for batch in batches for found in batch)
-            return
-        with ProcessPoolExecutor(self.jobs, get_context("fork")) as pool:
-            self.found.update((found.unit, found) for batch in pool.map(study, tasks) for found in batch)
+    def _look(self, work: Callable[[Around, list[T]], list[Found]], items: Iterable[T], size: Callable[[T], int]) -> None:
+        for batch in self.crew.share(partial(work, self.around), items, size):
+            self.found.update((found.unit, found) for found in batch)
 
-    def _size(self, unit: Unit) -> int:
-        return sum(end - start for start, end in (self.file.ranges[number] for number in unit))
+    def _number(self, address: int) -> int | None:
+        """Of the range that an address is in."""
+        number = bisect_right(self.starts, address) - 1
+        return number if number >= 0 and address < self.ranges[number][1] else None
 
-    def _tasks(self, units: dict[Unit, Entries]) -> Iterator[list[tuple[Unit, Entries]]]:
-        task: list[tuple[Unit, Entries]] = []
-        size = 0
-        for unit, entries in units.items():
-            task.append((unit, entries))
-            size += self._size(unit)
-            if size > TASK_BYTES:
-                yield task
-                task, size = [], 0
-        if task:
-            yield task
+    def _is_start(self, address: int) -> bool:
+        number = self._number(address)
+        return number is not None and self.starts[number] == address
 
-    def _entries(self) -> None:
-        """Where functions begin: what is called, and what pointers lead to, but for those that are a jump table."""
-        for found in self.found.values():
-            self.known.update(callee for callee in found.calls if isinstance(callee, int))
-            self.known.update(filter(self._starts, found.taken))
-            self.pointed_at -= found.by_table
+    def _credible(self) -> Iterator[Found]:
+        """Those whose word on others is taken."""
+        return (found for found in self.found.values() if not self.proving or is_credible(found, self.entries))
+
+    def _never_return(self) -> set[int]:
+        return never_returning(self.found.values(), {id(found) for found in self._credible()}, self.around)
+
+    def _learn(self) -> None:
+        """Where functions begin: what is called, pointed to but by jump tables, or left to with an entry's frame."""
         self.entries = self.known | self.pointed_at
-
-    def _starts(self, address: int) -> bool:
-        number = self.file.number(address)
-        return number is not None and self.file.starts[number] == address
+        left_to: dict[int, bool] = {}
+        for found in list(self._credible()):
+            self.known.update(callee for callee in found.calls if isinstance(callee, int))
+            self.known.update(filter(self._is_start, found.taken))
+            self.pointed_at -= found.by_table
+            for one in found.exits:
+                left_to[one.target] = left_to.get(one.target, True) and one.as_entered
+        self.entries = self.known | self.pointed_at | {target for target, ok in left_to.items() if ok and self._is_start(target)}
 
     def _units(self) -> dict[Unit, Entries]:
         """Ranges that belong together, because one jumps into another where no function begins; with where they are entered."""
-        parent = list(range(len(self.file.starts)))
+        parent = list(range(len(self.ranges)))
 
         def root(number: int) -> int:
             while parent[number] != number:
@@ -156,71 +218,57 @@ class _Passes:
                 number = parent[number]
             return number
 
+        def together(one: int, other: int) -> None:
+            numbers = self._number(one), self._number(other)
+            if numbers[0] is not None and numbers[1] is not None:
+                parent[root(numbers[1])] = root(numbers[0])
+
         for found in self.found.values():
-            for source, target, _ in found.exits:
-                number = self.file.number(target)
-                if number is not None and target not in self.entries:
-                    parent[root(number)] = root(self.file.number(source) or 0)
-            for number in found.unit[1:]:
-                parent[root(number)] = root(found.unit[0])
+            for start, _ in found.unit[1:]:
+                together(found.unit[0][0], start)
+        for found in self._credible():
+            if self.proving and self.entries.isdisjoint(found.entries):
+                continue
+            for one in found.exits:
+                if one.target not in self.entries:
+                    together(one.source, one.target)
         members: dict[int, list[int]] = {}
         for number in range(len(parent)):
             members.setdefault(root(number), []).append(number)
         inside: dict[int, list[int]] = {}
-        for address in self.entries:
-            number = self.file.number(address)
-            if number is not None:
-                inside.setdefault(number, []).append(address)
-        entry = self.file.isa.entry
-        return {
-            tuple(numbers): {address: entry for number in numbers for address in inside.get(number, ())}
-            for numbers in members.values()
-        }
+        for address in sorted(self.entries):
+            holder = self._number(address)
+            if holder is not None:
+                inside.setdefault(holder, []).append(address)
+        units = {}
+        for numbers in members.values():
+            unit = tuple(self.ranges[number] for number in numbers)
+            entries = tuple(address for number in numbers for address in inside.get(number, ()))
+            units[unit] = entries or ((unit[0][0],) if self.proving else ())
+        return units
 
-    def _never_return(self) -> set[int | str]:
-        """Functions no path of which returns; and those that are called as the last thing of a function."""
-        calls: Counter[Callee] = Counter()
-        last: Counter[Callee] = Counter()
-        owner: dict[int, Found] = {}
-        for found in self.found.values():
-            calls.update(found.calls)
-            last.update(found.last_calls)
-            owner.update((self.file.starts[number], found) for number in found.unit)
-        returning = {id(found) for found in self.found.values() if found.returns or found.contradiction is not None}
-        callers: dict[int, list[Found]] = {}
-        for found in self.found.values():
-            for tail in found.tails:
-                if isinstance(tail, int) and tail in owner:
-                    callers.setdefault(id(owner[tail]), []).append(found)
-                elif not self.file.known_by_name(tail):
-                    returning.add(id(found))
-        work = [found for found in self.found.values() if id(found) in returning]
-        while work:
-            for caller in callers.get(id(work.pop()), ()):
-                if id(caller) not in returning:
-                    returning.add(id(caller))
-                    work.append(caller)
-        never: set[int | str] = {start for start, found in owner.items() if id(found) not in returning}
-        never.update(callee for callee, count in last.items() if callee is not None and count * LAST_CALLS >= calls[callee])
-        return {callee for callee in never if not self.file.known_by_name(callee)}
-
-    def _result(self, units: dict[Unit, Entries]) -> Survey:
-        result = self.result
+    def _result(self) -> Survey:
+        result = Survey(never_return=self.around.never_return, decoded_bytes=self.crew.done)
+        every = [found for found in self.found.values() if found.entries]
+        result.contradictions = [found.contradiction for found in every if found.contradiction is not None]
+        if self.proving:
+            every = proven(every, self.entries, self.around, self._owner())
         numbers: dict[State, int] = {}
-        rows: list[tuple[int, int, int]] = []
-        for found in self.found.values():
-            if not units[found.unit]:
-                result.without_entry += self._size(found.unit)
-                continue
+        for (start, end), found in sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0)):
+            first, last = found.row_at(start), found.row_at(end)
+            result.start += found.rows[3 * first : 3 * last : 3]
+            result.end += found.rows[3 * first + 1 : 3 * last : 3]
             own = [numbers.setdefault(state, len(numbers)) for state in found.states]
-            rows.extend((start, end, own[number]) for start, end, number in found.rows)
-            if found.contradiction is not None:
-                result.contradictions.append(found.contradiction)
-        rows.sort()
-        for start, end, number in rows:
-            result.start.append(start)
-            result.end.append(end)
-            result.state.append(number)
+            result.state.extend(own[number] for number in found.rows[3 * first + 2 : 3 * last : 3])
         result.states = list(numbers)
-        result.never_return = self.file.never_return
         return result
+
+    def _owner(self) -> Callable[[int], Found | None]:
+        """What an address of analysed code belongs to."""
+        owner = {one: found for found in self.found.values() for one in found.unit}
+
+        def at(address: int) -> Found | None:
+            number = self._number(address)
+            return None if number is None else owner.get(self.ranges[number])
+
+        return at

@@ -7,23 +7,24 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.analysis import Surroundings
+from sframegen.code.analysis import Row, rules
 from sframegen.code.entry import entry_range
-from sframegen.code.functions import Finder
 from sframegen.code.isa import ISAS
 from sframegen.code.plt import plt_entries, plt_functions
 from sframegen.code.starts import starts
-from sframegen.code.surroundings import Outside
+from sframegen.code.survey import survey_silent
 from sframegen.conversion import Converted
+from sframegen.coverage import without
 from sframegen.flexible import narrow
 from sframegen.format.words import FDE_TYPES, EncodedRules, encode_rule
 from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule
-from sframegen.resolve import subtract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sframegen.abi import Abi
+    from sframegen.code.state import State
+    from sframegen.code.survey import Progress
     from sframegen.elf import ElfFile
     from sframegen.format.layouts import Layout
 
@@ -41,20 +42,33 @@ class Function(NamedTuple):
     rows: list[tuple[int, Rule]]
 
 
-def synthesize(elf: ElfFile, converted: Converted) -> Converted:
-    """With functions for code of which no CFI speaks. Raises FormatError where executable segments overlap."""
+class Search(NamedTuple):
+    """What finders are given beside the ranges in which they look."""
+
+    elf: ElfFile
+    abi: Abi
+    begins: set[int]  #: addresses of functions, there or elsewhere
+    jobs: int  #: processes
+    progress: Progress | None
+
+
+def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Progress | None = None) -> Converted:
+    """With functions for code of which no CFI speaks. Raises FormatError where executable segments overlap.
+
+    `jobs`: processes that share the work; `progress`: called with bytes of code done, and to do as far as is known.
+    """
     coverage, encoded = converted.coverage, converted.encoded
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
-    begins = starts(elf, encoded.abi)
-    silent = _from_begins(coverage.silent(elf), begins, sorted(edges))
+    search = Search(elf, encoded.abi, starts(elf, encoded.abi), jobs, progress)
+    silent = _from_begins(coverage.silent(elf), search.begins, sorted(edges))
     added: list[Function] = []
     ranges: list[list[Range]] = []
     for find in FINDERS:
-        said = (_sayable(function, encoded.abi, encoded.layout) for function in find(elf, encoded.abi, silent, begins))
+        said = (_sayable(function, encoded.abi, encoded.layout) for function in find(search, silent))
         found = [function for function in said if function is not None]
         ranges.append([(one.start, one.start + one.size) for one in found])
         added += found
-        silent = _without(silent, ranges[-1])
+        silent = without(silent, ranges[-1])
     if not added:
         return converted
     table = _with(converted.table, sorted(added, key=lambda function: function.start))
@@ -77,44 +91,61 @@ def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> lis
     return found
 
 
-def _plt(elf: ElfFile, abi: Abi, silent: list[Range], _begins: set[int]) -> Iterator[Function]:
-    table = plt_functions(elf, abi, silent)
+def _plt(search: Search, silent: list[Range]) -> Iterator[Function]:
+    table = plt_functions(search.elf, search.abi, silent)
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
         yield Function(start, size, table.kinds[kind], table.rows(number))
 
 
-def _entry(elf: ElfFile, abi: Abi, silent: list[Range], _begins: set[int]) -> Iterator[Function]:
-    found = entry_range(elf, abi, silent)
+def _entry(search: Search, silent: list[Range]) -> Iterator[Function]:
+    found = entry_range(search.elf, search.abi, silent)
     if found is not None:
         start, end = found
         yield Function(start, end - start, Kind(), [(0, OUTERMOST)])
 
 
-def _functions(elf: ElfFile, abi: Abi, silent: list[Range], begins: set[int]) -> Iterator[Function]:
+def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
     """One for each stretch of proven rows; the FDE type that the rules need is found later."""
+    abi = search.abi
     if abi.name not in ISAS or not silent:
         return
-    stubs = plt_entries(elf, abi)
-    known = (begins | stubs) - {elf.header.e_entry}  # which has no caller
-    outside = Outside(elf, ISAS[abi.name], stubs)
-    around = Surroundings(outside.returns, outside.table)
-    open_rows: list[tuple[int, int, Rule]] = []
-    for row in Finder(elf, abi, silent, known, around).rows():
-        if open_rows and (open_rows[-1][1] != row[0] or row[1] - open_rows[0][0] > MAX_SIZE):
-            yield _function(open_rows)
-            open_rows = []
-        open_rows.append(row)
-    if open_rows:
-        yield _function(open_rows)
+    known = (search.begins | plt_entries(search.elf, abi)) - {search.elf.header.e_entry}  # which has no caller
+    found = survey_silent(search.elf, silent, known, search.jobs, search.progress)
+    at_entry = ISAS[abi.name].entry.sp
+    emits = [_in_frame(state, at_entry) for state in found.states]
+    columns = zip(found.start, found.end, found.state, strict=True)
+    rows = rules((Row(start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
+    signed = [
+        [start for start, number in zip(found.start, found.state, strict=True) if found.states[number][-2:] == (True, key_b)]
+        for key_b in (False, True)
+    ]
+    for stretch in _stretches(rows):
+        start, end = stretch[0][0], stretch[-1][1]
+        with_a, with_b = (bisect_left(places, start) < bisect_left(places, end) for places in signed)
+        if not (with_a and with_b):  # an FDE has one key
+            kind = Kind(key_b=with_b)
+            yield Function(start, end - start, kind, [(begin - start, rule) for begin, _, rule in stretch])
 
 
-def _function(rows: list[tuple[int, int, Rule]]) -> Function:
-    start = rows[0][0]
-    return Function(start, rows[-1][1] - start, Kind(), [(begin - start, rule) for begin, _, rule in rows])
+def _stretches(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int, int, Rule]]]:
+    """Those that follow one another without a gap."""
+    stretch: list[tuple[int, int, Rule]] = []
+    for row in rows:
+        if stretch and (stretch[-1][1] != row[0] or row[1] - stretch[0][0] > MAX_SIZE):
+            yield stretch
+            stretch = []
+        stretch.append(row)
+    if stretch:
+        yield stretch
+
+
+def _in_frame(state: State, at_entry: int | None) -> bool:
+    """The return address, where calls put it, lies not below SP."""
+    return state.sp is None or at_entry is None or state.sp <= at_entry
 
 
 # In the order of SYNTHESIZED.
-FINDERS: tuple[Callable[[ElfFile, Abi, list[Range], set[int]], Iterable[Function]], ...] = (_plt, _entry, _functions)
+FINDERS: tuple[Callable[[Search, list[Range]], Iterable[Function]], ...] = (_plt, _entry, _functions)
 
 
 def _sayable(function: Function, abi: Abi, layout: Layout) -> Function | None:
@@ -123,13 +154,6 @@ def _sayable(function: Function, abi: Abi, layout: Layout) -> Function | None:
         if all(encode_rule(rule, fde_type, abi, layout) is not None for _, rule in function.rows):
             return function._replace(kind=function.kind._replace(fde_type=fde_type))
     return None
-
-
-def _without(silent: list[Range], taken: list[Range]) -> list[Range]:
-    """What of the one the other does not hold; both ascend."""
-    rest = [array("I", bytes(4 * len(silent))), array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent])]
-    subtract(rest, [array("I"), array("Q", [low for low, _ in taken]), array("Q", [high for _, high in taken])])
-    return list(zip(rest[1], rest[2], strict=True))
 
 
 def _with(table: FunctionTable, added: list[Function]) -> FunctionTable:

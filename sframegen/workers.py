@@ -1,43 +1,50 @@
-"""Processes forked from this one, each working on one file at a time: what is imported already is theirs too."""
+"""Processes forked from this one, each working on one item at a time: what is imported already, or held, is theirs too."""
 
 from __future__ import annotations
 
 import signal
 from collections import deque
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
-from multiprocessing.connection import wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sframegen.cli.several import attempt
+from cfi.errors import FormatError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.connection import Connection
-
-    from sframegen.cli.several import Outcome
-
+I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+
+    Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LARGE = 0.1  # of one process' share: such a file, begun last, would keep one process at work and the others waiting
 
 
-def outcomes(work: Callable[[str], T], files: Sequence[str], jobs: int) -> Iterator[Outcome[T]]:
-    """What comes of each file, in the order in which it comes; `jobs` files at a time, large ones first.
+def attempt(work: Callable[[I], T], item: I) -> T | Exception:
+    """What `work` returns, or raises to refuse the item."""
+    try:
+        return work(item)
+    except (FormatError, OSError) as error:
+        return error
 
-    A process that dies is a ChildProcessError for its file. If the iteration is left early, SIGTERM ends the processes, and they
+
+def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Iterator[Outcome[T]]:
+    """What comes of each item, in the order in which it comes; `jobs` items at a time, begun in that order of their numbers.
+
+    A process that dies is a ChildProcessError for its item. If the iteration is left early, SIGTERM ends the processes, and they
     are waited for: they may have temporary files to remove.
     """
-    waiting = deque(by_size(files, jobs))
-    busy: dict[object, Worker[T]] = {}
+    from multiprocessing.connection import wait  # noqa: PLC0415 - for those who need it
+
+    waiting = deque(range(len(items)) if order is None else order)
+    busy: dict[object, Worker[I, T]] = {}
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
                 try:
                     with _signals_held():  # a process is known before it can be left behind
-                        worker = Worker(work, files, [other.pipe for other in busy.values()])
+                        worker = Worker(work, items, [other.pipe for other in busy.values()])
                         busy[worker.pipe] = worker
                 except BlockingIOError:  # the user's limit on processes
                     if not busy:
@@ -61,20 +68,22 @@ def outcomes(work: Callable[[str], T], files: Sequence[str], jobs: int) -> Itera
             worker.end()
 
 
-class Worker(Generic[T]):
-    """A process that does `work` on one file after the other."""
+class Worker(Generic[I, T]):
+    """A process that does `work` on one item after the other."""
 
-    def __init__(self, work: Callable[[str], T], files: Sequence[str], others: Sequence[Connection]) -> None:
+    def __init__(self, work: Callable[[I], T], items: Sequence[I], others: Sequence[Connection]) -> None:
+        from multiprocessing import get_context  # noqa: PLC0415 - for those who need it
+
         context = get_context("fork")
         self.number = -1
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(work, files, theirs, [*others, self.pipe]))
+        self.process = context.Process(target=_serve, args=(work, items, theirs, [*others, self.pipe]))
         self.process.start()
         theirs.close()  # no other copy is left: the pipe ends with the process
 
     def begin(self, number: int) -> None:
         self.number = number
-        with suppress(ConnectionError):  # it has died since its last file: outcome() says so
+        with suppress(ConnectionError):  # it has died since its last item: outcome() says so
             self.pipe.send(number)
 
     def outcome(self) -> T | Exception:
@@ -89,20 +98,20 @@ class Worker(Generic[T]):
         return outcome
 
     def end(self) -> None:
-        """Waits for its end; it ends when it next asks for a file."""
+        """Waits for its end; it ends when it next asks for an item."""
         self.pipe.close()
         self.process.join()
 
 
-def _serve(work: Callable[[str], T], files: Sequence[str], pipe: Connection, inherited: Sequence[Connection]) -> None:
-    """The process: answers numbers of files with what comes of them, until nobody asks any more."""
+def _serve(work: Callable[[I], T], items: Sequence[I], pipe: Connection, inherited: Sequence[Connection]) -> None:
+    """The process: answers numbers of items with what comes of them, until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that forked this one, which sends SIGTERM
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     for other in inherited:
         other.close()
     with suppress(EOFError, ConnectionError):
         while True:
-            pipe.send(attempt(work, files[pipe.recv()]))
+            pipe.send(attempt(work, items[pipe.recv()]))
 
 
 @contextmanager
@@ -113,17 +122,3 @@ def _signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def by_size(files: Sequence[str], jobs: int) -> list[int]:
-    """Numbers of the files: large ones first, the largest before all, then the others in their order."""
-    sizes = [_size(file) for file in files]
-    small = LARGE * sum(sizes) / jobs
-    return sorted(range(len(files)), key=lambda number: -max(sizes[number], small))
-
-
-def _size(file: str) -> int:
-    try:
-        return Path(file).stat().st_size
-    except OSError:
-        return 0

@@ -1,0 +1,100 @@
+"""What is known of a file around its functions: who is called, who never returns, jump tables."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, TypeAlias
+
+from cfi.errors import FormatError
+from sframegen.abi import abi_of
+from sframegen.code import callees
+from sframegen.code.isa import isa_of
+from sframegen.code.jumptables import ReadOnly, Tables
+from sframegen.code.pieces import decode
+from sframegen.code.plt import plt_entries
+from sframegen.code.stubs import LONGEST, slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sframegen.code.effects import Point
+    from sframegen.code.pieces import Piece
+    from sframegen.elf import ElfFile
+
+Range = tuple[int, int]  # [start, end)
+TargetsOf: TypeAlias = "Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
+Callee: TypeAlias = "int | str | None"  # an address, or a name where that is all that is known; None: anyone
+
+
+class Around:
+    """Of one file. `code`: all ranges that are analysed, ascending, without overlaps. Raises FormatError for other ABIs."""
+
+    def __init__(self, elf: ElfFile, code: Sequence[Range]) -> None:
+        self.elf = elf
+        self.abi = abi_of(elf)
+        self.isa = isa_of(self.abi)
+        self.code = code
+        self.read_only = ReadOnly(elf)
+        self.imports = callees.imports(elf)
+        self.defined = {symbol.name: symbol.address for symbol in elf.functions()}
+        self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
+        self.plt = plt_entries(elf, self.abi)
+        self.stubs: dict[int, Callee] = {}
+        self.never_return: set[int] = set()  #: found out by what the code does
+
+    def decode(self, start: int, end: int) -> Piece:
+        return decode(self.elf.at(start, end - start), start, self.isa)
+
+    def holds(self, address: int) -> bool:
+        """Whether it is in code that is analysed."""
+        number = bisect_right(self.code, address, key=lambda one: one[0]) - 1
+        return number >= 0 and address < self.code[number][1]
+
+    def callee(self, target: int | None, slot: int | None) -> Callee:
+        """Who is called; `slot`: the memory that a call without target reads it from."""
+        if target is None:
+            return self._named(self.imports.get(slot)) if slot is not None else None
+        if target in self.plt:
+            if target not in self.stubs:
+                self.stubs[target] = self._stub(target)
+            return self.stubs[target]
+        return target
+
+    def returns(self, target: int | None, slot: int | None) -> bool:
+        """Whether a call may come back."""
+        callee = self.callee(target, slot)
+        return callee not in self.never_return and not self.known_by_name(callee)
+
+    def known_by_name(self, callee: Callee) -> bool:
+        """Whether the name alone tells that it never returns."""
+        return callee in self.named or (isinstance(callee, str) and callees.never_returns(callee))
+
+    def tables(self, within: Callable[[int], bool]) -> TargetsOf:
+        """What analyse() asks for jump tables. `within`: whether they may lead to an address outside of the function."""
+        tables: dict[Range, Tables] = {}  # by piece, as their cost is limited by piece
+
+        def targets(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
+            where = piece.start, piece.end
+            if where not in tables:
+                tables[where] = Tables(piece, self.read_only.read)
+            return tables[where].targets(point, begins, within)
+
+        return targets
+
+    def _stub(self, target: int) -> Callee:
+        for size in (LONGEST, 16, 8):
+            try:
+                slot = slot_of(self.decode(target, target + size))
+            except FormatError:
+                continue
+            if slot is not None:
+                return self._named(self.imports.get(slot)) or target
+        return target
+
+    def _named(self, name: str | None) -> Callee:
+        return self.defined.get(name, name) if name else None
+
+
+def size_of(ranges: Iterable[Range]) -> int:
+    """Bytes."""
+    return sum(end - start for start, end in ranges)

@@ -1,0 +1,83 @@
+"""Where functions are in code of which nothing tells where they end: from begin to end, one after the other."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sframegen.code.effects import Flow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sframegen.code.around import Around, Range, TargetsOf
+    from sframegen.code.pieces import Piece
+
+WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
+MAX_FUNCTION = 1 << 18  # bytes; hand-written ones have some ten thousand
+SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
+ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
+
+
+def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
+    """The functions of [start, limit), which begins with one. Those behind it begin behind the padding that follows another.
+
+    What seems to have no end ends the sweep.
+    """
+    tables = around.tables(lambda _: False)
+    here = start
+    window = around.decode(here, min(limit, here + WINDOW))
+    while True:
+        while (end := _end(around, tables, window, here, limit)) is None:
+            if window.end - here >= MAX_FUNCTION:
+                return
+            window = around.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
+        yield window if (window.start, window.end) == (here, end) else around.decode(here, end)
+        while (here := window.behind_padding(end, around.isa)) == window.end < limit:
+            end = here
+            window = around.decode(here, min(limit, here + WINDOW))
+        if here >= limit:
+            return
+
+
+def called(around: Around, start: int, end: int) -> set[int]:
+    """Targets of direct calls in code that is decoded from there on, whether it is reached or not."""
+    found: set[int] = set()
+    for at in range(start, end, WINDOW):
+        found.update(
+            point.target
+            for point in around.decode(at, min(end, at + WINDOW)).points
+            if point.flow is Flow.CALL and point.target is not None
+        )
+    return found
+
+
+def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
+    """The ranges, cut where functions begin. Both ascend."""
+    ordered = sorted(begins)
+    for start, end in silent:
+        here = start
+        for place in range(bisect_left(ordered, start + 1), bisect_left(ordered, end)):
+            yield here, ordered[place]
+            here = ordered[place]
+        yield here, end
+
+
+def _end(around: Around, tables: TargetsOf, window: Piece, start: int, limit: int) -> int | None:
+    """Behind the first instruction from `start` on behind which nothing goes on, and over which no branch before it leads.
+
+    None where that is not in the window, whose last instruction may be cut off.
+    """
+    furthest = start
+    for point in islice(window.points, bisect_left(window.point_addresses, start), None):
+        if point.target is not None and point.target >= point.end:
+            near = furthest > point.end or point.target - point.end < SHORT_JUMP
+            if point.flow is Flow.BRANCH or (point.flow is Flow.JUMP and near):
+                furthest = max(furthest, point.target)
+        if point.flow is Flow.INDIRECT and furthest < point.end:
+            furthest = max(furthest, *tables(window, point, lambda target: start <= target < limit), 0)
+        is_end = point.flow in ENDS or (point.flow is Flow.CALL and not around.returns(point.target, point.slot))
+        if is_end and furthest < point.end and (window.end == limit or point.end <= window.end - around.isa.longest):
+            return point.end
+    return limit if window.end == limit else None
