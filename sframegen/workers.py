@@ -13,7 +13,7 @@ I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
     Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
@@ -29,7 +29,7 @@ def attempt(work: Callable[[I], T], item: I) -> T | Exception:
         return error
 
 
-def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Iterator[Outcome[T]]:
+def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Generator[Outcome[T]]:
     """What comes of each item, in the order in which it comes; `jobs` items at a time, begun in that order of their numbers.
 
     A process that dies is a ChildProcessError for its item. If the iteration is left early, SIGTERM ends the processes, and they

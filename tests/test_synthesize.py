@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -242,6 +244,33 @@ def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
     assert json.loads(result.stdout)["synthesized_bytes"] > 100
     lines = CliRunner().invoke(cli, ["check", "-v", str(out)]).stdout.splitlines()
     assert [line for line in lines if "cfi-silent" in line and "bytes of code are covered that are not in the CFI: " in line]
+
+
+def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are; and all are told of as they go on."""
+    monkeypatch.setattr("sframegen.code.survey.TASK_BYTES", 64)
+    file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
+    told: list[tuple[int, int]] = []
+    outputs = [tmp_path / name for name in "ab"]
+    for jobs, output in enumerate(outputs, 1):
+        sframegen.add_section(file, output=output, synthesize=True, jobs=jobs, progress=lambda *where: told.append(where))
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    assert len(told) > 10
+    assert all(0 < done <= length for done, length in told)
+    assert told[-1][0] == told[-1][1]
+
+
+def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sframegen.code.survey.TASK_BYTES", 64)
+    monkeypatch.setattr("sframegen.code.survey._called", lambda _around, _ranges: os.kill(os.getpid(), signal.SIGKILL))
+    file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
+    before = file.read_bytes()
+    result = CliRunner().invoke(cli, ["add-section", "-j2", "--synthesize", str(file)])
+    assert (result.exit_code, result.output) == (
+        1,
+        f"sframegen: {file}: the process that worked on it was killed by signal 9 (Killed)\n",
+    )
+    assert file.read_bytes() == before
 
 
 def test_an_object_is_refused(compile_c: Compiler, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from sframegen.summary import Summary, total
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sframegen.conversion import Converted
     from sframegen.elf import ElfFile
@@ -52,6 +52,8 @@ def add_section(
     force: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
     synthesize: bool = False,
+    jobs: int = 1,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Summary:
     """Gives an ELF file an SFrame section made from its call frame information, in place or as `output`.
 
@@ -69,6 +71,9 @@ def add_section(
     - `force`: also a file that is signed.
     - `hard_links`: other names of the file, which follow it.
     - `synthesize`: rows also for linked code that no call frame information describes, where its instructions prove them.
+    - `jobs`: processes that share reading the instructions.
+    - `progress`: called with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often
+      than once.
 
     Raises FormatError where the file cannot be read or given a section, or OSError: the target is then as it was. ValueError for
     a version or level that there is not.
@@ -89,7 +94,7 @@ def add_section(
         if synthesize:
             from sframegen.code.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
 
-            converted = synthesized(base.elf, converted)
+            converted = synthesized(base.elf, converted, jobs, progress)
         table, coverage, encoded = converted
         summary = _summary(str(target.source), base.elf, sources, converted, per_function=per_function)
         if not len(table):

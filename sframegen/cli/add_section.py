@@ -9,10 +9,12 @@ import click
 
 from sframegen import api
 from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level
-from sframegen.cli.several import JOBS, changes
+from sframegen.cli.several import JOBS, changes, for_code
 from sframegen.summary import fates_table, total_fates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sframegen.summary import Summary
 
 
@@ -73,10 +75,11 @@ def command(
     An object, or each object of an archive, gets sections with relocations, as an assembler makes them.
 
     With --synthesize, code of a linked file on which its call frame information is silent has rows, too, as far as its instructions
-    prove them: PLT, .init and .fini, the program's entry, hand-written assembly.
+    prove them: PLT, .init and .fini, the program's entry, hand-written assembly, or all. A FILE that is alone has all -j processes
+    for that.
     """
     run = Run()
-    add = partial(
+    add: Callable[..., Summary] = partial(
         api.add_section,
         debug_file=debug_file or None,
         version=int(version),
@@ -86,6 +89,8 @@ def command(
         force=force,
         synthesize=synthesize,
     )
+    if synthesize:
+        add = for_code(add, files, jobs)
     changed = changes(
         run,
         files,

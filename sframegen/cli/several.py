@@ -17,6 +17,8 @@ from sframegen.cli.output import by_file, note, outputs_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from click._termui_impl import ProgressBar
+
     from sframegen.cli.output import Run
     from sframegen.workers import Outcome
 
@@ -104,6 +106,7 @@ def all_of(
 
     `verify`: the work needs LIEF; `lines`: the caller prints something for each file.
     """
+    outcomes: Iterator[Outcome[T]]
     if min(jobs, len(files)) > 1:
         if verify:
             import linker.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
@@ -122,17 +125,39 @@ def one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outco
 
 
 def with_bar(outcomes: Iterable[T], length: int) -> Iterator[T]:
-    """From one second on, a bar on stderr shows how many there are yet."""
-    started = monotonic()
-    bar = None
-    with ExitStack() as stack:
+    """The bar shows how many there are yet."""
+    with Bar() as bar:
         for number, outcome in enumerate(outcomes, 1):
-            if bar is not None:
-                bar.update(1)
-            elif monotonic() - started > PROGRESS_AFTER_SECONDS:
-                bar = stack.enter_context(click.progressbar(length=length, file=sys.stderr))
-                bar.update(number)
+            bar(number, length)
             yield outcome
+
+
+class Bar(ExitStack):
+    """A bar on stderr, from one second on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = monotonic()
+        self.bar: ProgressBar[int] | None = None
+
+    def __call__(self, done: int, length: int) -> None:
+        if self.bar is None and monotonic() - self.started > PROGRESS_AFTER_SECONDS:
+            self.bar = self.enter_context(click.progressbar(length=length, file=sys.stderr))
+        if self.bar is not None:
+            self.bar.length = length
+            self.bar.update(done - self.bar.pos)
+
+
+def for_code(work: Callable[..., T], files: Sequence[str], jobs: int) -> Callable[..., T]:
+    """`work`, whose `jobs` and `progress` are those of one file's code: a file that is alone has all processes, and a bar."""
+    if len(files) > 1:
+        return work
+
+    def alone(path: str, **options: object) -> T:
+        with Bar() as bar:
+            return work(path, **options, jobs=jobs, progress=bar if sys.stderr.isatty() else None)
+
+    return alone
 
 
 def in_order(outcomes: Iterable[Outcome[T]]) -> Iterator[T | Exception]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -124,14 +125,16 @@ class _Crew:
             sizes[-1] += size(item)
         self.total += sum(sizes)
         some = min(self.jobs, len(tasks))
-        found = outcomes(work, tasks, some) if some > 1 else ((number, work(task)) for number, task in enumerate(tasks))
-        for number, outcome in found:
-            if isinstance(outcome, Exception):
-                raise outcome
-            self.done += sizes[number]
-            if self.progress is not None:
-                self.progress(self.done, self.total)
-            yield outcome
+        here = ((number, work(task)) for number, task in enumerate(tasks))
+        with ExitStack() as stack:
+            found = stack.enter_context(closing(outcomes(work, tasks, some))) if some > 1 else here
+            for number, outcome in found:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                self.done += sizes[number]
+                if self.progress is not None:
+                    self.progress(self.done, self.total)
+                yield outcome
 
 
 class _Passes:
