@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.metadata import DT_FLAGS_1, DT_NEEDED, FIRST_PAGE, NEW_HEADERS, Dyn, read_dynamic, survey
+from linker.metadata import FIRST_PAGE, NEW_HEADERS, survey
 from linker.payload import check_end
 from linker.ranges import Range
+from sframegen.dynamic import DT_FLAGS_1, DT_NEEDED, read_dynamic
 from sframegen.elf import (
     EHDR_SIZE,
     ET_DYN,
@@ -23,6 +24,7 @@ from sframegen.elf import (
 )
 
 if TYPE_CHECKING:
+    from sframegen.dynamic import Dyn
     from sframegen.elf import ElfFile, Phdr
 
 WORD = 1 << 64

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from linker.ranges import Range, gaps, join, overlapping
+from sframegen.dynamic import (
+    DT_FINI,
+    DT_FINI_ARRAY,
+    DT_GNU_HASH,
+    DT_HASH,
+    DT_INIT,
+    DT_INIT_ARRAY,
+    DT_JMPREL,
+    DT_PLTGOT,
+    DT_PREINIT_ARRAY,
+    DT_REL,
+    DT_RELA,
+    DT_RELR,
+    DT_STRSZ,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERDEF,
+    DT_VERNEED,
+    DT_VERSYM,
+)
 from sframegen.elf import (
     EHDR_SIZE,
-    MARKS,
     PHDR_SIZE,
     PT_DYNAMIC,
     PT_GNU_EH_FRAME,
@@ -31,19 +49,14 @@ from sframegen.elf import (
 )
 
 if TYPE_CHECKING:
+    from sframegen.dynamic import Dyn
     from sframegen.elf import ElfFile, Phdr, Section
 
 FIRST_PAGE = 0x1000  # what a kernel core keeps of a mapped file, and where kernels look for the build-id
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
 MAX_PADDING = 15  # bytes between loaded neighbours, where no section header says what they are
 FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over what it moved away
-DYN_SIZE = 16
 PT_NULL = 0
-MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
-
-DT_NEEDED, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_STRSZ, DT_INIT, DT_FINI = 1, 3, 4, 5, 6, 7, 10, 12, 13
-DT_REL, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY, DT_RELR = 17, 23, 25, 26, 32, 36
-DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
 SHT_HASH, SHT_GNU_HASH, SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 5, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 
 # Section types that only the dynamic section names, by the tag that must name them.
@@ -85,31 +98,6 @@ FIXED_SEGMENTS = {
     PT_GNU_EH_FRAME: "PT_GNU_EH_FRAME",
     PT_GNU_RELRO: "PT_GNU_RELRO",
 }
-
-
-class Dyn(NamedTuple):
-    """An entry of the dynamic section; `offset` is of its value in the file."""
-
-    tag: int
-    value: int
-    offset: int
-
-
-def read_dynamic(elf: ElfFile) -> list[Dyn]:
-    """Empty for static programs."""
-    segment = next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
-    if segment is None:
-        return []
-    raw = elf.slice(segment.p_offset, segment.p_filesz, "PT_DYNAMIC")
-    entries = []
-    code = struct.Struct(MARKS[elf.byte_order] + "QQ")
-    if len(raw) > MAX_DYNAMIC * DYN_SIZE:
-        raise elf.error(f"more than {MAX_DYNAMIC} entries", "PT_DYNAMIC")
-    for index, (tag, value) in enumerate(code.iter_unpack(raw[: len(raw) // DYN_SIZE * DYN_SIZE])):
-        if tag == 0:
-            break
-        entries.append(Dyn(tag, value, segment.p_offset + index * DYN_SIZE + 8))
-    return entries
 
 
 def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) -> tuple[list[Range], list[Range]]:

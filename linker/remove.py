@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker import undo
 from linker.exchange import is_sframe
-from linker.metadata import PT_NULL, read_dynamic
+from linker.metadata import PT_NULL
 from linker.payload import image_end
 from linker.plan import symbols_of
 from linker.ranges import Range, gaps, join, overlapping
 from linker.undo import Write
+from sframegen.dynamic import read_dynamic
 from sframegen.elf import (
     EHDR_SIZE,
     PF_R,

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING
 
 from sframegen.code import callees
 from sframegen.coverage import disjoint, without
-from sframegen.elf import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_DYNAMIC, PT_LOAD
+from sframegen.dynamic import (
+    DT_FINI,
+    DT_FINI_ARRAY,
+    DT_FINI_ARRAYSZ,
+    DT_INIT,
+    DT_INIT_ARRAY,
+    DT_INIT_ARRAYSZ,
+    DT_PREINIT_ARRAY,
+    DT_PREINIT_ARRAYSZ,
+    DT_RELA,
+    DT_RELASZ,
+    read_dynamic,
+)
+from sframegen.elf import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +29,6 @@ if TYPE_CHECKING:
     from sframegen.abi import Abi
     from sframegen.elf import ElfFile
 
-DT_INIT, DT_FINI, DT_RELA, DT_RELASZ, DT_INIT_ARRAY, DT_FINI_ARRAY = 12, 13, 7, 8, 25, 26
-DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ, DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ = 27, 28, 32, 33
 ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
 RELA = "QQQ"  # r_offset, r_info, r_addend
 RELA_SIZE = 24
@@ -28,7 +39,7 @@ MAX_ARRAY = 1 << 16  # functions that run at start or end
 def starts(elf: ElfFile, abi: Abi) -> set[int]:
     """Addresses of functions: by symbols, and those that run when a file is loaded or unloaded. They may lie anywhere."""
     found = {symbol.address for symbol in elf.functions()}
-    dynamic = _dynamic(elf)
+    dynamic = {entry.tag: entry.value for entry in read_dynamic(elf)}
     found.update(dynamic[tag] for tag in (DT_INIT, DT_FINI) if tag in dynamic)
     found.update(_in_arrays(elf, abi, dynamic))
     for name in (".init", ".fini"):  # static programs have no dynamic section
@@ -53,15 +64,6 @@ def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
         words = array("Q", bytes(raw))
         found |= starts.intersection(words)
     return found
-
-
-def _dynamic(elf: ElfFile) -> dict[int, int]:
-    """The last value of each tag."""
-    segment = next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
-    if segment is None:
-        return {}
-    raw = elf.slice(segment.p_offset, segment.p_filesz, "PT_DYNAMIC")
-    return dict(struct.iter_unpack(MARKS[elf.byte_order] + "QQ", raw[: len(raw) // 16 * 16]))
 
 
 def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]:

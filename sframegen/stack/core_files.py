@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf import EHDR_SIZE, PF_R, PF_W, PF_X, PT_DYNAMIC, PT_LOAD, RECORDS, Ehdr, ElfFile, open_elf
+from sframegen.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
+from sframegen.elf import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr, ElfFile, open_elf
 from sframegen.stack.snapshot import DELETED, PAGE, StackError
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from sframegen.stack.core_notes import FileRange
     from sframegen.stack.snapshot import Mapping
 
-DT_NULL, DT_DEBUG, DYN_SIZE = 0, 21, 16
-MAX_DYNAMIC = 4096  # bytes that are compared
+MAX_COMPARED = 4096  # bytes of a dynamic section
 NOTHING = memoryview(b"")
 
 
@@ -107,9 +107,9 @@ def difference(elf: ElfFile, start: int, memory: DumpedMemory) -> str:
         raise StackError(f"another file: its build-id is {build_id.hex() if build_id else 'none'}, the core has {was.hex()}")
     if was is not None or (page and page == elf.data[: len(page)]):
         return ""
-    dynamic = next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
+    dynamic = dynamic_segment(elf)
     bias = start - _first_page(elf)
-    if dynamic is None or not (there := memory.read(dynamic.p_vaddr + bias, min(dynamic.p_filesz, MAX_DYNAMIC))):
+    if dynamic is None or not (there := memory.read(dynamic.p_vaddr + bias, min(dynamic.p_filesz, MAX_COMPARED))):
         return "the core has nothing by which to tell whether it is the same file"
     mine = elf.data[dynamic.p_offset : dynamic.p_offset + len(there)]
     if not _same_dynamic(bytes(mine), bytes(there), bias, elf.byte_order):

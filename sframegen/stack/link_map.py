@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.elf import MAX_ADDRESS, PT_DYNAMIC, PT_INTERP, PT_LOAD
-from sframegen.stack.core_files import DT_DEBUG, DT_NULL, DYN_SIZE
+from sframegen.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
+from sframegen.elf import MAX_ADDRESS, PT_INTERP, PT_LOAD
 from sframegen.stack.core_notes import AT_BASE, AT_ENTRY, AT_EXECFN, FileRange
 from sframegen.stack.snapshot import PAGE, StackError
 
@@ -67,14 +67,16 @@ class LinkMap:
 
     def _r_debug(self, program: ElfFile, bias: int) -> int:
         """Its address, which the dynamic linker writes into the program's dynamic section; 0 where it did not."""
-        for segment in program.segments:
-            if segment.p_type == PT_DYNAMIC:
-                for entry in range(segment.p_vaddr + bias, segment.p_vaddr + bias + MAX_DYNAMIC * DYN_SIZE, DYN_SIZE):
-                    tag = self._word(entry % MAX_ADDRESS)
-                    if tag == DT_DEBUG:
-                        return self._word(entry + 8)
-                    if tag == DT_NULL:
-                        break
+        segment = dynamic_segment(program)
+        if segment is None:
+            return 0
+        start = segment.p_vaddr + bias
+        for entry in range(start, start + MAX_DYNAMIC * DYN_SIZE, DYN_SIZE):
+            tag = self._word(entry % MAX_ADDRESS)
+            if tag == DT_DEBUG:
+                return self._word(entry + 8)
+            if tag == DT_NULL:
+                break
         return 0
 
     def _interpreter(self, program: ElfFile) -> Iterator[tuple[int, str]]:

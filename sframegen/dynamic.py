@@ -1,0 +1,49 @@
+"""The dynamic section of a linked file, which PT_DYNAMIC names: what the dynamic linker reads."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.elf import MARKS, PT_DYNAMIC
+
+if TYPE_CHECKING:
+    from sframegen.elf import ElfFile, Phdr
+
+DT_NULL, DT_NEEDED, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_STRSZ = 0, 1, 3, 4, 5, 6, 7, 8, 10
+DT_INIT, DT_FINI, DT_REL, DT_DEBUG, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY = 12, 13, 17, 21, 23, 25, 26
+DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ, DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ, DT_RELR = 27, 28, 32, 33, 36
+DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+
+DYN_CODE = "QQ"
+DYN_SIZE = 16
+MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
+
+
+class Dyn(NamedTuple):
+    """An entry of the dynamic section; `offset` is of its value in the file."""
+
+    tag: int
+    value: int
+    offset: int
+
+
+def dynamic_segment(elf: ElfFile) -> Phdr | None:
+    return next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
+
+
+def read_dynamic(elf: ElfFile) -> list[Dyn]:
+    """The entries before DT_NULL; none for static programs."""
+    segment = dynamic_segment(elf)
+    if segment is None:
+        return []
+    raw = elf.slice(segment.p_offset, segment.p_filesz, "PT_DYNAMIC")
+    if len(raw) > MAX_DYNAMIC * DYN_SIZE:
+        raise elf.error(f"more than {MAX_DYNAMIC} entries", "PT_DYNAMIC")
+    entries = []
+    code = struct.Struct(MARKS[elf.byte_order] + DYN_CODE)
+    for index, (tag, value) in enumerate(code.iter_unpack(raw[: len(raw) // DYN_SIZE * DYN_SIZE])):
+        if tag == DT_NULL:
+            break
+        entries.append(Dyn(tag, value, segment.p_offset + index * DYN_SIZE + 8))
+    return entries
