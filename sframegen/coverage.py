@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.elf import PF_X, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.model import OUTERMOST, FdeType
 from sframegen.padding import padding_states
 from sframegen.resolve import subtract
@@ -191,10 +191,7 @@ def _areas(
 
 def _executable(elf: ElfFile) -> tuple[list[Range], list[int]]:
     """(executable ranges, their file offsets), checked: in the file, disjoint."""
-    loads = sorted(
-        (segment for segment in elf.segments if segment.p_type == PT_LOAD and segment.p_flags & PF_X and segment.p_filesz),
-        key=lambda load: load.p_vaddr,
-    )
+    loads = elf.executable_loads()
     vaddrs = [load.p_vaddr for load in loads]
     code = elf.executable_ranges()
     offsets = []

@@ -231,14 +231,17 @@ class ElfFile:
         header = self.header
         tables = max(EHDR_SIZE, header.e_phoff + self.phnum * PHDR_SIZE if header.e_phoff == EHDR_SIZE else 0)
         ranges = []
-        for segment in self.segments:
-            if segment.p_type == PT_LOAD and segment.p_flags & PF_X and segment.p_filesz:
-                if segment.p_vaddr + segment.p_filesz >= MAX_ADDRESS:
-                    raise self.error(f"PT_LOAD at {segment.p_vaddr:#x} has no valid size", "program header table")
-                skip = max(0, tables - segment.p_offset)
-                if skip < segment.p_filesz:
-                    ranges.append((segment.p_vaddr + skip, segment.p_vaddr + segment.p_filesz))
+        for load in self.executable_loads():
+            if load.p_vaddr + load.p_filesz >= MAX_ADDRESS:
+                raise self.error(f"PT_LOAD at {load.p_vaddr:#x} has no valid size", "program header table")
+            skip = max(0, tables - load.p_offset)
+            if skip < load.p_filesz:
+                ranges.append((load.p_vaddr + skip, load.p_vaddr + load.p_filesz))
         return sorted(ranges)
+
+    def executable_loads(self) -> list[Phdr]:
+        """Executable PT_LOADs with bytes in the file, by their addresses."""
+        return sorted((load for load in self._loads if load.p_flags & PF_X and load.p_filesz), key=lambda load: load.p_vaddr)
 
     # -- what names the file and its functions
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.coverage import disjoint
-from sframegen.elf import PF_X, PT_LOAD
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.join import followers, group, heads_of, rebuild, symbol_values
 from sframegen.model import FunctionTable
@@ -58,16 +57,14 @@ def may_follow(elf: ElfFile, coverage: Coverage) -> bytearray:
     Between them is nothing but padding, without a symbol in it, and of which no CFI speaks: no-ops can be code that is left out.
     """
     table = coverage.table
-    loads = sorted(
-        (s.p_vaddr, s.p_filesz, s.p_offset) for s in elf.segments if s.p_type == PT_LOAD and s.p_flags & PF_X and s.p_filesz
-    )
-    for _, size, offset in loads:
-        elf.slice(offset, size, "PT_LOAD")
+    loads = elf.executable_loads()
+    for load in loads:
+        elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
     marks = bytearray(len(table))
     followers(
         table.start, table.size, table.kind, kind_bytes(table.kinds), elf.data,
-        array("Q", [address for address, _, _ in loads]), array("Q", [address + size for address, size, _ in loads]),
-        array("Q", [offset for _, _, offset in loads]), padding_states(elf.header.e_machine),
+        array("Q", [load.p_vaddr for load in loads]), array("Q", [load.p_vaddr + load.p_filesz for load in loads]),
+        array("Q", [load.p_offset for load in loads]), padding_states(elf.header.e_machine),
         array("Q", sorted([*_symbol_places(elf), *coverage.unsaid.start])), MAX_GAP, marks,
     )  # fmt: skip
     for start, end in disjoint(coverage.ignored_ranges):
