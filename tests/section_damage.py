@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from readers.mutate import bases, put
 
+from sframegen.elf import MARKS
 from sframegen.format.layouts import LAYOUTS
-from sframegen.format.records import BYTE_ORDER_MARKS, HEADER_CODE, HEADER_SIZE, Header
+from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +30,10 @@ class Editor:
 
     @property
     def header(self) -> Header:
-        return Header(*struct.unpack_from(BYTE_ORDER_MARKS[self.order] + HEADER_CODE, self.data))
+        return Header(*struct.unpack_from(MARKS[self.order] + HEADER_CODE, self.data))
 
     def set_header(self, **fields: int) -> None:
-        struct.pack_into(BYTE_ORDER_MARKS[self.order] + HEADER_CODE, self.data, 0, *self.header._replace(**fields))
+        struct.pack_into(MARKS[self.order] + HEADER_CODE, self.data, 0, *self.header._replace(**fields))
 
     def entry(self, function: int) -> int:
         return HEADER_SIZE + self.layout.index_size * (function % self.header.num_fdes)

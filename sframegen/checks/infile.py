@@ -10,6 +10,7 @@ from sframegen.checks.finding import Finding
 from sframegen.checks.rules import KEPT, RULES
 from sframegen.elf import (
     ET_REL,
+    MARKS,
     PF_R,
     PF_W,
     PT_GNU_SFRAME,
@@ -21,7 +22,7 @@ from sframegen.elf import (
     SHT_GNU_SFRAME,
     SHT_NOBITS,
 )
-from sframegen.format.records import BYTE_ORDER_MARKS, MAGIC
+from sframegen.format.records import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,7 @@ def _bytes(elf: ElfFile, place: Extent, section: Section | None) -> Iterator[Bro
     preamble = bytes(elf.data[place.offset : place.offset + min(place.size, 5)])
     if len(preamble) < 5:
         return
-    magic, version, _, abi_arch = struct.unpack(BYTE_ORDER_MARKS[elf.byte_order] + "HBBB", preamble)
+    magic, version, _, abi_arch = struct.unpack(MARKS[elf.byte_order] + "HBBB", preamble)
     expected = BY_MACHINE.get((elf.header.e_machine, elf.byte_order))
     if magic != MAGIC or (expected is None or expected.sframe_id != abi_arch):
         abi = BY_SFRAME_ID.get(abi_arch)

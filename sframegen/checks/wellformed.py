@@ -12,10 +12,10 @@ from sframegen.abi import BY_SFRAME_ID
 from sframegen.checks.finding import Finding
 from sframegen.checks.rules import KEPT, RULES, WALKED
 from sframegen.checks.walk import Walk
+from sframegen.elf import MARKS
 from sframegen.format.decode import SframeSection
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.records import (
-    BYTE_ORDER_MARKS,
     DATAWORD_COUNT_MASK,
     DATAWORD_COUNT_SHIFT,
     F_FDE_SORTED,
@@ -124,7 +124,7 @@ def _read_header(view: memoryview, facts: Facts) -> Header | None:
         facts.add("header-size", f"{len(view)} bytes of {HEADER_SIZE}", 0)
         return None
     for order in ORDERS:
-        header = Header(*struct.unpack_from(BYTE_ORDER_MARKS[order] + HEADER_CODE, view))
+        header = Header(*struct.unpack_from(MARKS[order] + HEADER_CODE, view))
         if header.magic != MAGIC:
             continue
         facts.byte_order = order
@@ -173,7 +173,7 @@ def _judge_bounds(section: SframeSection, facts: Facts) -> None:
     if not rest.strip(b"\0"):
         return
     behind = len(section.data) - len(rest.lstrip(b"\0"))
-    mark = BYTE_ORDER_MARKS[section.abi.byte_order]
+    mark = MARKS[section.abi.byte_order]
     another = rest.lstrip(b"\0").startswith(struct.pack(mark + "H", MAGIC))
     facts.add("another-section" if another else "trailing-bytes", "", behind)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.abi import BY_SFRAME_ID
+from sframegen.elf import MARKS
 from sframegen.format.layouts import LAYOUTS
-from sframegen.format.records import BYTE_ORDER_MARKS, F_FDE_FUNC_START_PCREL, HEADER_CODE, HEADER_SIZE, MAGIC, Header
+from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_CODE, HEADER_SIZE, MAGIC, Header
 from sframegen.format.seek import Seeker
 from sframegen.format.table import decode_table
 
@@ -107,7 +108,7 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
 def _header(view: memoryview, place: str) -> tuple[Header, str]:
     if len(view) < HEADER_SIZE:
         raise FormatError(f"expected {HEADER_SIZE} bytes of header, have {len(view)}", place, 0)
-    for byte_order, mark in BYTE_ORDER_MARKS.items():
+    for byte_order, mark in MARKS.items():
         header = Header(*struct.unpack_from(mark + HEADER_CODE, view))
         if header.magic == MAGIC:
             if header.version not in LAYOUTS:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
+from sframegen.elf import MARKS
 from sframegen.format import pack
 from sframegen.format.layouts import V3
 from sframegen.format.records import (
-    BYTE_ORDER_MARKS,
     F_FDE_FUNC_START_PCREL,
     F_FDE_SORTED,
     HEADER_CODE,
@@ -93,7 +93,7 @@ class Encoder:
             freoff=self.layout.index_size * len(table),
         )
         out = bytearray(self.size_bytes)
-        struct.pack_into(BYTE_ORDER_MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
+        struct.pack_into(MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
         big = abi.byte_order == "big"
         pack.index(
             table.start, table.size, table.kind, table.first_row, self.kind_bytes, self.layout.fields, self.fre_type, self.block_at,

@@ -44,5 +44,3 @@ class Header(NamedTuple):
 HEADER_CODE = "HBBBbbBIIIII"
 HEADER_SIZE = struct.calcsize("<" + HEADER_CODE)
 assert HEADER_SIZE == 28
-
-BYTE_ORDER_MARKS = {"little": "<", "big": ">"}

@@ -8,8 +8,8 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from sframegen.elf import MARKS
 from sframegen.format.records import (
-    BYTE_ORDER_MARKS,
     CFA_BASE_SP_BIT,
     DATAWORD_COUNT_MASK,
     DATAWORD_COUNT_SHIFT,
@@ -60,7 +60,7 @@ def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> byte
 def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
     """An FRE info byte and words; there are a dozen shapes."""
     codes = {SIGNED: SIGNED_CODES[size], UNSIGNED: UNSIGNED_CODES[size]}
-    return struct.Struct(f"{BYTE_ORDER_MARKS[byte_order]}B" + "".join(codes[code] for code in shape))
+    return struct.Struct(f"{MARKS[byte_order]}B" + "".join(codes[code] for code in shape))
 
 
 class EncodedRules:
@@ -99,7 +99,7 @@ def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The words behind an FRE info byte, as signed and as unsigned numbers."""
     count = raw[0] >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK
     size = raw[0] >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK
-    mark = BYTE_ORDER_MARKS[abi.byte_order]
+    mark = MARKS[abi.byte_order]
     return (
         struct.unpack_from(f"{mark}{count}{SIGNED_CODES[size]}", raw, 1),
         struct.unpack_from(f"{mark}{count}{UNSIGNED_CODES[size]}", raw, 1),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.format.records import BYTE_ORDER_MARKS
+from sframegen.elf import MARKS
 from sframegen.model import OUTERMOST, Kind, Rule, Where
 from sframegen.registry.records import JitEntry, JitTable, decode, size_of
 from sframegen.search import Found
@@ -185,7 +185,7 @@ class JitTables:
             raise _error(table.address, f"more than {MAX_ENTRIES} entries", 8)
         self.work += count
         place = TABLE_SIZE + table.used
-        fields = struct.Struct(f"{BYTE_ORDER_MARKS[self._abi.byte_order]}{ENTRY_CODE}{fre_size - FRE_SIZE}s{stride - fre_size}x")
+        fields = struct.Struct(f"{MARKS[self._abi.byte_order]}{ENTRY_CODE}{fre_size - FRE_SIZE}s{stride - fre_size}x")
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
         for at, (size, start, *says, info, unknown) in enumerate(
             fields.iter_unpack(self._read(table.address, place, count * stride))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64
-from sframegen.format.records import BYTE_ORDER_MARKS
+from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64, MARKS
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
@@ -63,4 +62,4 @@ def registers_of(abi: Abi, general: bytes, floating: bytes = b"", ra_mask: int |
 
 
 def _words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:
-    return unpack_from(f"{BYTE_ORDER_MARKS[abi.byte_order]}{known.words}Q", raw)
+    return unpack_from(f"{MARKS[abi.byte_order]}{known.words}Q", raw)

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.format.records import BYTE_ORDER_MARKS
+from sframegen.elf import MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,7 +102,7 @@ class Memory:
         """`read(address, size)`: the bytes there, fewer where readable memory ends, none where there is none. Never raises."""
         self._read = read
         self._pages: dict[int, bytes] = {}
-        self._word = Struct(BYTE_ORDER_MARKS[byte_order] + "Q").unpack_from
+        self._word = Struct(MARKS[byte_order] + "Q").unpack_from
         self.byte_order = byte_order
 
     def read(self, address: int, size: int) -> bytes:
@@ -143,7 +143,7 @@ class CopiedMemory:
         """`parts`: addresses and what was there."""
         self._parts = [(start, data) for start, data in parts if len(data) >= 8]
         self._mappings = mappings
-        self._word = Struct(BYTE_ORDER_MARKS[byte_order] + "Q").unpack_from
+        self._word = Struct(MARKS[byte_order] + "Q").unpack_from
         self._start, self._data = self._parts[0] if self._parts else (0, b"")
 
     def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - what a Reader has

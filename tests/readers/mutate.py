@@ -6,9 +6,10 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.abi import ABIS
+from sframegen.elf import MARKS
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, WRITABLE
-from sframegen.format.records import BYTE_ORDER_MARKS, HEADER_CODE, HEADER_SIZE, Header
+from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from sframegen.lower import lower
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 
@@ -85,7 +86,7 @@ def bases() -> list[Base]:
 
 
 def header_of(data: bytes | bytearray, order: ByteOrder) -> Header:
-    return Header(*struct.unpack_from(BYTE_ORDER_MARKS[order] + HEADER_CODE, data))
+    return Header(*struct.unpack_from(MARKS[order] + HEADER_CODE, data))
 
 
 NUMBERS = (0, 1, 2, 3, 4, 15, 16, 17, 0x7F, 0x80, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)
