@@ -69,7 +69,8 @@ def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
 def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]:
     """What arrays of functions hold: in the file, or by relocations that add the base to an address."""
     arrays = [(dynamic[at], dynamic[size]) for at, size in ARRAYS if at in dynamic and size in dynamic]
-    arrays += [(s.header.sh_addr, s.header.sh_size) for s in elf.sections if s.name in (".init_array", ".fini_array")]
+    sections = [section.header for name in (".init_array", ".fini_array") if (section := elf.section(name)) is not None]
+    arrays += [(header.sh_addr, header.sh_size) for header in sections]
     wanted = {at for start, size in arrays for at in range(start, start + min(size, 8 * MAX_ARRAY), 8)}
     for at in wanted:
         try:
