@@ -13,6 +13,8 @@ COMPILED = [
     "cfi.scan",
     "sframegen.checks.sweep",
     "sframegen.checks.walk",
+    "sframegen.code.blocks",
+    "sframegen.code.records",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",

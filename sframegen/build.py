@@ -10,6 +10,8 @@ MODULES = (
     "cfi.scan",
     "sframegen.checks.sweep",
     "sframegen.checks.walk",
+    "sframegen.code.blocks",
+    "sframegen.code.records",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store
+from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store, Take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,8 @@ SIGNS = {
 }
 # Others that sign or strip the return address's register without naming it.
 SIGNS_OTHERWISE = {"paciaz", "pacibz", "autiaz", "autibz", "xpaclri", "paciasppc", "pacibsppc", "autiasppc", "autibsppc", "pacm"}
+PADS = {"nop", "udf"}
+WITHOUT_NAMING = {"b", *BRANCHES, *JUMPS, *CALLS, *RETURNS, *STOPS, *SIGNS, *SIGNS_OTHERWISE, *PADS}
 # Pairs and singles of general registers: bytes of one.
 LOADS = {"ldr": 8, "ldur": 8, "ldp": 8, "ldnp": 8}
 STORES = {"str": 8, "stur": 8, "stp": 8, "stnp": 8}
@@ -43,9 +45,22 @@ CONSTANT = re.compile(r"(x\d+), #(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")
 LOOK_BACK = 8  # instructions
 MAX_SIZE = 64  # bytes that a store of several vector registers writes
 
+NEEDLES = ("sp", "29", "30")  # in operands that may name what is followed
+TAKES = {"adr": Take.PAGE, "adrp": Take.PAGE, "add": Take.IN_PAGE}
+
+
+def matters(mnemonic: str) -> bool:
+    """Whether such an instruction may touch what is followed without naming it, or pads."""
+    return mnemonic in WITHOUT_NAMING or mnemonic.startswith(("b.", "bc."))
+
+
+def pads(mnemonic: str, _operands: str) -> bool:
+    """Whether the instruction fills the space between functions."""
+    return mnemonic in PADS
+
 
 def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int) -> Point | None:
-    """The instruction, if it touches what is followed."""
+    """The instruction, if it touches what is followed. Where it has a target, the rest is the same for its mnemonic."""
     if mnemonic in CALLS:
         return Point(address, end, (Lose(RA),), Flow.CALL, _target(operands))
     if mnemonic == "b":
@@ -63,7 +78,7 @@ def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int
         return Point(address, end, SIGNS[mnemonic])
     if mnemonic in SIGNS_OTHERWISE:
         return Point(address, end, (Lose(RA),))
-    if "sp" in operands or "29" in operands or "30" in operands:
+    if any(needle in operands for needle in NEEDLES):
         found = effects(mnemonic, operands)
         return Point(address, end, found) if found else None
     return None

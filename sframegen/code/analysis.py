@@ -6,24 +6,32 @@ registers by other pointers than SP and FP; a callee that returns keeps SP and F
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.code.blocks import Blocks, to_addresses
 from sframegen.code.effects import Flow
 from sframegen.code.pieces import is_alike_from
-from sframegen.code.state import CALLERS, NOTHING, after, after_call, join
+from sframegen.code.records import DIRECT, SLOT
+from sframegen.code.state import CALLERS, NOTHING
 from sframegen.model import Rule, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from cfi.columns import Bytes, Column
     from sframegen.abi import Abi
     from sframegen.code.effects import Point
+    from sframegen.code.frames import Frames
     from sframegen.code.isa import Isa
     from sframegen.code.pieces import Piece
     from sframegen.code.state import State
+
+STEPS = 32  # for each byte of code: that many instructions that matter may be walked. Real functions take less than one
+MIN_STEPS = 1 << 12
 
 
 class Row(NamedTuple):
@@ -43,23 +51,47 @@ class Exit(NamedTuple):
 
 
 @dataclass(slots=True)
+class Rows:
+    """By columns, ascending: [start, end) has the state of that number among `states`, of which there are more than these."""
+
+    start: array[int] = field(default_factory=lambda: array("Q"))
+    end: array[int] = field(default_factory=lambda: array("Q"))
+    state: array[int] = field(default_factory=lambda: array("I"))
+    states: Sequence[State] = ()
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __iter__(self) -> Iterator[Row]:
+        states = self.states
+        return (Row(start, end, states[state]) for start, end, state in zip(self.start, self.end, self.state, strict=True))
+
+    def at(self, address: int) -> State | None:
+        """The state there."""
+        number = bisect_right(self.start, address) - 1
+        return self.states[self.state[number]] if number >= 0 and address < self.end[number] else None
+
+
+@dataclass(slots=True)
 class Analysis:
     """What is proven. Where there is no row, nothing is."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: Rows = field(default_factory=Rows)
     exits: list[Exit] = field(default_factory=list)
     calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: (target, slot) of those that are reached
     last_calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: those behind which the function ends
     returns: bool = False  #: by an instruction that returns, or a jump to anywhere
     jumps: list[int] = field(default_factory=list)  #: indirect ones that are not resolved
     contradiction: int | None = None  #: an instruction that returns with a frame other than the entry's: no rows, then
+    too_costly: bool = False  #: it took more steps than a function may; `contradiction` says where, and there are no rows
 
 
 class Surroundings(NamedTuple):
     """What is known outside of the function."""
 
     returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: whether it may come back
-    table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]  #: all targets of an indirect jump, or none
+    table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]
+    #: all targets of an indirect jump by a register or an index, or none
 
 
 def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> Analysis:
@@ -68,71 +100,79 @@ def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, aro
 
 
 class _Walk:
+    """What `Blocks` asks for, and is given. Numbers of points are those of all pieces, one piece behind the other."""
+
     def __init__(self, pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> None:
         self.pieces = pieces
-        self.starts = [piece.start for piece in pieces]
-        self.first_bytes = set(self.starts)
-        self.last = pieces[0]
+        self.starts = array("Q", [piece.start for piece in pieces])
         self.isa = isa
         self.around = around
+        self.frames = pieces[-1].frames
+        self.likeness: dict[int, bool] = {}
+        self.bases = array("I", [0])
+        for piece in pieces:
+            self.bases.append(self.bases[-1] + len(piece.code))
+        self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = _columns(pieces, self.bases, self.frames)
         self.tables = self._tables()
-        self.leaders = self._leaders(entries)
-        self.states: dict[int, State] = {}
-        self.work: list[int] = []
-        self.alike: dict[int, bool] = {}
-        self.blocks: dict[int, Analysis] = {}
-        self.block = Analysis()
+        self.blocks = Blocks(
+            self,
+            self.frames,
+            self.marks,
+            (self.at, self.ends, self.effects, self.flows, self.addresses),
+            self.starts,
+            self.bases,
+            array("I", [base + piece.code_end - piece.start for base, piece in zip(self.bases, pieces, strict=False)]),
+            self.frames.state_number(NOTHING),
+            STEPS * self.bases[-1] + MIN_STEPS,
+        )
+        self.blocks.find_leaders()
+        for address in (*entries, *(target for targets in self.tables.values() for target in targets)):
+            self.blocks.lead_at(address)
         for address, state in entries.items():
-            self._reach(address, address, state)
+            self.blocks.enter(address, self.frames.state_number(state))
 
     def run(self) -> Analysis:
-        """Each block is visited again only when its state has lost a field, of which there are seven: the cost is linear."""
-        while self.work:
-            leader = self.work.pop()
-            self.block = self.blocks[leader] = Analysis()
-            self._block(leader)
-        result = Analysis()
-        for block in self.blocks.values():
-            result.rows += block.rows
-            result.exits += block.exits
-            result.calls += block.calls
-            result.last_calls += block.last_calls
-            result.jumps += block.jumps
-            result.returns |= block.returns
-            if block.contradiction is not None:
-                result.contradiction = block.contradiction
-        if result.contradiction is not None:
-            result.rows = []
-        self._pad(result.rows)
-        return result
+        """Each block is walked again only when its state has lost a field, of which there are seven: the cost is linear."""
+        blocks = self.blocks
+        if not blocks.run():
+            return Analysis(contradiction=self._address(blocks.contradiction), returns=True, too_costly=True)
+        states = self.frames.states
+        return Analysis(
+            Rows() if blocks.contradiction >= 0 else self._rows(),
+            [Exit(source, target, states[state]) for source, target, state in blocks.exits],
+            [self._callee(point) for point in blocks.calls],
+            [self._callee(point) for point in blocks.last_calls],
+            blocks.returns,
+            [self._address(self.at[point]) for point in blocks.jumps],
+            self._address(blocks.contradiction) if blocks.contradiction >= 0 else None,
+        )
 
-    def _pad(self, rows: list[Row]) -> None:
-        """Padding between two rows that nothing reaches belongs to the first, as in compilers' CFI."""
-        rows.sort()
-        for place in range(len(rows) - 1):
-            end = rows[place].end
-            if end < rows[place + 1].start and (piece := self._piece(end)) is not None:
-                number = bisect_left(piece.addresses, end)
-                last = bisect_left(piece.addresses, rows[place + 1].start)
-                if all(self.isa.pads(*instruction[2:]) for instruction in piece.instructions[number:last]):
-                    rows[place] = rows[place]._replace(end=rows[place + 1].start)
+    def _rows(self) -> Rows:
+        start, end, state = self.blocks.row_start, self.blocks.row_end, self.blocks.row_state
+        if not self.blocks.ascend:
+            start, end, state = zip(*sorted(zip(start, end, state, strict=True), key=lambda row: row[:2]), strict=True)
+        rows = Rows(array("Q", start), array("Q", end), array("I", state), self.frames.states)
+        to_addresses(self.marks, self.starts, self.bases, rows.start, rows.end)
+        return rows
+
+    def _address(self, place: int) -> int:
+        number = bisect_right(self.bases, place, 0, len(self.pieces)) - 1
+        return place - self.bases[number] + self.starts[number]
 
     def _piece(self, address: int) -> Piece | None:
-        if not self.last.start <= address < self.last.end:
-            piece = self.pieces[bisect_right(self.starts, address) - 1]
-            if not piece.start <= address < piece.end:
-                return None
-            self.last = piece
-        return self.last
+        number = bisect_right(self.starts, address) - 1
+        return self.pieces[number] if number >= 0 and address < self.pieces[number].end else None
 
     def _tables(self) -> dict[int, Sequence[int]]:
-        found = {}
+        """By the number of the jump. One by a slot has none."""
+        found: dict[int, Sequence[int]] = {}
+        first = 0
         for piece in self.pieces:
-            for point in piece.points:
-                if point.flow is Flow.INDIRECT:
-                    targets = self.around.table(piece, point, self._begins)
-                    if targets:
-                        found[point.address] = targets
+            for number in piece.numbers_of(Flow.INDIRECT):
+                targets = self.around.table(piece, piece.point(number), self._begins)
+                if targets:
+                    found[first + number] = targets
+            first += len(piece.flows)
         return found
 
     def _begins(self, address: int) -> bool:
@@ -140,120 +180,46 @@ class _Walk:
         piece = self._piece(address)
         return piece is not None and piece.begins(address)
 
-    def _leaders(self, entries: Iterable[int]) -> list[int]:
-        found = set(entries)
-        for piece in self.pieces:
-            for point in piece.points:
-                if point.target is not None:
-                    found.add(self._instruction(point.target))
-                if point.flow is Flow.BRANCH:
-                    found.add(point.end)
-        for targets in self.tables.values():
-            found.update(targets)
-        return sorted(found)
+    def _callee(self, point: int) -> tuple[int | None, int | None]:
+        """(target, slot) of a call."""
+        flow, address = self.flows[point], self.addresses[point]
+        return (address if flow & 1 << DIRECT else None), (address if flow & 1 << SLOT else None)
 
-    def _instruction(self, address: int) -> int:
-        """The instruction that the address is in."""
-        piece = self._piece(address)
-        return piece.instruction_at(address)[0] if piece else address
+    # -- what is asked
 
-    def _reach(self, source: int, target: int, state: State) -> None:
-        """Control may get there with the state."""
-        piece = self._piece(target)
-        if piece is None:
-            self.block.exits.append(Exit(source, target, state))
-            return
-        begin = piece.instruction_at(target)[0]
-        if begin != target:  # instructions overlap
-            if target not in self.alike:
-                self.alike[target] = is_alike_from(piece, target, self.isa)
-            target, state = begin, state if self.alike[target] else NOTHING
-        known = self.states.get(target)
-        joined = state if known is None else join(known, state)
-        if joined != known:
-            self.states[target] = joined
-            self.work.append(target)
+    def returns(self, point: int) -> bool:
+        """Whether a call may come back."""
+        return self.around.returns(*self._callee(point))
 
-    def _block(self, leader: int) -> None:
-        """From a leader to the next, or to where control goes elsewhere."""
-        state = self.states[leader]
-        piece = self._piece(leader)
-        if piece is None:
-            return
-        number = bisect_right(self.leaders, leader)
-        limit = min(piece.end, self.leaders[number] if number < len(self.leaders) else piece.end)
-        place = bisect_left(piece.point_addresses, leader)
-        begin = leader
-        while place < len(piece.points):
-            point = piece.points[place]
-            if point.address >= limit:
-                break
-            place += 1
-            before = state
-            if point.effects:
-                state = after(state, point.effects)
-                if state != before:
-                    self._row(begin, point.end, before)
-                    begin = point.end
-            if point.flow is Flow.NEXT:
-                continue
-            if point.flow is not Flow.CALL:
-                self._row(begin, point.end, state)
-                self._leave(point, state)
-                return
-            behind = self._call(piece, point, state)
-            if behind != state:
-                self._row(begin, point.end, state)
-                begin = point.end
-            if behind is None:
-                return
-            state = behind
-        self._row(begin, limit, state)
-        if limit == piece.end:
-            self.block.returns = True
-        self._reach(limit, limit, state)
+    def table(self, point: int) -> Sequence[int]:
+        """Where an indirect jump leads, if all of it is known."""
+        return self.tables.get(point, ())
 
-    def _row(self, start: int, end: int, state: State) -> None:
-        if start < end:
-            self.block.rows.append(Row(start, end, state))
+    def alike(self, address: int) -> bool:
+        """Whether the instruction that it is inside of does the same from there on."""
+        if address not in self.likeness:
+            piece = self._piece(address)
+            self.likeness[address] = piece is not None and is_alike_from(piece, address, self.isa)
+        return self.likeness[address]
 
-    def _call(self, piece: Piece, point: Point, state: State) -> State | None:
-        """The state behind a call; None where nothing is."""
-        self.block.calls.append((point.target, point.slot))
-        if not self.around.returns(point.target, point.slot):
-            return None
-        if point.end >= piece.code_end:
-            self.block.last_calls.append((point.target, point.slot))
-            return None
-        if point.target is not None and point.target not in self.first_bytes and self._piece(point.target) is not None:
-            self._reach(point.address, point.target, NOTHING)
-        return after_call(state)
 
-    def _leave(self, point: Point, state: State) -> None:
-        match point.flow:
-            case Flow.JUMP | Flow.BRANCH:
-                if point.target is not None:
-                    self._reach(point.address, point.target, state)
-                if point.flow is Flow.BRANCH:
-                    self._reach(point.address, point.end, state)
-            case Flow.INDIRECT:
-                targets = self.tables.get(point.address)
-                for target in targets or ():
-                    self._reach(point.address, target, state)
-                if not targets:
-                    self.block.jumps.append(point.address)
-            case Flow.RETURN:
-                self.block.returns = True
-                if self._contradicts(state):
-                    self.block.contradiction = point.address
-
-    def _contradicts(self, state: State) -> bool:
-        """Whether a function cannot return with the state: what was thought of it is wrong."""
-        entry = self.isa.entry
-        return any(
-            known is not None and known != expected
-            for known, expected in ((state.sp, entry.sp), (state.fp, entry.fp), (state.ra, entry.ra if entry.ra else state.ra))
-        )
+def _columns(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> tuple[Bytes, Column, Column, Column, Bytes, Column]:
+    """The pieces' marks and points, with places for offsets and numbers of `frames` for those of their own."""
+    if len(pieces) == 1:
+        (piece,) = pieces
+        return piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses
+    marks, flows, at, ends, effects, addresses = bytearray(), bytearray(), array("I"), array("I"), array("I"), array("Q")
+    for base, piece in zip(bases, pieces, strict=False):
+        marks += piece.marks
+        flows += piece.flows
+        at.extend(base + offset for offset in piece.at)
+        ends.extend(base + offset for offset in piece.ends)
+        if piece.frames is frames:
+            effects += piece.effects
+        else:
+            effects.extend(frames.effects_number(piece.frames.effects[number]) for number in piece.effects)
+        addresses += piece.addresses
+    return marks, at, ends, effects, flows, addresses
 
 
 def rules(rows: Iterable[Row], abi: Abi) -> list[tuple[int, int, Rule]]:

@@ -69,6 +69,16 @@ class Flow(IntEnum):
     STOP = 6  #: a trap: nothing follows
 
 
+class Take(IntEnum):
+    """How an instruction may put an address into a register."""
+
+    NOT = 0
+    RELATIVE = 1  #: `lea rax, [rip + 5]`
+    CONSTANT = 2  #: `mov eax, 0x401000`
+    PAGE = 3  #: `adrp x0, #0x1000`
+    IN_PAGE = 4  #: `add x0, x0, #16`
+
+
 class Point(NamedTuple):
     """An instruction that touches the stack or the flow of control."""
 

@@ -36,7 +36,7 @@ def entry_range(elf: ElfFile, abi: Abi, silent: Iterable[tuple[int, int]]) -> tu
     code = bytes(elf.at(start, min(MAX_BYTES, limit - start)))
     if not BEGINS[abi.name].match(code):
         return None
-    points = [point for point in decode(code, start, ISAS[abi.name]).points if point.flow is not Flow.NEXT]
+    points = list(decode(code, start, ISAS[abi.name]).flow_points())
     if not points or points[0].flow not in (Flow.CALL, Flow.JUMP):
         return None
     end = points[0].end

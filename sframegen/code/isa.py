@@ -10,10 +10,11 @@ from sframegen.code import aarch64, x86_64
 from sframegen.code.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sframegen.abi import Abi
-    from sframegen.code.effects import Effects, Point
+    from sframegen.code.disassembly import Instruction
+    from sframegen.code.effects import Effects, Point, Take
 
 
 class Isa(NamedTuple):
@@ -24,7 +25,11 @@ class Isa(NamedTuple):
     entry: State
     longest: int  #: bytes of an instruction
     pads: Callable[[str, str], bool]  #: (mnemonic, operands): whether it fills the space between functions
-    by_register: Callable[[Sequence[tuple[int, int, str, str]], int], Effects | None]  #: see aarch64.py
+    matters: Callable[[str], bool]  #: (mnemonic): whether each is looked at
+    needles: tuple[str, ...]  #: two letters each: operands that hold one are looked at
+    takes: Mapping[str, Take]  #: by mnemonic
+    prefix: int = -1  #: a first byte that changes what an instruction of the same text does
+    by_register: Callable[[Sequence[Instruction], int], Effects | None] | None = None  #: see aarch64.py
 
 
 ISAS = {
@@ -33,15 +38,21 @@ ISAS = {
         point=x86_64.point,
         entry=State(sp=-8, ra=None, ra_at=-8),
         longest=15,
-        pads=lambda mnemonic, operands: mnemonic in ("nop", "int3") or (mnemonic == "xchg" and operands == "ax, ax"),
-        by_register=lambda _instructions, _number: None,
+        pads=x86_64.pads,
+        matters=x86_64.matters,
+        needles=x86_64.NEEDLES,
+        takes=x86_64.TAKES,
+        prefix=x86_64.OPERAND_SIZE,
     ),
     AARCH64.name: Isa(
         capstone=("CS_ARCH_ARM64", "CS_MODE_ARM"),
         point=aarch64.point,
         entry=State(sp=0),
         longest=4,
-        pads=lambda mnemonic, _operands: mnemonic in ("nop", "udf"),
+        pads=aarch64.pads,
+        matters=aarch64.matters,
+        needles=aarch64.NEEDLES,
+        takes=aarch64.TAKES,
         by_register=aarch64.by_register,
     ),
 }

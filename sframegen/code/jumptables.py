@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.effects import Flow
+from sframegen.code.records import DIRECT
 from sframegen.elf import PF_W, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sframegen.code.disassembly import Instruction
     from sframegen.code.effects import Point
-    from sframegen.code.pieces import Instruction, Piece
+    from sframegen.code.pieces import Piece
     from sframegen.elf import ElfFile
 
 STEPS = 16  # that are taken for each instruction of a piece, lest tables made to be costly cost their square
@@ -59,11 +60,10 @@ class Tables:
     def __init__(self, piece: Piece, read: Callable[[int, int], bytes | None]) -> None:
         self.piece = piece
         self.read = read
-        self.steps = STEPS * (len(piece.instructions) + MAX_ENTRIES)
+        self.steps = STEPS * (len(piece) + MAX_ENTRIES)
         self.sources: dict[int, int] = {}
-        for point in piece.points:
-            if point.flow is Flow.BRANCH and point.target is not None:
-                self.sources.setdefault(point.target, point.address)
+        for branch in piece.numbers_of(Flow.BRANCH | 1 << DIRECT):
+            self.sources.setdefault(piece.addresses[branch], piece.start + piece.at[branch])
 
     def targets(self, point: Point, begins: Callable[[int], bool], is_code: Callable[[int], bool]) -> Sequence[int]:
         """All targets of an indirect jump; none where there is no table, or an entry leads to where no code is.
@@ -71,8 +71,8 @@ class Tables:
         `begins`: whether an instruction of the function begins there; `is_code`: whether any function or piece of one is there.
         Where no bound is seen, a table of wide entries ends before the first that does not lead into the function.
         """
-        number = bisect_left(self.piece.addresses, point.address)
-        operands = self.piece.instructions[number][3]
+        number = self.piece.number(point.address)
+        operands = self.piece.instruction(number)[3]
         self.steps -= 1
         table = (
             self._x86_memory(number, operands)
@@ -83,39 +83,43 @@ class Tables:
             return ()
         count = self._bound(table)
         if count:
-            found = [self._entry(table, at) for at in range(min(count, MAX_ENTRIES))]
-            return sorted(set(found)) if count <= MAX_ENTRIES and all(begins(target) or is_code(target) for target in found) else ()
+            found = self._entries(table, 0, count) if count <= MAX_ENTRIES else ()
+            return found if all(begins(target) or is_code(target) for target in found) else ()
         if table.width < MIN_WIDTH:
             return ()
-        found = []
-        while len(found) < MAX_ENTRIES and begins(target := self._entry(table, len(found))):
-            found.append(target)
-        return sorted(set(found)) if len(found) > 1 else ()
+        seen: set[int] = set()
+        for number in range(MAX_ENTRIES):
+            target = self._entries(table, number, 1)
+            if not target or not begins(*target):
+                return sorted(seen) if number > 1 else ()
+            seen.update(target)
+        return sorted(seen)
 
-    def _entry(self, table: Table, number: int) -> int:
-        """Where an entry leads; -1 where the table is not read-only memory."""
-        self.steps -= 1
-        if self.steps < 0:
-            return -1
-        data = self.read(table.address + number * table.width, table.width)
+    def _entries(self, table: Table, first: int, count: int) -> Sequence[int]:
+        """Where entries lead, ascending; none where the table is not read-only memory."""
+        self.steps -= count
+        data = self.read(table.address + first * table.width, count * table.width) if self.steps >= 0 else None
         if data is None:
-            return -1
-        return (table.base + (int.from_bytes(data, "little", signed=table.signed) << table.shift)) & 0xFFFFFFFFFFFFFFFF
+            return ()
+        entries = {data[at : at + table.width] for at in range(0, len(data), table.width)}
+        values = (int.from_bytes(entry, "little", signed=table.signed) << table.shift for entry in entries)
+        return sorted({(table.base + value) & 0xFFFFFFFFFFFFFFFF for value in values})
 
     def _before(self, number: int) -> Iterator[tuple[int, Instruction]]:
         """The instructions that run before one, the last first, along a path that leads there."""
-        instructions = self.piece.instructions
         for _ in range(MAX_STEPS):
             number -= 1
             self.steps -= 1
             if number < 0 or self.steps < 0:
                 return
-            if instructions[number][2].rpartition(" ")[2] in ENDS:
-                source = self.sources.get(instructions[number + 1][0])
+            instruction = self.piece.instruction(number)
+            if instruction[2].rpartition(" ")[2] in ENDS:
+                source = self.sources.get(instruction[0] + instruction[1])
                 if source is None:
                     return
-                number = bisect_left(self.piece.addresses, source)
-            yield number, instructions[number]
+                number = self.piece.number(source)
+                instruction = self.piece.instruction(number)
+            yield number, instruction
 
     def _constant(self, number: int, register: str, shape: re.Pattern[str]) -> int | None:
         """The address that `lea` or `adr` puts into a register, last before an instruction."""
@@ -130,7 +134,7 @@ class Tables:
             self.steps -= 1
             if self.steps < 0:
                 return
-            yield self.piece.instructions[place]
+            yield self.piece.instruction(place)
 
     # -- x86-64
 

@@ -1,123 +1,197 @@
-"""A range of code, decoded: its instructions, and those among them that touch the stack or the flow of control."""
+"""A range of code, decoded: where its instructions begin, and those among them that touch the stack or the flow of control."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from functools import cache
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING
 
-from sframegen.code.effects import Flow, Lose, Point, Register
+from sframegen.code.disassembly import disassembler
+from sframegen.code.effects import Flow, Point
+from sframegen.code.frames import frames_of
+from sframegen.code.records import DIRECT, SLOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi.columns import Bytes
+    from sframegen.code.disassembly import Instruction
+    from sframegen.code.frames import Frames
     from sframegen.code.isa import Isa
 
-LOST_SP = (Lose(Register.SP),)
 CHUNK = 1 << 14  # bytes: capstone keeps 250 bytes for each instruction of a call
+WINDOW = 16  # instructions whose texts are made at a time
 
 
-Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, operands), as capstone gives them
+class Piece:
+    """[start, end) decoded from its first byte on. `code_end`: where padding begins.
 
+    `marks`: for each byte 0 within an instruction, 1 where one begins, 2 where one that pads does. `offsets`: of instructions.
+    Points by columns: `at`, `ends`: offsets; `effects`: numbers of `frames`; `flows`: Flow, with bit DIRECT or SLOT where
+    `addresses` has the target or the slot. `taken`: addresses that instructions put into registers.
+    """
 
-class Piece(NamedTuple):
-    """[start, end) decoded from its first byte on. `addresses`: of the instructions; `code_end`: where padding begins."""
+    __slots__ = (
+        "_texts",
+        "addresses", "at", "code", "code_end", "effects", "end", "ends", "flows", "frames", "marks", "offsets", "start", "taken",
+    )  # fmt: skip
 
-    start: int
-    end: int
-    instructions: list[Instruction]
-    addresses: list[int]
-    points: list[Point]
-    point_addresses: list[int]
-    code_end: int
-    code: Bytes
+    def __init__(self, code: Bytes, start: int, frames: Frames) -> None:
+        self.code = bytes(code)
+        self.start = start
+        self.end = start + len(code)
+        self.frames = frames
+        self.marks = bytearray(len(code))
+        self.offsets = array("I")
+        self.at, self.ends, self.effects, self.addresses = array("I"), array("I"), array("I"), array("Q")
+        self.flows = bytearray()
+        self.taken = array("Q")
+        self._texts: dict[int, list[Instruction]] = {}
+        self._decode()
+        last = self.marks.rfind(1)  # those behind it pad
+        padding = self.marks.find(2, last + 1)
+        self.code_end = self.end if padding < 0 else start + padding
 
-    def instruction_at(self, address: int) -> Instruction:
-        """The instruction that an address of the piece is in."""
-        return self.instructions[bisect_right(self.addresses, address) - 1]
+    def _decode(self) -> None:
+        frames, code = self.frames, self.code
+        frames.reader.begin()
+        here = 0
+        while here < len(code):
+            read = self._chunk(here, here + CHUNK - frames.isa.longest if here + CHUNK < len(code) else len(code))
+            if not read:
+                break
+            here += read
+        if here < len(code):  # less than an instruction
+            self.marks[here] = 1
+            self.offsets.append(here)
+            self._point(here, len(code), Flow.STOP)
+        if frames.isa.by_register:
+            self._by_register()
+
+    def _chunk(self, first: int, limit: int) -> int:
+        """Reads the instructions before the limit, for the last one of a chunk may be cut; returns how many bytes they have."""
+        reader = self.frames.reader
+        raw = self.frames.disassembler.records(self.code[first : first + CHUNK], self.start + first)
+        count = len(raw) // self.frames.disassembler.fields[0]
+        view = memoryview(raw)
+        offsets, at, ends, effects = (array("I", bytes(4 * count)) for _ in range(4))
+        flows = bytearray(count)
+        addresses, taken = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
+        reader.read(
+            raw, view.cast("H"), view.cast("I"), self.start, first, limit, self.marks,
+            offsets, at, ends, effects, flows, addresses, taken,
+        )  # fmt: skip
+        self.offsets += offsets[: reader.count]
+        self.at += at[: reader.points]
+        self.ends += ends[: reader.points]
+        self.effects += effects[: reader.points]
+        self.flows += flows[: reader.points]
+        self.addresses += addresses[: reader.points]
+        self.taken += taken[: reader.taken]
+        consumed: int = reader.consumed
+        return consumed
+
+    def _point(self, at: int, end: int, flow: Flow) -> None:
+        self.at.append(at)
+        self.ends.append(end)
+        self.effects.append(0)
+        self.flows.append(flow)
+        self.addresses.append(0)
+
+    def _by_register(self) -> None:
+        """SP moved by what instructions before have put into a register."""
+        by_register = self.frames.isa.by_register
+        for number, effects in enumerate(self.effects):
+            if effects == self.frames.lost_sp and by_register:
+                place = bisect_left(self.offsets, self.at[number])
+                before = [self.instruction(near) for near in range(max(0, place - WINDOW // 2), place + 1)]
+                known = by_register(before, len(before) - 1)
+                if known:
+                    self.effects[number] = self.frames.effects_number(known)
+
+    # -- instructions
+
+    def __len__(self) -> int:
+        """The number of instructions."""
+        return len(self.offsets)
+
+    def instruction(self, number: int) -> Instruction:
+        """One of them. Texts are made for those that are asked for, and a few around them."""
+        window, place = divmod(number, WINDOW)
+        if window not in self._texts:
+            begin = self.offsets[window * WINDOW]
+            behind = (window + 1) * WINDOW
+            code = self.code[begin : self.offsets[behind] if behind < len(self.offsets) else len(self.code)]
+            found = list(disassembler(*self.frames.isa.capstone).texts(code, self.start + begin))
+            if len(found) < min(WINDOW, len(self.offsets) - window * WINDOW):  # less than an instruction
+                here = self.offsets[-1]
+                found.append((self.start + here, len(self.code) - here, ".byte", ""))
+            self._texts[window] = found
+        return self._texts[window][place]
+
+    def number(self, address: int) -> int:
+        """Of the first instruction that begins there or behind."""
+        return bisect_left(self.offsets, address - self.start) if address >= self.start else 0
 
     def begins(self, address: int) -> bool:
         """Whether an instruction begins there."""
-        number = bisect_left(self.addresses, address)
-        return number < len(self.addresses) and self.addresses[number] == address
+        return self.start <= address < self.end and self.marks[address - self.start] != 0
 
-    def behind_padding(self, address: int, isa: Isa) -> int:
+    def begin(self, address: int) -> int:
+        """Of the instruction that an address of the piece is in."""
+        while not self.marks[address - self.start]:
+            address -= 1
+        return address
+
+    def behind_padding(self, address: int) -> int:
         """The first instruction from there on that does not pad; the end without one."""
-        for instruction in islice(self.instructions, bisect_left(self.addresses, address), None):
-            if not isa.pads(*instruction[2:]):
-                return instruction[0]
-        return self.end
+        place = self.marks.find(1, address - self.start)
+        return self.end if place < 0 else self.start + place
+
+    # -- those that matter
+
+    def points(self) -> Iterator[Point]:
+        """All of them."""
+        return map(self.point, range(len(self.at)))
+
+    def flow_points(self, address: int = 0) -> Iterator[Point]:
+        """Those from there on that do not just go on to the next."""
+        first = bisect_left(self.at, address - self.start) if address > self.start else 0
+        return (self.point(number) for number in range(first, len(self.at)) if self.flows[number])
+
+    def numbers_of(self, kind: int) -> Iterator[int]:
+        """Of those whose Flow, with its bit DIRECT or SLOT, is this."""
+        number = self.flows.find(kind)
+        while number >= 0:
+            yield number
+            number = self.flows.find(kind, number + 1)
+
+    def point(self, number: int) -> Point:
+        """One of them."""
+        flow, address = self.flows[number], self.addresses[number]
+        return Point(
+            self.start + self.at[number],
+            self.start + self.ends[number],
+            self.frames.effects[self.effects[number]],
+            FLOWS[flow & 7],
+            address if flow & 1 << DIRECT else None,
+            address if flow & 1 << SLOT else None,
+        )
 
 
-@cache
-def _disassembler(capstone_names: tuple[str, str]) -> Any:  # noqa: ANN401 - capstone has no types
-    import capstone  # noqa: PLC0415 - only those who disassemble need it
-
-    architecture, mode = (getattr(capstone, name) for name in capstone_names)
-    disassembler = capstone.Cs(architecture, mode)
-    disassembler.skipdata = True  # what is no instruction comes as `.byte`
-    return disassembler
-
-
-def _instructions(code: Bytes, address: int, isa: Isa) -> Iterator[Instruction]:
-    """All, one after the other; in chunks, whose last instruction may be cut off and is decoded again."""
-    disassembler = _disassembler(isa.capstone)
-    at = 0
-    while at < len(code):
-        last = at + CHUNK >= len(code)
-        chunk = bytes(code[at : at + CHUNK])
-        limit = address + at + len(chunk) - (0 if last else isa.longest)
-        at += len(chunk)
-        for found in disassembler.disasm_lite(chunk, address + at - len(chunk)):
-            if found[0] >= limit:
-                at = found[0] - address
-                break
-            yield found
+FLOWS = list(Flow)
 
 
 def decode(code: Bytes, start: int, isa: Isa) -> Piece:
     """The instructions of [start, start + len(code))."""
-    instructions = list(_instructions(code, start, isa))
-    end = start + len(code)
-    decoded = sum(instructions[-1][:2]) if instructions else start
-    if decoded < end:  # less than an instruction
-        instructions.append((decoded, end - decoded, ".byte", ""))
-    points = _points(instructions, code, start, isa)
-    code_end = end
-    for address, _, mnemonic, operands in reversed(instructions):
-        if not isa.pads(mnemonic, operands):
-            break
-        code_end = address
-    return Piece(
-        start, end, instructions, [one[0] for one in instructions], points, [point.address for point in points], code_end, code
-    )
-
-
-def _points(instructions: list[Instruction], code: Bytes, start: int, isa: Isa) -> list[Point]:
-    points = []
-    point_of = isa.point
-    for number, (address, size, mnemonic, operands) in enumerate(instructions):
-        if mnemonic == ".byte":
-            points.append(Point(address, address + size, (), Flow.STOP))
-            continue
-        point = point_of(address, address + size, mnemonic, operands, code[address - start])
-        if point is not None:
-            if point.effects == LOST_SP:
-                point = point._replace(effects=isa.by_register(instructions, number) or LOST_SP)
-            points.append(point)
-    return points
+    return Piece(code, start, frames_of(isa))
 
 
 def is_alike_from(piece: Piece, address: int, isa: Isa) -> bool:
     """Whether the instruction that an address is inside of does the same from there on: one with a prefix that is jumped over."""
-    begin, size, *_ = piece.instruction_at(address)
-    whole, part = (
-        _points(list(_instructions(code, at, isa)), code, at, isa)
-        for at in (begin, address)
-        for code in (piece.code[at - piece.start : begin + size - piece.start],)
-    )
-    return [(point.effects, point.flow) for point in whole] == [(point.effects, point.flow) for point in part] and all(
-        point.flow is Flow.NEXT for point in whole
-    )
+    begin = piece.begin(address)
+    end = piece.number(begin) + 1
+    behind = piece.offsets[end] if end < len(piece) else len(piece.code)
+    whole, part = (decode(piece.code[at - piece.start : behind], at, isa) for at in (begin, address))
+    same = [(point.effects, point.flow) for point in whole.points()] == [(point.effects, point.flow) for point in part.points()]
+    return same and not any(whole.flows)

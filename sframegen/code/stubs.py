@@ -19,12 +19,12 @@ def slot_of(piece: Piece) -> int | None:
     """The address of the pointer that the code, a stub's first bytes, jumps by."""
     pages: dict[str, int] = {}
     slots: dict[str, int] = {}
-    jump = next((point for point in piece.points if point.flow is not Flow.NEXT), None)
+    jump = next(piece.flow_points(), None)
     if jump is None or jump.flow is not Flow.INDIRECT:
         return None
     if jump.slot is not None:
         return jump.slot
-    for address, _, mnemonic, operands in piece.instructions:
+    for address, _, mnemonic, operands in map(piece.instruction, range(len(piece))):
         if mnemonic == "adrp" and (match := ADRP.match(operands)):
             pages[match[1]] = int(match[2], 0)
         elif mnemonic == "ldr" and (match := LOAD.match(operands)) and match[2] in pages:

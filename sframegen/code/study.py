@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -14,7 +13,7 @@ from sframegen.code.effects import Flow
 from sframegen.code.state import CALLERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from sframegen.code.around import Around, Callee, Range
     from sframegen.code.effects import Point
@@ -23,14 +22,6 @@ if TYPE_CHECKING:
     from sframegen.code.state import State
 
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
-NUMBER = r"(0x[0-9a-f]+|\d+)$"
-TAKES = {
-    "lea": re.compile(r"\w+, \[rip ([+-]) (0x[0-9a-f]+|\d+)\]$"),
-    "mov": re.compile(rf"\w+, {NUMBER}"),
-    "adr": re.compile(rf"(x\d+), #{NUMBER}"),
-    "adrp": re.compile(rf"(x\d+), #{NUMBER}"),
-    "add": re.compile(rf"x\d+, (x\d+), #{NUMBER}"),
-}
 
 Unit: TypeAlias = "tuple[Range, ...]"  # the pieces of one function, ascending
 Entries: TypeAlias = tuple[int, ...]  # where a unit is entered as functions are
@@ -91,28 +82,28 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         return targets
 
     analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(around.returns, table))
-    rows = array("Q")
-    states: dict[State, int] = {}
-    for start, end, state in sorted(analysis.rows):
-        rows.extend((start, end, states.setdefault(state, len(states))))
+    columns = analysis.rows
+    states = {state: number for number, state in enumerate(dict.fromkeys(columns.state))}
+    rows = array("Q", bytes(24 * len(columns)))
+    rows[::3], rows[1::3], rows[2::3] = columns.start, columns.end, array("Q", map(states.__getitem__, columns.state))
     calls = Counter(around.callee(*call) for call in analysis.calls)
     last = Counter(around.callee(*call) for call in analysis.last_calls)
     found = Found(
         unit,
         entries,
         rows,
-        list(states),
+        [columns.states[state] for state in states],
         exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
         calls=frozenset(calls),
         goes_on=frozenset(calls - last),
-        taken=frozenset(address for piece in pieces for address in _taken(piece) if around.holds(address)),
+        taken=frozenset(address for piece in pieces for address in set(piece.taken) if around.holds(address)),
         by_table=frozenset(outside),
         comes_back=analysis.returns or bool(analysis.jumps),
         contradiction=analysis.contradiction,
     )
     at_end = [
-        [found.state_at(point.address) for piece in pieces for point in piece.points if point.flow is Flow.RETURN],
-        [found.state_at(address) for address in analysis.jumps],
+        [columns.at(piece.start + piece.at[number]) for piece in pieces for number in piece.numbers_of(Flow.RETURN)],
+        [columns.at(address) for address in analysis.jumps],
     ]
     reached = [[state for state in some if state is not None] for some in at_end]
     keeps_frame = all(is_entry(state, isa) for some in reached for state in some)
@@ -123,22 +114,3 @@ def is_entry(state: State, isa: Isa) -> bool:
     """Whether the frame is as a function finds it."""
     entry = isa.entry
     return (state.sp, state.fp) == (entry.sp, CALLERS) and (entry.ra is None or state.ra == CALLERS)
-
-
-def _taken(piece: Piece) -> Iterator[int]:
-    """Addresses that instructions put into registers."""
-    pages: dict[str, int] = {}
-    for address, size, mnemonic, operands in piece.instructions:
-        shape = TAKES.get(mnemonic)
-        match = shape.match(operands) if shape else None
-        if match is None:
-            continue
-        if mnemonic == "lea":
-            yield address + size + int(match[1] + match[2], 0)
-        elif mnemonic == "mov":
-            yield int(match[1], 0)
-        elif mnemonic == "add":
-            yield pages.get(match[1], 0) + int(match[2], 0)
-        else:
-            pages[match[1]] = int(match[2], 0)
-            yield pages[match[1]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from sframegen.code.effects import Flow
+from sframegen.code.records import DIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
                 return
             window = around.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
         yield window if (window.start, window.end) == (here, end) else around.decode(here, end)
-        while (here := window.behind_padding(end, around.isa)) == window.end < limit:
+        while (here := window.behind_padding(end)) == window.end < limit:
             end = here
             window = around.decode(here, min(limit, here + WINDOW))
         if here >= limit:
@@ -45,11 +45,8 @@ def called(around: Around, start: int, end: int) -> set[int]:
     """Targets of direct calls in code that is decoded from there on, whether it is reached or not."""
     found: set[int] = set()
     for at in range(start, end, WINDOW):
-        found.update(
-            point.target
-            for point in around.decode(at, min(end, at + WINDOW)).points
-            if point.flow is Flow.CALL and point.target is not None
-        )
+        window = around.decode(at, min(end, at + WINDOW))
+        found.update(window.addresses[call] for call in window.numbers_of(Flow.CALL | 1 << DIRECT))
     return found
 
 
@@ -70,7 +67,7 @@ def _end(around: Around, tables: TargetsOf, window: Piece, start: int, limit: in
     None where that is not in the window, whose last instruction may be cut off.
     """
     furthest = start
-    for point in islice(window.points, bisect_left(window.point_addresses, start), None):
+    for point in window.flow_points(start):
         if point.target is not None and point.target >= point.end:
             near = furthest > point.end or point.target - point.end < SHORT_JUMP
             if point.flow is Flow.BRANCH or (point.flow is Flow.JUMP and near):

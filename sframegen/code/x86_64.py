@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Store
+from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Store, Take
 
 SP, FP, OTHER = Register.SP, Register.FP, Register.OTHER
 
@@ -53,12 +53,32 @@ WITHOUT_OPERANDS = {
 LOST: Effects = (Lose(SP), Lose(FP))
 OPERAND_SIZE = 0x66  # the prefix that makes a push or pop two bytes wide
 CONTROL = {"jmp", "call", "ret", *STOPS, *BRANCHES}
+PADS = {"nop", "int3", "xchg"}
 IMPLIED = {"push", "pop", "leave", "pushfq", "popfq", "enter", "pushf", "popf", "leavew", "pushal", "popal", "pushaw", "popaw"}
+
+NEEDLES = ("sp", "bp")  # in operands that name what is followed
+TAKES = {"lea": Take.RELATIVE, "mov": Take.CONSTANT}
+
+
+def matters(mnemonic: str) -> bool:
+    """Whether such an instruction may touch what is followed without naming it, or pads."""
+    name = _name(mnemonic)
+    return name[0] == "j" or name in CONTROL or name in IMPLIED or name in WRITES_ALL or name in PADS
+
+
+def pads(mnemonic: str, operands: str) -> bool:
+    """Whether the instruction fills the space between functions."""
+    return mnemonic in ("nop", "int3") or (mnemonic == "xchg" and operands == "ax, ax")
+
+
+def _name(mnemonic: str) -> str:
+    """Without prefixes."""
+    return mnemonic if " " not in mnemonic else mnemonic.rpartition(" ")[2]
 
 
 def point(address: int, end: int, mnemonic: str, operands: str, first_byte: int) -> Point | None:
-    """The instruction, if it touches what is followed."""
-    name = mnemonic if " " not in mnemonic else mnemonic.rpartition(" ")[2]
+    """The instruction, if it touches what is followed. Where it has a target or a slot, the rest is the same for its mnemonic."""
+    name = _name(mnemonic)
     if name[0] == "j" or name in CONTROL:
         return _control(address, end, name, operands)
     if name in IMPLIED:

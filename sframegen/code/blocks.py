@@ -1,0 +1,418 @@
+"""A function's blocks, walked with the numbers of states until none of them changes, and then once more for the rows. Compiled."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi.columns import Bytes, Column
+    from sframegen.code.frames import Frames
+
+COMPILED: bool = cython.compiled
+
+
+class Asked(Protocol):
+    """Who knows what the columns do not say."""
+
+    def returns(self, point: int) -> bool:
+        """Whether a call may come back."""
+
+    def table(self, point: int) -> Sequence[int]:
+        """Where an indirect jump leads, if all of it is known."""
+
+    def alike(self, address: int) -> bool:
+        """Whether the instruction that it is inside of does the same from there on."""
+
+
+@cython.final
+@cython.cclass
+class Blocks:
+    """Of one function, whose pieces lie one behind the other: places are offsets into that. Columns as in pieces.py.
+
+    After `run`: rows by columns (places, number of the state), and whether they `ascend`; exits as (source, target, state); calls
+    and unresolved jumps as numbers of points; `returns`; `contradiction`: the place of an instruction, or -1.
+    """
+
+    asked = cython.declare("object")
+    frames = cython.declare("object")
+    moved = cython.declare("dict")
+    met = cython.declare("dict")
+    called = cython.declare("dict")
+    marks = cython.declare("const unsigned char[::1]")
+    at = cython.declare("const unsigned int[::1]")
+    ends = cython.declare("const unsigned int[::1]")
+    effects = cython.declare("const unsigned int[::1]")
+    flows = cython.declare("const unsigned char[::1]")
+    addresses = cython.declare("const unsigned long long[::1]")
+    starts = cython.declare("const unsigned long long[::1]")
+    bases = cython.declare("const unsigned int[::1]")
+    code_ends = cython.declare("const unsigned int[::1]")
+    leads = cython.declare("bytearray")
+    state_of = cython.declare("int[::1]")
+    walked_with = cython.declare("int[::1]")
+    answers = cython.declare("unsigned char[::1]")
+    pieces = cython.declare("long long")
+    piece = cython.declare("long long")
+    points = cython.declare("long long")
+    nothing = cython.declare("long long")
+    emits = cython.declare("bint")
+    work = cython.declare("list")
+    reached = cython.declare("list")
+    steps = cython.declare("long long", visibility="public")
+    row_start = cython.declare("list", visibility="public")
+    row_end = cython.declare("list", visibility="public")
+    row_state = cython.declare("list", visibility="public")
+    exits = cython.declare("list", visibility="public")
+    calls = cython.declare("list", visibility="public")
+    last_calls = cython.declare("list", visibility="public")
+    jumps = cython.declare("list", visibility="public")
+    ascend = cython.declare("bint", visibility="public")
+    last_row = cython.declare("long long")
+    returns = cython.declare("bint", visibility="public")
+    contradiction = cython.declare("long long", visibility="public")
+
+    def __init__(
+        self,
+        asked: Asked,
+        frames: Frames,
+        marks: Bytes,
+        columns: tuple[Column, Column, Column, Bytes, Column],
+        starts: Column,
+        bases: Column,
+        code_ends: Column,
+        nothing: int,
+        steps: int,
+    ) -> None:
+        """`columns`: at, ends, effects, flows, addresses. Pieces by their addresses, places and where their padding begins, `bases`
+        with the end of the last. `nothing`: the state in which nothing is known. `steps`: the points that may be walked.
+        """
+        at, ends, effects, flows, addresses = columns
+        size: cython.Py_ssize_t = len(marks)
+        self.asked = asked
+        self.frames = frames
+        self.moved = frames.moved
+        self.met = frames.met
+        self.called = frames.called
+        self.marks = marks
+        self.at = at
+        self.ends = ends
+        self.effects = effects
+        self.flows = flows
+        self.addresses = addresses
+        self.starts = starts
+        self.bases = bases
+        self.code_ends = code_ends
+        self.leads = bytearray(size + 1)
+        self.state_of = array("i", bytes(4 * size))
+        self.walked_with = array("i", bytes(4 * size))
+        self.answers = bytearray(len(at))
+        self.pieces = len(starts)
+        self.piece = 0
+        self.points = len(at)
+        self.nothing = nothing
+        self.emits = False
+        self.work = []
+        self.reached = []
+        self.steps = steps
+        self.row_start, self.row_end, self.row_state = [], [], []
+        self.exits, self.calls, self.last_calls, self.jumps = [], [], [], []
+        self.ascend = True
+        self.last_row = -1
+        self.returns = False
+        self.contradiction = -1
+
+    # -- places
+
+    @cython.cfunc
+    @cython.exceptval(-2)
+    def place(self, address: cython.ulonglong) -> cython.longlong:
+        """Of an address; -1 where it is not the function's. `piece`: in which it is, if in one."""
+        low: cython.longlong = self.piece
+        high: cython.longlong = self.pieces
+        middle: cython.longlong
+        if not self.is_in(low, address):
+            low = 0
+            while low < high:
+                middle = (low + high) // 2
+                if self.starts[middle] <= address:
+                    low = middle + 1
+                else:
+                    high = middle
+            low -= 1
+            if low < 0 or not self.is_in(low, address):
+                return -1
+            self.piece = low
+        return address - self.starts[low] + self.bases[low]  # type: ignore[no-any-return]
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def is_in(self, piece: cython.longlong, address: cython.ulonglong) -> cython.int:
+        return (  # type: ignore[no-any-return]
+            self.starts[piece] <= address and address - self.starts[piece] < self.bases[piece + 1] - self.bases[piece]
+        )
+
+    @cython.cfunc
+    @cython.exceptval(-2)
+    def begin(self, place: cython.longlong) -> cython.longlong:
+        """Of the instruction that a place is in."""
+        while place > 0 and self.marks[place] == 0:
+            place -= 1
+        return place
+
+    @cython.cfunc
+    @cython.exceptval(-2)
+    def piece_of(self, place: cython.longlong) -> cython.longlong:
+        """The number of the piece."""
+        low: cython.longlong = 0
+        high: cython.longlong = self.pieces
+        middle: cython.longlong
+        if self.pieces == 1:
+            return 0
+        while low < high:
+            middle = (low + high) // 2
+            if self.bases[middle] <= place:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    # -- where blocks begin
+
+    @cython.cfunc
+    @cython.exceptval(-2)
+    def lead(self, address: cython.ulonglong, exact: cython.bint) -> cython.longlong:
+        place: cython.longlong = self.place(address)
+        if place >= 0:
+            self.leads[place if exact else self.begin(place)] = 1
+        return place
+
+    def lead_at(self, address: int) -> None:
+        """A block begins at the address, if it is the function's."""
+        self.lead(address, True)
+
+    def find_leaders(self) -> None:
+        """Blocks begin where jumps and calls lead, and behind branches."""
+        point: cython.Py_ssize_t
+        piece: cython.longlong = 0
+        for point in range(self.points):
+            if self.flows[point] & 8:  # DIRECT
+                self.lead(self.addresses[point], False)
+            if self.flows[point] & 7 == 2:  # BRANCH
+                while self.bases[piece + 1] <= self.at[point]:
+                    piece += 1
+                self.lead(self.ends[point] - self.bases[piece] + self.starts[piece], True)
+
+    # -- the walk
+
+    def enter(self, address: int, state: int) -> None:
+        """The function may be entered there."""
+        self.reach(address, address, state)
+
+    def run(self) -> bool:
+        """Whether there were steps enough."""
+        leader: cython.longlong
+        while self.work:
+            leader = self.work.pop()
+            if self.walked_with[leader] != self.state_of[leader]:
+                if not self.walked_with[leader]:
+                    self.reached.append(leader)
+                self.walked_with[leader] = self.state_of[leader]
+                self.block(leader)
+                if self.steps < 0:
+                    self.contradiction = leader
+                    return False
+        self.emits = True
+        self.exits = []  # of entries
+        self.reached.sort()
+        for leader in self.reached:
+            self.block(leader)
+        return True
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def reach(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.longlong) -> cython.int:
+        """Control may get there with the state."""
+        place: cython.longlong = self.place(target)
+        begin: cython.longlong
+        known: cython.longlong
+        self.steps -= 1
+        if place < 0:
+            if self.emits:
+                self.exits.append((source, target, state))
+            return 0
+        if self.emits:
+            return 0
+        begin = self.begin(place)
+        if begin != place and not self.asked.alike(target):  # instructions overlap
+            state = self.nothing
+        known = self.state_of[begin] - 1  # 0: not reached
+        if known >= 0 and known != state:
+            found = self.met.get((known << 32) | state)
+            state = self.frames.join(known, state) if found is None else found
+        if state != known:
+            self.state_of[begin] = state + 1
+            self.work.append(begin)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def row(self, start: cython.longlong, end: cython.longlong, state: cython.longlong) -> cython.int:
+        if self.emits and start < end:
+            if start <= self.last_row:  # instructions overlap
+                self.ascend = False
+            self.last_row = start
+            self.row_start.append(start)
+            self.row_end.append(end)
+            self.row_state.append(state)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def first_point(self, place: cython.longlong) -> cython.longlong:
+        """At a place or behind."""
+        low: cython.longlong = 0
+        high: cython.longlong = self.points
+        middle: cython.longlong
+        while low < high:
+            middle = (low + high) // 2
+            if self.at[middle] < place:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def block(self, leader: cython.longlong) -> cython.int:
+        """From a leader to the next, or to where control goes elsewhere."""
+        state: cython.longlong = self.state_of[leader] - 1
+        before: cython.longlong
+        piece: cython.longlong = self.piece_of(leader)
+        behind: cython.longlong = self.bases[piece + 1]
+        shift: cython.ulonglong = self.starts[piece]
+        base: cython.longlong = self.bases[piece]
+        limit: cython.longlong = self.leads.find(1, leader + 1, behind)
+        point: cython.longlong = self.first_point(leader)
+        begin: cython.longlong = leader
+        end: cython.longlong
+        flow: cython.int
+        if limit < 0:
+            limit = behind
+        while point < self.points and self.at[point] < limit:
+            self.steps -= 1
+            end = self.ends[point]
+            before = state
+            if self.effects[point]:
+                state = self.after(state, self.effects[point])
+                if state != before:
+                    self.row(begin, end, before)
+                    begin = end
+            flow = self.flows[point] & 7
+            if flow == 4:  # CALL
+                before = state
+                state = self.call(point, piece, state)
+                if state != before:
+                    self.row(begin, end, before)
+                    begin = end
+                if state < 0:
+                    return 0
+            elif flow:
+                self.row(begin, end, state)
+                return self.leave(point, flow, self.at[point] - base + shift, end - base + shift, state)
+            point += 1
+        self.row(begin, limit, state)
+        if limit == behind:
+            self.returns = True
+        return self.reach(limit - base + shift, limit - base + shift, state)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def after(self, state: cython.longlong, effects: cython.longlong) -> cython.longlong:
+        found = self.moved.get((state << 32) | effects)
+        return self.frames.after(state, effects) if found is None else found  # type: ignore[no-any-return]
+
+    @cython.cfunc
+    @cython.exceptval(-2)
+    def call(self, point: cython.longlong, piece: cython.longlong, state: cython.longlong) -> cython.longlong:
+        """The state behind a call; -1 where nothing is."""
+        place: cython.longlong
+        if self.emits:
+            self.calls.append(point)
+        if not self.answers[point]:
+            self.answers[point] = 1 if self.asked.returns(point) else 2
+        if self.answers[point] == 2:
+            return -1
+        if self.ends[point] >= self.code_ends[piece]:
+            if self.emits:
+                self.last_calls.append(point)
+            return -1
+        if self.flows[point] & 8 and not self.emits:  # DIRECT
+            place = self.place(self.addresses[point])
+            if place >= 0 and place != self.bases[self.piece]:
+                self.reach(self.addresses[point], self.addresses[point], self.nothing)
+        found = self.called.get(state)
+        return self.frames.after_call(state) if found is None else found  # type: ignore[no-any-return]
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def leave(
+        self, point: cython.longlong, flow: cython.int, here: cython.ulonglong, end: cython.ulonglong, state: cython.longlong
+    ) -> cython.int:
+        if flow == 1 or flow == 2:  # JUMP, BRANCH
+            if self.flows[point] & 8:  # DIRECT
+                self.reach(here, self.addresses[point], state)
+            if flow == 2:
+                self.reach(here, end, state)
+        elif flow == 3:  # INDIRECT
+            targets = self.asked.table(point)
+            for target in targets:
+                self.reach(here, target, state)
+            if self.emits and not targets:
+                self.jumps.append(point)
+        elif flow == 5:  # RETURN
+            self.returns = True
+            if self.emits and self.frames.contradicts(state):
+                self.contradiction = self.at[point]
+        return 0
+
+
+@cython.locals(
+    marks="const unsigned char[::1]",
+    starts="const unsigned long long[::1]",
+    bases="const unsigned int[::1]",
+    row_start="unsigned long long[::1]",
+    row_end="unsigned long long[::1]",
+)
+def to_addresses(marks: Bytes, starts: Column, bases: Column, row_start: Column, row_end: Column) -> None:
+    """Rows' places, ascending, become addresses. Padding between two rows that nothing reaches belongs to the first."""
+    row: cython.Py_ssize_t
+    piece: cython.Py_ssize_t = 0
+    other: cython.Py_ssize_t
+    place: cython.ulonglong
+    end: cython.ulonglong
+    following: cython.ulonglong
+    for row in range(len(row_start)):
+        while bases[piece + 1] <= row_start[row]:
+            piece += 1
+        end = row_end[row]
+        if row + 1 < len(row_start):
+            following = row_start[row + 1]
+            other = piece
+            while bases[other + 1] <= following:
+                other += 1
+            if end < following and starts[other] - starts[piece] == bases[other] - bases[piece]:
+                place = end
+                while place < following and marks[place] != 1:
+                    place += 1
+                if place == following:
+                    end = following
+        row_start[row] = row_start[row] - bases[piece] + starts[piece]
+        row_end[row] = end - bases[piece] + starts[piece]

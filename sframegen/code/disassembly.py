@@ -1,0 +1,52 @@
+"""Capstone, called in chunks: its records as they lie in memory, or its texts."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, operands), as capstone gives them
+
+
+class Disassembler:
+    """For one architecture and mode. `fields`: bytes of a record, and where in it are number, size, bytes, mnemonic, operands."""
+
+    def __init__(self, architecture: str, mode: str) -> None:
+        self._capstone: Any = import_module("capstone")  # only those who disassemble need it
+        self._handle: Any = self._capstone.Cs(getattr(self._capstone, architecture), getattr(self._capstone, mode))
+        self._handle.skipdata = True  # what is no instruction comes as `.byte`
+        record = self._capstone._cs_insn  # noqa: SLF001 - its layout, which differs from release to release
+        offsets = (getattr(record, name).offset for name in ("id", "size", "bytes", "mnemonic", "op_str"))
+        self.fields = array("q", [ctypes.sizeof(record), *offsets])
+        self._pointer: Any = ctypes.POINTER(record)
+
+    def records(self, code: bytes, address: int) -> bytes:
+        """One for each instruction, one behind the other; what is left at the end is less than an instruction."""
+        library = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
+        found = self._pointer()
+        count = library.cs_disasm(self._handle.csh, code, len(code), address, 0, ctypes.byref(found))
+        if count == 0:
+            status = library.cs_errno(self._handle.csh)
+            if status:
+                raise self._capstone.CsError(status)
+            return b""
+        try:
+            return ctypes.string_at(found, count * self.fields[0])
+        finally:
+            library.cs_free(found, count)
+
+    def texts(self, code: bytes, address: int) -> Iterator[Instruction]:
+        """The same, as texts."""
+        return self._handle.disasm_lite(code, address)  # type: ignore[no-any-return]
+
+
+@cache
+def disassembler(architecture: str, mode: str) -> Disassembler:
+    """By the names of capstone's constants."""
+    return Disassembler(architecture, mode)

@@ -1,0 +1,356 @@
+"""What capstone says of instructions, by columns: where they begin, and the few that touch what is followed. Compiled."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Column
+
+COMPILED: bool = cython.compiled
+
+SLOTS = 1 << 11  # mnemonics that are known at a time
+IDS = 1 << 14  # capstone's numbers for instructions; greater ones share places
+NAME = 32  # bytes of a mnemonic, with the zero behind it
+
+# What is said of an instruction in one number: bits 0 to 2 its Flow, and these; above, the number of its effects.
+DIRECT, SLOT, PADS, EFFECTS = 3, 4, 5, 6
+
+
+class Teacher(Protocol):
+    """Who knows what instructions mean. Each is asked for once, as far as the text tells all."""
+
+    def mnemonic(self, mnemonic: str) -> tuple[bool, int]:
+        """Whether each such instruction matters, whatever its operands are; its Take."""
+
+    def meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
+        """All in one number, and the target or the slot, which are the address's, not the text's."""
+
+
+@cython.final
+@cython.cclass
+class Reader:
+    """Of one ABI. What an instruction means is kept by its text; the number that capstone has for it only finds its mnemonic.
+
+    After `read`: `count` instructions, `points` of them that matter, `taken` addresses; `consumed` bytes.
+    """
+
+    teacher = cython.declare("object")
+    data = cython.declare("const unsigned char[::1]")
+    fields = cython.declare("const long long[::1]")
+    pairs = cython.declare("const unsigned char[::1]")
+    prefix = cython.declare("int")
+    slot_of = cython.declare("unsigned short[::1]")
+    names = cython.declare("unsigned char[::1]")
+    looks = cython.declare("unsigned char[::1]")
+    takes = cython.declare("unsigned char[::1]")
+    direct = cython.declare("long long[::1]")
+    by_slot = cython.declare("long long[::1]")
+    known = cython.declare("list")
+    slots = cython.declare("dict")
+    pages = cython.declare("unsigned long long[::1]")
+    mask = cython.declare("unsigned long long")
+    value = cython.declare("unsigned long long")
+    count = cython.declare("long long", visibility="public")
+    points = cython.declare("long long", visibility="public")
+    taken = cython.declare("long long", visibility="public")
+    consumed = cython.declare("long long", visibility="public")
+    texts = cython.declare("long long", visibility="public")
+
+    def __init__(self, teacher: Teacher, fields: Column, needles: tuple[str, ...], prefix: int) -> None:
+        """`fields`: bytes of a record, and where in it are number, size, bytes, mnemonic, operands.
+
+        `needles`: two letters each; operands that hold one matter. `prefix`: a first byte that gives a text another meaning.
+        """
+        pairs = bytearray(1 << 16)
+        for needle in needles:
+            pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1
+        self.teacher = teacher
+        self.fields = fields
+        self.pairs = pairs
+        self.prefix = prefix
+        self.slot_of = array("H", bytes(2 * IDS))
+        self.names = bytearray(NAME * SLOTS)
+        self.looks = bytearray(SLOTS)
+        self.takes = bytearray(SLOTS)
+        self.direct = array("q", bytes(8 * SLOTS))
+        self.by_slot = array("q", bytes(8 * SLOTS))
+        self.known = [{} for _ in range(SLOTS)]
+        self.slots = {}
+        self.pages = array("Q", bytes(8 * 32))
+        self.mask = 0xFFFFFFFFFFFFFFFF
+        self.value = 0
+        self.count = self.points = self.taken = self.consumed = self.texts = 0
+
+    def begin(self) -> None:
+        """Another piece of code."""
+        number: cython.Py_ssize_t
+        for number in range(32):
+            self.pages[number] = 0
+
+    @cython.locals(
+        sizes="const unsigned short[::1]",
+        numbers="const unsigned int[::1]",
+        marks="unsigned char[::1]",
+        begins="unsigned int[::1]",
+        at="unsigned int[::1]",
+        ends="unsigned int[::1]",
+        effects="unsigned int[::1]",
+        flows="unsigned char[::1]",
+        targets="unsigned long long[::1]",
+        taken="unsigned long long[::1]",
+    )
+    def read(
+        self,
+        raw: bytes,
+        sizes: Column,
+        numbers: Column,
+        start: cython.ulonglong,
+        first: cython.longlong,
+        limit: cython.longlong,
+        marks: bytearray,
+        begins: Column,
+        at: Column,
+        ends: Column,
+        effects: Column,
+        flows: bytearray,
+        targets: Column,
+        taken: Column,
+    ) -> None:
+        """Capstone's records of code that begins `first` bytes into the piece at `start`, up to an instruction behind `limit`.
+
+        `sizes`, `numbers`: views of `raw`. `marks`: for each byte of the piece 0 within an instruction, 1 where one begins, 2 where
+        one that pads does. The rest has room for as many as there are records: offsets of instructions; of those that matter
+        offset, end, effects by number, Flow with DIRECT or SLOT, address.
+        """
+        self.data = raw
+        record: cython.Py_ssize_t = self.fields[0]
+        records: cython.Py_ssize_t = len(raw) // record
+        number: cython.Py_ssize_t
+        where: cython.Py_ssize_t
+        text: cython.Py_ssize_t
+        name: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        slot: cython.Py_ssize_t
+        here: cython.longlong = first
+        size: cython.longlong
+        what: cython.longlong
+        before: cython.int
+        letter: cython.int
+        points: cython.Py_ssize_t = 0
+        takes: cython.Py_ssize_t = 0
+        self.count = 0
+        for number in range(records):
+            if here >= limit:
+                break
+            where = number * record
+            size = sizes[(where + self.fields[2]) // 2]
+            begins[number] = here
+            marks[here] = 1
+            self.count += 1
+            # the mnemonic
+            place = numbers[(where + self.fields[1]) // 4] % 16384  # IDS
+            slot = self.slot_of[place]
+            name = where + self.fields[4]
+            text = slot * 32  # NAME
+            while self.names[text] == self.data[name] and self.names[text]:
+                text += 1
+                name += 1
+            if self.names[text] != self.data[name]:
+                slot = self.slot(raw, where + self.fields[4])
+                self.slot_of[place] = slot
+            # the operands
+            text = where + self.fields[5]
+            end = text
+            what = self.looks[slot]
+            if not what:
+                before = 0
+                letter = self.data[end]
+                while letter:
+                    if self.pairs[before * 256 + letter]:
+                        what = 1
+                        break
+                    before = letter
+                    end += 1
+                    letter = self.data[end]
+            if self.takes[slot] and self.takes_address(self.takes[slot], text, start + here + size):
+                taken[takes] = self.value
+                takes += 1
+            if what:
+                what = self.meaning(raw, where, slot, start + here, size)
+                marks[here] = 2 if what & 32 else 1  # PADS
+                what &= ~32
+                if what:
+                    at[points] = here
+                    ends[points] = here + size
+                    effects[points] = what >> 6  # EFFECTS
+                    flows[points] = what & 31
+                    targets[points] = self.value if what & 24 else 0  # DIRECT, SLOT
+                    points += 1
+            here += size
+        self.points = points
+        self.taken = takes
+        self.consumed = here - first
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def slot(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Where the mnemonic at `begin` is kept."""
+        end: cython.Py_ssize_t = begin
+        number: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        while self.data[end]:
+            end += 1
+        mnemonic: bytes = raw[begin:end]
+        if mnemonic not in self.slots:
+            if len(self.slots) == SLOTS - 1:
+                self.slots.clear()
+            place = len(self.slots) + 1
+            looks, take = self.teacher.mnemonic(mnemonic.decode("ascii"))
+            for number in range(32):
+                self.names[place * 32 + number] = self.data[begin + number] if begin + number < end else 0
+            self.looks[place] = looks
+            self.takes[place] = take
+            self.direct[place] = self.by_slot[place] = 0
+            self.known[place] = {}
+            self.slots[mnemonic] = place
+        return self.slots[mnemonic]  # type: ignore[no-any-return]
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def meaning(
+        self, raw: bytes, where: cython.Py_ssize_t, slot: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
+    ) -> cython.longlong:
+        """All that is said of an instruction; `value`: its target or its slot."""
+        text: cython.Py_ssize_t = where + self.fields[5]
+        end: cython.Py_ssize_t = text
+        number: cython.Py_ssize_t = text
+        what: cython.longlong
+        while self.data[end]:
+            if self.data[end] == 35:  # '#', before AArch64's numbers
+                number = end + 1
+            end += 1
+        if self.direct[slot] and self.number(number) == end:
+            return self.direct[slot]  # type: ignore[no-any-return]
+        if self.by_slot[slot] and self.relative(text, address + size):
+            return self.by_slot[slot]  # type: ignore[no-any-return]
+        operands: bytes = raw[text:end]
+        first: cython.int = self.data[where + self.fields[3]]
+        known: dict[bytes, int] = self.known[slot]
+        key: bytes = operands + b"!" if first == self.prefix else operands
+        found = known.get(key)
+        if found is not None:
+            return found
+        number = where + self.fields[4]
+        while self.data[number]:
+            number += 1
+        mnemonic: bytes = raw[where + self.fields[4] : number]
+        found, place = self.teacher.meaning(
+            mnemonic.decode("ascii"), operands.decode("ascii"), first, address, (address + size) & self.mask
+        )
+        what = found
+        if what & 8:  # DIRECT
+            self.direct[slot] = what
+        elif what & 16:  # SLOT
+            self.by_slot[slot] = what
+        else:
+            known[key] = found
+            self.texts += 1
+        self.value = place or 0
+        return what
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def number(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Where a number ends, decimal or hexadecimal with 0x, which is left in `value`; 0 where there is none."""
+        begin: cython.Py_ssize_t
+        base: cython.int = 10
+        digit: cython.int
+        if self.data[pos] == 48 and self.data[pos + 1] == 120:  # 0x
+            base = 16
+            pos += 2
+        begin = pos
+        self.value = 0
+        while True:
+            digit = self.data[pos]
+            if 48 <= digit <= 57:
+                digit -= 48
+            elif base == 16 and 97 <= digit <= 102:
+                digit -= 87
+            else:
+                return pos if pos > begin else 0
+            if pos - begin == 16:
+                return 0
+            self.value = self.value * base + digit
+            pos += 1
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def relative(self, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
+        """Whether the operands at `pos` end in `[rip + n]`, with the address of that, by the instruction's end, in `value`."""
+        behind: cython.Py_ssize_t
+        sign: cython.int
+        while self.data[pos] != 91:  # [
+            if not self.data[pos]:
+                return 0
+            pos += 1
+        if self.data[pos - 1] != 32 or self.data[pos + 1] != 114 or self.data[pos + 2] != 105 or self.data[pos + 3] != 112:
+            return 0
+        sign = self.data[pos + 5]
+        behind = self.number(pos + 7) if sign else 0
+        if behind == 0 or self.data[behind] != 93 or self.data[behind + 1]:  # ]
+            return 0
+        self.value = (end + self.value if sign == 43 else end - self.value) & self.mask
+        return 1
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def register(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Behind the comma and the space that follow a register, AArch64's x of `value`; 0 where none is."""
+        if self.data[pos] != 120:  # x
+            return 0
+        pos = self.number(pos + 1)
+        return pos + 2 if pos and self.data[pos] == 44 and self.value < 32 else 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def takes_address(self, take: cython.int, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
+        """Whether an instruction that may put an address into a register does; `value`: which. The numbers are Take's."""
+        register: cython.Py_ssize_t
+        page: cython.ulonglong = 0
+        if take == 1:  # RELATIVE
+            return self.relative(pos, end)
+        if take == 2:  # CONSTANT
+            while self.data[pos] > 44:  # a comma; spaces and brackets are in memory's names
+                if self.data[pos] == 91:
+                    return 0
+                pos += 1
+            if self.data[pos] != 44:
+                return 0
+            pos = self.number(pos + 2)
+            return 1 if pos and not self.data[pos] else 0
+        pos = self.register(pos)
+        if pos == 0:
+            return 0
+        if take == 4:  # IN_PAGE
+            pos = self.register(pos)
+            if pos == 0:
+                return 0
+            page = self.pages[self.value]
+        register = self.value
+        if self.data[pos] != 35:  # #
+            return 0
+        pos = self.number(pos + 1)
+        if pos == 0 or self.data[pos]:
+            return 0
+        self.value = (page + self.value) & self.mask
+        if take == 3:  # PAGE
+            self.pages[register] = self.value
+        return 1
