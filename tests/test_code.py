@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cfi.errors import FormatError
 from sframegen.abi import AARCH64, AMD64, S390X
+from sframegen.code import frames
 from sframegen.code.analysis import Surroundings, analyse, rules
 from sframegen.code.isa import isa_of
 from sframegen.code.jumptables import Tables
@@ -309,9 +310,10 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_cost_is_linear(name: str) -> None:
+def test_the_cost_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def calls(count: int) -> int:
         code = HOSTILE[name](count)
+        monkeypatch.setattr(frames, "_current", frames._Current())  # what is known from other code costs nothing
         with cProfile.Profile() as profile:
             piece = decode(code, 0x1000, isa_of(AMD64))
             tables = Tables(piece, lambda _address, size: bytes(size))
@@ -321,6 +323,7 @@ def test_the_cost_is_linear(name: str) -> None:
             analyse([piece], {0x1000: isa_of(AMD64).entry}, isa_of(AMD64), around)
         return sum(function.callcount for function in profile.getstats())
 
+    calls(1)  # what is only done once
     assert calls(1200) < 6 * calls(300)
 
 
