@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class _Unknown(Exception):  # noqa: N818 - not an error: the expression means so
     """The expression does not reduce to a Term."""
 
 
+@lru_cache(1024)  # linkers write one and the same for every PLT, and each of its values has to be tried
 def evaluate(
     expression: bytes,
     byte_order: Literal["little", "big"],

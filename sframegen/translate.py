@@ -55,14 +55,17 @@ def translate_rule(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated |
         return _row(rule, plain, abi, layout)
     # A PLT that GNU ld describes in one go: the CFA changes with the place in the 16-byte entry.
     rows: list[tuple[int, Rule]] = []
+    before: Where | Reason | None = None
     for residue in range(PC_PERIOD):
-        row = _row(rule, _cfa(rule.cfa, abi, residue), abi, layout)
+        cfa = _cfa(rule.cfa, abi, residue)
+        if cfa == before:
+            continue
+        row, before = _row(rule, cfa, abi, layout), cfa
         if isinstance(row, Reason):
             return row
         if encode_rule(row, FdeType.DEFAULT, abi, layout) is None:
             return Reason.CFA_EXPRESSION
-        if not rows or rows[-1][1] != row:
-            rows.append((residue, row))
+        rows.append((residue, row))
     return Repeated(tuple(rows))
 
 
