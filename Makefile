@@ -3,7 +3,7 @@
 # STACKS_FLAGS, BLIND_FLAGS, FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores,
 # corpus/stacks, corpus/blind, the fuzzer and tests/mutations.py get.
 PYTHON ?= python3
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
