@@ -112,47 +112,60 @@ STUBS = {
 }  # fmt: skip
 
 
-def plt_functions(elf: ElfFile, abi: Abi, within: list[tuple[int, int]] | None = None) -> FunctionTable:
-    """The functions that a linker adds for a linked file's PLT, at absolute addresses, ascending; none for code that is not known.
+class Plt(NamedTuple):
+    """The PLT of a linked file: runs that ascend without overlaps; none for code that is not known."""
 
-    Kinds as GNU ld's: entries in one function whose rows repeat with their size, the first one in a function of its own.
-    `within`: only stubs that lie in these ranges, which ascend without overlaps.
-    """
-    table = FunctionTable()
-    ra = Where(None, abi.fixed_ra_offset, deref=True) if abi.fixed_ra_offset else None
-    kinds: dict[Kind, int] = {}
-    rules: dict[Rule, int] = {}
-    for runs in _alike(_inside(_runs(elf, abi), within)):
-        start, end = runs[0].start, _end(runs[-1])
-        stub = runs[0].stub
-        table.start.append(start)
-        table.size.append(end - start)
-        kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
-        table.kind.append(kinds.setdefault(kind, len(kinds)))
-        for offset, above_sp in stub.rows:
-            table.row_start.append(offset)
-            table.row_rule.append(rules.setdefault(Rule(Where(abi.sp, above_sp), ra), len(rules)))
-        table.first_row.append(len(table.row_start))
-    table.kinds, table.rules = list(kinds), list(rules)
-    return table
+    abi: Abi
+    runs: list[Run]
+
+    def entries(self) -> set[int]:
+        """Addresses of stubs."""
+        return {run.start + number * run.stub.size for run in self.runs for number in range(run.number)}
+
+    def functions(self, within: list[tuple[int, int]] | None = None) -> FunctionTable:
+        """The functions that a linker adds for it, at absolute addresses, ascending.
+
+        Kinds as GNU ld's: entries in one function whose rows repeat with their size, the first one in a function of its own.
+        `within`: only stubs that lie in these ranges, which ascend without overlaps.
+        """
+        table = FunctionTable()
+        ra = Where(None, self.abi.fixed_ra_offset, deref=True) if self.abi.fixed_ra_offset else None
+        kinds: dict[Kind, int] = {}
+        rules: dict[Rule, int] = {}
+        for runs in _alike(_inside(self.runs, within)):
+            start, end = runs[0].start, _end(runs[-1])
+            stub = runs[0].stub
+            table.start.append(start)
+            table.size.append(end - start)
+            kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
+            table.kind.append(kinds.setdefault(kind, len(kinds)))
+            for offset, above_sp in stub.rows:
+                table.row_start.append(offset)
+                table.row_rule.append(rules.setdefault(Rule(Where(self.abi.sp, above_sp), ra), len(rules)))
+            table.first_row.append(len(table.row_start))
+        table.kinds, table.rules = list(kinds), list(rules)
+        return table
+
+
+def find_plt(elf: ElfFile, abi: Abi) -> Plt:
+    """By one pass over the sections; of those that overlap only the first counts."""
+    runs: list[Run] = []
+    for run in sorted(_found(elf, STUBS[abi.name]), key=lambda run: run.start):
+        if run.stub.rows and (not runs or run.start >= _end(runs[-1])):
+            runs.append(run)
+    return Plt(abi, runs)
+
+
+def plt_functions(elf: ElfFile, abi: Abi, within: list[tuple[int, int]] | None = None) -> FunctionTable:
+    return find_plt(elf, abi).functions(within)
 
 
 def plt_entries(elf: ElfFile, abi: Abi) -> set[int]:
-    """Addresses of stubs."""
-    return {run.start + number * run.stub.size for run in _runs(elf, abi) for number in range(run.number)}
+    return find_plt(elf, abi).entries()
 
 
 def _end(run: Run) -> int:
     return run.start + run.number * run.stub.size
-
-
-def _runs(elf: ElfFile, abi: Abi) -> list[Run]:
-    """Ascending; of sections that overlap only the first counts."""
-    runs: list[Run] = []
-    for run in sorted(_found(elf, STUBS[abi.name]), key=lambda run: run.start):
-        if not runs or run.start >= _end(runs[-1]):
-            runs.append(run)
-    return runs
 
 
 def _found(elf: ElfFile, known: Stubs) -> Iterator[Run]:
