@@ -73,7 +73,7 @@ class Traced:
     def run(self, look: Callable[[Step], None], steps: int = 1 << 22) -> None:
         """To the program's end, or so many steps; `look` is called before each instruction.
 
-        A call is what pushes the address behind itself, and its frame is gone when control is back there, or SP has left it behind.
+        A call is what pushes the address behind itself; its frame is gone when SP has left that behind, or another is in its place.
         """
         calls: list[Frame] = []
         before = self._registers()
@@ -86,7 +86,7 @@ class Traced:
             sp = registers[RSP]
             if sp == before[RSP] - 8 and 2 <= (ra := self.word(sp)) - before[RIP] <= LONGEST_CALL and registers[RIP] != ra:
                 calls.append(Frame(sp + 8, ra, before[RBP]))
-            while calls and (sp > calls[-1].cfa or (sp == calls[-1].cfa and registers[RIP] == calls[-1].ra)):
+            while calls and (sp >= calls[-1].cfa or self.word(calls[-1].cfa - 8) != calls[-1].ra):
                 calls.pop()
             before = registers
 

@@ -282,6 +282,11 @@ def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
 FIRST = bytes.fromhex("ff3511111111 ff2522222222 0f1f4000")
 LAZY_ENTRY = bytes.fromhex("ff2511111111 6800000000 e900000000")
 DIRECT = bytes.fromhex("ff2511111111 6690")
+TRAP, THUNK = "f390 0fae e8 ebf9", f"4c891c24 c3 {'cc' * 11}"
+RETPOLINES = bytes.fromhex(f"ff3511111111 4c8b1d22222222 e80e000000 {TRAP} {'cc' * 7} {THUNK}")
+RETPOLINE_ENTRY = bytes.fromhex(f"4c8b1d11111111 e800000000 e900000000 6800000000 e900000000 {'cc' * 5}")
+RETPOLINES_NOW = bytes.fromhex(f"e80b000000 {TRAP} cccccccc {THUNK}")
+RETPOLINE_NOW_ENTRY = bytes.fromhex("4c8b1d11111111 e900000000 cccccccc")
 
 
 def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_ALLOC | SHF_EXECINSTR) -> ElfFile:
@@ -312,6 +317,11 @@ def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_AL
         (".plt", bytes.fromhex("c3") * 64, []),
         (".iplt", 2 * DIRECT + LAZY_ENTRY, [(0x1000, 16), (0x1010, 16)]),
         (".plt.got", 2 * DIRECT, [(0x1000, 16)]),
+        (".plt", RETPOLINES + 2 * RETPOLINE_ENTRY, [(0x1000, 32), (0x1030, 64)]),
+        (".plt", RETPOLINES_NOW + 2 * RETPOLINE_NOW_ENTRY, [(0x1000, 32), (0x1020, 32)]),
+        (".iplt", 2 * RETPOLINE_ENTRY, [(0x1000, 64)]),
+        (".plt", RETPOLINES[:-1], [(0x1000, 32)]),
+        (".plt", RETPOLINES[32:] + RETPOLINE_ENTRY, [(0x1010, 32)]),
         (".text", FIRST + LAZY_ENTRY, []),
         (".plt", b"", []),
     ],

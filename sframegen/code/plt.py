@@ -20,7 +20,10 @@ NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
 
 
 class Stub(NamedTuple):
-    """Code of `size` bytes; its rows (offset, n): CFA = SP + n. If it `repeats`, all that follow one another are one function."""
+    """Code of `size` bytes; its rows (offset, n): CFA = SP + n. Without rows, nothing can be said of it.
+
+    If it `repeats`, all that follow one another are one function.
+    """
 
     code: re.Pattern[bytes]
     size: int
@@ -74,6 +77,14 @@ DIRECT_IBT_BND = _stub("f3 0f 1e fa f2 ff 25 .. .. .. .. 0f 1f 44 00 00", (0, 8)
 FIRST_MOLD = _stub(f"f3 0f 1e fa 41 53 ff 35 .. .. .. .. ff 25 .. .. .. .. {'cc ' * 14}", (0, 8), (6, 16), (12, 24), repeats=False)
 LAZY_MOLD = _stub("f3 0f 1e fa 41 bb .. .. .. .. ff 25 .. .. .. ..", (0, 8))
 DIRECT_MOLD = _stub("f3 0f 1e fa ff 25 .. .. .. .. cc cc cc cc cc cc", (0, 8))
+# lld's with -z retpolineplt. All call a function that puts the target in the place of its return address, and returns to it. Where
+# the first entry calls it as the others do, their stacks differ at that return: it is left to those who follow instructions.
+LOAD_R11, TRAP, TO_R11 = "4c 8b 1d .. .. .. ..", "f3 90 0f ae e8 eb f9", f"4c 89 1c 24 c3 {'cc ' * 11}"
+FIRST_RETPOLINE = _stub(f"ff 35 .. .. .. .. {LOAD_R11} e8 0e 00 00 00 {TRAP} {'cc ' * 7}", (0, 16), (6, 24), repeats=False)
+FIRST_RETPOLINE_NOW = _stub(f"e8 0b 00 00 00 {TRAP} {'cc ' * 4} {TO_R11}", (0, 8), (20, 16), repeats=False)
+RETPOLINE = _stub(TO_R11, repeats=False)
+LAZY_RETPOLINE = _stub(f"{LOAD_R11} e8 .. .. .. .. e9 .. .. .. .. 68 .. .. .. .. e9 .. .. .. .. {'cc ' * 5}", (0, 8), (22, 16))
+DIRECT_RETPOLINE = _stub(f"{LOAD_R11} e9 .. .. .. .. {'cc ' * 4}", (0, 8))
 # AArch64, little-endian in either byte order: RA stays in x30.
 ADRP, LOAD, ADD = "10&1f .. .. 90&9f", "11 02&03 40&c0 f9", "10 02&03 00&c0 91"  # x16; x17 by it; x16
 BR, NOP, BTI, AUTHENTICATE, PUSH = "20 02 1f d6", "1f 20 03 d5", "5f 24 03 d5", "9f 21 03 d5", "f0 7b bf a9"
@@ -100,10 +111,11 @@ LAZY_S390X = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 0d 10 e3 10 10 0c 
 AARCH64_STUBS = Stubs((FIRST_AARCH64, FIRST_AARCH64_BTI), OTHERS_AARCH64)
 STUBS = {
     "AMD64": Stubs(
-        (FIRST, FIRST_BND, FIRST_MOLD),
+        (FIRST, FIRST_BND, FIRST_MOLD, FIRST_RETPOLINE, FIRST_RETPOLINE_NOW),
         (
             LAZY, LAZY_IBT, DIRECT, DIRECT_IBT, TLS_DESCRIPTOR, TLS_DESCRIPTOR_PLAIN,
             LAZY_MOLD, DIRECT_MOLD, LAZY_BND, LAZY_IBT_BND, DIRECT_BND, DIRECT_IBT_BND,
+            LAZY_RETPOLINE, DIRECT_RETPOLINE, RETPOLINE,
         ),
     ),
     "AArch64": AARCH64_STUBS,
