@@ -18,7 +18,7 @@ from linker.objects import place
 from linker.pieces import piece
 from linker.relocatable import Filled, objects_in
 from sframegen.abi import abi_of
-from sframegen.code.plt import plt_functions
+from sframegen.code.plt import find_plt
 from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf import ElfFile, map_file
 from sframegen.format.words import EncodedRules
@@ -147,7 +147,7 @@ def merge_objects(
             "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section", file=elf.name
         )
     abi = abi_of(elf)
-    plt = plt_functions(elf, abi)
+    plt = find_plt(elf, abi).functions()
     table, _ = merger.merged(elf.executable_ranges(), plt)
     report.plt_functions = len(plt)
     as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}

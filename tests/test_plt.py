@@ -16,7 +16,7 @@ from oracles.rules import ABIS, by_byte
 
 from cfi.errors import FormatError
 from sframegen.abi import AARCH64, AMD64, abi_of
-from sframegen.code.plt import MAX_SIZE, plt_functions
+from sframegen.code.plt import MAX_SIZE, find_plt
 from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
 from sframegen.model import Kind, Rule, Where
 from sframegen.section import read_sframe
@@ -96,7 +96,7 @@ def elf_of(file: Path) -> ElfFile:
 
 def ours(file: Path) -> FunctionTable:
     elf = elf_of(file)
-    return plt_functions(elf, abi_of(elf))
+    return find_plt(elf, abi_of(elf)).functions()
 
 
 def offsets_from_sp(table: FunctionTable, where: set[int]) -> dict[int, int]:
@@ -327,18 +327,18 @@ def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_AL
     ],
 )
 def test_only_code_that_is_known_has_rows(name: str, code: bytes, functions: list[tuple[int, int]]) -> None:
-    table = plt_functions(file_with(name, code), AMD64)
+    table = find_plt(file_with(name, code), AMD64).functions()
     assert list(zip(table.start, table.size, strict=True)) == functions
 
 
 def test_sections_that_are_not_what_they_are_called() -> None:
     code = FIRST + LAZY_ENTRY
-    assert len(plt_functions(file_with(".plt", code, flags=SHF_ALLOC), AMD64)) == 0
-    assert len(plt_functions(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64)) == 2
+    assert len(find_plt(file_with(".plt", code, flags=SHF_ALLOC), AMD64).functions()) == 0
+    assert len(find_plt(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64).functions()) == 2
     with pytest.raises(FormatError, match=r"\.plt: 0x4000001 bytes at address 0x1000: no PLT"):
-        plt_functions(file_with(".plt", bytes(MAX_SIZE + 1)), AMD64)
+        find_plt(file_with(".plt", bytes(MAX_SIZE + 1)), AMD64).functions()
     with pytest.raises(FormatError, match=r"\.plt: 0x20 bytes at address 0xfffffffffffffff0: no PLT"):
-        plt_functions(file_with(".plt", code, address=(1 << 64) - 16), AMD64)
+        find_plt(file_with(".plt", code, address=(1 << 64) - 16), AMD64).functions()
 
 
 def test_what_is_asked_for_is_whole_stubs() -> None:
@@ -349,5 +349,5 @@ def test_what_is_asked_for_is_whole_stubs() -> None:
         ([(0x1000, 0x101F), (0x1021, 0x1040), (0x1041, 0x1050)], [(0x1000, 16), (0x1030, 16)]),
         ([(0x1010, 0x1020), (0x1040, 0x2000)], [(0x1010, 16), (0x1040, 16)]),
     ]:
-        table = plt_functions(elf, AMD64, within)
+        table = find_plt(elf, AMD64).functions(within)
         assert list(zip(table.start, table.size, strict=True)) == functions

@@ -11,7 +11,6 @@ from sframegen.code import callees
 from sframegen.code.isa import isa_of
 from sframegen.code.jumptables import ReadOnly, Tables
 from sframegen.code.pieces import decode
-from sframegen.code.plt import plt_entries
 from sframegen.code.stubs import LONGEST, slot_of
 
 if TYPE_CHECKING:
@@ -27,9 +26,12 @@ Callee: TypeAlias = "int | str | None"  # an address, or a name where that is al
 
 
 class Around:
-    """Of one file. `code`: all ranges that are analysed, ascending, without overlaps. Raises FormatError for other ABIs."""
+    """Of one file. Raises FormatError for an ABI whose instructions are not read.
 
-    def __init__(self, elf: ElfFile, code: Sequence[Range]) -> None:
+    `code`: all ranges that are analysed, ascending, without overlaps; `stubs`: the entries of the PLT.
+    """
+
+    def __init__(self, elf: ElfFile, code: Sequence[Range], stubs: set[int]) -> None:
         self.elf = elf
         self.abi = abi_of(elf)
         self.isa = isa_of(self.abi)
@@ -38,8 +40,8 @@ class Around:
         self.imports = callees.imports(elf)
         self.defined = {symbol.name: symbol.address for symbol in elf.functions()}
         self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
-        self.plt = plt_entries(elf, self.abi)
-        self.stubs: dict[int, Callee] = {}
+        self.stubs = stubs
+        self.behind_stubs: dict[int, Callee] = {}
         self.never_return: set[int] = set()  #: found out by what the code does
 
     def decode(self, start: int, end: int) -> Piece:
@@ -54,10 +56,10 @@ class Around:
         """Who is called; `slot`: the memory that a call without target reads it from."""
         if target is None:
             return self._named(self.imports.get(slot)) if slot is not None else None
-        if target in self.plt:
-            if target not in self.stubs:
-                self.stubs[target] = self._stub(target)
-            return self.stubs[target]
+        if target in self.stubs:
+            if target not in self.behind_stubs:
+                self.behind_stubs[target] = self._stub(target)
+            return self.behind_stubs[target]
         return target
 
     def returns(self, target: int | None, slot: int | None) -> bool:

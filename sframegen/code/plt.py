@@ -168,14 +168,6 @@ def find_plt(elf: ElfFile, abi: Abi) -> Plt:
     return Plt(abi, runs)
 
 
-def plt_functions(elf: ElfFile, abi: Abi, within: list[tuple[int, int]] | None = None) -> FunctionTable:
-    return find_plt(elf, abi).functions(within)
-
-
-def plt_entries(elf: ElfFile, abi: Abi) -> set[int]:
-    return find_plt(elf, abi).entries()
-
-
 def _end(run: Run) -> int:
     return run.start + run.number * run.stub.size
 

@@ -13,8 +13,10 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
+from sframegen.abi import abi_of
 from sframegen.code import callees
 from sframegen.code.around import Around, size_of
+from sframegen.code.plt import find_plt
 from sframegen.code.proof import is_credible, never_returning, proven
 from sframegen.code.starts import pointed_at
 from sframegen.code.study import study, study_pieces
@@ -61,24 +63,25 @@ def survey(
     `entries`: where functions are known to begin. More are found: what is called, and what pointers in code or data lead to.
     `jobs`: processes that share the work.
     """
-    passes = _Passes(Around(elf, ranges), set(entries), _Crew(jobs, progress))
+    stubs = find_plt(elf, abi_of(elf)).entries()
+    passes = _Passes(Around(elf, ranges, stubs), set(entries), _Crew(jobs, progress))
     return passes.run(_alone, ranges)
 
 
 def survey_silent(
-    elf: ElfFile, silent: Sequence[Range], begins: Collection[int], jobs: int = 1, progress: Progress | None = None
+    elf: ElfFile, silent: Sequence[Range], begins: set[int], stubs: set[int], jobs: int = 1, progress: Progress | None = None
 ) -> Survey:
     """Analyses code of which nothing tells where functions end, and gives the rows of those that are proven: proof.py says when.
 
-    `begins`: where functions are known to begin, there or elsewhere.
+    `begins`: where functions are known to begin, there or elsewhere; `stubs`: the entries of the PLT.
     """
     crew = _Crew(jobs, progress)
-    around = Around(elf, silent)
-    hints = set(begins) | callees.pointed_at(elf)
+    around = Around(elf, silent, stubs)
+    hints = begins | callees.pointed_at(elf)
     windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
     for found in crew.share(partial(_called, around), windows, _size):
         hints |= found
-    passes = _Passes(around, set(begins), crew, proving=True)
+    passes = _Passes(around, begins | stubs, crew, proving=True)
     return passes.run(_swept, list(chunks(silent, hints)))
 
 

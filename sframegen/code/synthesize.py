@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.code.analysis import Row, rules
 from sframegen.code.entry import entry_range
 from sframegen.code.isa import ISAS
-from sframegen.code.plt import plt_entries, plt_functions
+from sframegen.code.plt import find_plt
 from sframegen.code.starts import starts
 from sframegen.code.survey import survey_silent
 from sframegen.conversion import Converted
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sframegen.abi import Abi
+    from sframegen.code.plt import Plt
     from sframegen.code.state import State
     from sframegen.code.survey import Progress
     from sframegen.elf import ElfFile
@@ -48,6 +49,7 @@ class Search(NamedTuple):
     elf: ElfFile
     abi: Abi
     begins: set[int]  #: addresses of functions, there or elsewhere
+    plt: Plt
     jobs: int  #: processes
     progress: Progress | None
 
@@ -59,7 +61,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     """
     coverage, encoded = converted.coverage, converted.encoded
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
-    search = Search(elf, encoded.abi, starts(elf, encoded.abi), jobs, progress)
+    search = Search(elf, encoded.abi, starts(elf, encoded.abi), find_plt(elf, encoded.abi), jobs, progress)
     silent = _from_begins(coverage.silent(elf), search.begins, sorted(edges))
     added: list[Function] = []
     ranges: list[list[Range]] = []
@@ -92,7 +94,7 @@ def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> lis
 
 
 def _plt(search: Search, silent: list[Range]) -> Iterator[Function]:
-    table = plt_functions(search.elf, search.abi, silent)
+    table = search.plt.functions(silent)
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
         yield Function(start, size, table.kinds[kind], table.rows(number))
 
@@ -109,8 +111,8 @@ def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
     abi = search.abi
     if abi.name not in ISAS or not silent:
         return
-    known = (search.begins | plt_entries(search.elf, abi)) - {search.elf.header.e_entry}  # which has no caller
-    found = survey_silent(search.elf, silent, known, search.jobs, search.progress)
+    begins = search.begins - {search.elf.header.e_entry}  # which has no caller
+    found = survey_silent(search.elf, silent, begins, search.plt.entries(), search.jobs, search.progress)
     at_entry = ISAS[abi.name].entry.sp
     emits = [_in_frame(state, at_entry) for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from sframegen.abi import abi_of
-from sframegen.code.plt import plt_functions
+from sframegen.code.plt import find_plt
 from sframegen.elf import MAX_NAME, SHT_NOBITS, ElfFile
 from sframegen.section import open_sframe, read_pieces
 from sframegen.sources import find_sources
@@ -49,7 +49,7 @@ def addresses(elf: ElfFile) -> None:
 
 
 def plt(elf: ElfFile) -> None:
-    table = plt_functions(elf, abi_of(elf))
+    table = find_plt(elf, abi_of(elf)).functions()
     assert list(table.start) == sorted(table.start)
 
 
