@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sframegen.api import FormatError as FormatError
     from sframegen.api import FunctionFates as FunctionFates
     from sframegen.api import FunctionTable as FunctionTable
+    from sframegen.api import Instruction as Instruction
     from sframegen.api import Kind as Kind
     from sframegen.api import Merged as Merged
     from sframegen.api import Rule as Rule

@@ -76,8 +76,8 @@ def test_merge(compile_c: Compiler, tmp_path: Path) -> None:
     assert_documented(printed("merge", "-o", tmp_path / "both.o", *objects), *TABLES["merge"])
 
 
-def test_check(file: Path) -> None:
-    report, finding = TABLES["check"]
+def test_check(file: Path, compile_c: Compiler) -> None:
+    report, finding, instruction = TABLES["check"]
     documents = [printed("check", file)]
     printed("add-section", file)
     documents.append(printed("check", file))
@@ -86,6 +86,14 @@ def test_check(file: Path) -> None:
         assert_documented(document, report)
         for each in document["findings"]:
             assert_documented(each, finding)
+    wrong = '__asm__("f: .cfi_startproc\\n push %rbx\\n pop %rbx\\n ret\\n .cfi_endproc");'
+    document = printed("check", "--instructions", compile_c(wrong, "-shared"))
+    assert_documented(document, report)
+    assert list(document["instructions"]) == ["section", "cfi"]
+    assert all(list(code) == ["right", "contradicted", "undecided"] for code in document["instructions"].values())
+    [each] = document["findings"][:1]
+    assert_documented(each, finding)
+    assert_documented(each["instructions"][0], instruction)
     assert list(documents[1]["code"]) == [verdict.name.lower() for verdict in Verdict]
     for verdict in Verdict:
         assert re.search(rf"`{verdict.name.lower()}`(?: \({re.escape(verdict.value)}\))?", " ".join(PAGE.split()))

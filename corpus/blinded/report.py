@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from merged.report import table
 
-from .compare import SILENT
+from sframegen.code.verdict import RIGHT, UNDECIDED
+
+from .compare import NOT_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +50,7 @@ def write(document: Path, text: str) -> None:
 
 def _cells(trial: Trial) -> tuple[object, ...]:
     kinds = {kind: count for kind, count in trial.compared.bytes_by_verdict.items() if count}
-    shown = ", ".join(
-        f"{kind} {count:,}" for kind, count in sorted(kinds.items()) if kind not in ("right", SILENT, "not comparable")
-    )
+    shown = ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items()) if kind not in (RIGHT, NOT_FOUND, UNDECIDED))
     return (
         trial.file.name, f"{trial.code_bytes:,}", f"{len(trial.functions):,}", percent(trial.emitted, trial.code_bytes, 2),
         percent(trial.right, trial.right + trial.different, 4), f"{trial.different:,}", f"{trial.incomparable:,}", shown,

@@ -7,22 +7,18 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi import reader
-from cfi.section import Registers
 from sframegen.abi import abi_of
+from sframegen.checks.instructions import functions_of
 from sframegen.code.analysis import rule_of
 from sframegen.code.survey import survey
+from sframegen.code.verdict import RIGHT, UNDECIDED
 from sframegen.conversion import convert
 from sframegen.elf import open_elf
 from sframegen.sources import find_sources
 
-from .compare import INCOMPARABLE, RIGHT, SILENT, compare
+from .compare import NOT_FOUND, compare
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
-    from sframegen.elf import ElfFile
-    from sframegen.sources import Sources
-
     from .compare import Compared, Difference
     from .files import File
 
@@ -38,7 +34,7 @@ class Trial(NamedTuple):
 
     @property
     def emitted(self) -> int:
-        return self.code_bytes - self.compared.bytes_by_verdict[SILENT]
+        return self.code_bytes - self.compared.bytes_by_verdict[NOT_FOUND]
 
     @property
     def right(self) -> int:
@@ -46,24 +42,11 @@ class Trial(NamedTuple):
 
     @property
     def incomparable(self) -> int:
-        return self.compared.bytes_by_verdict[INCOMPARABLE]
+        return self.compared.bytes_by_verdict[UNDECIDED]
 
     @property
     def different(self) -> int:
         return self.emitted - self.right - self.incomparable
-
-
-def functions_of(elf: ElfFile, abi: Abi, sources: Sources, code: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges of FDEs within `code`, without the PLTs', whose stubs are known otherwise."""
-    fdes = reader.read(sources.sections, Registers(abi.fp, abi.sp))
-    headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
-    found: list[tuple[int, int]] = []
-    for start, size in sorted(zip(fdes.start, fdes.size, strict=True)):
-        inside = any(low <= start and start + size <= high for low, high in code)
-        is_plt = any(header.sh_addr <= start < header.sh_addr + header.sh_size for header in headers)
-        if size and inside and not is_plt and (not found or found[-1][1] <= start):
-            found.append((start, start + size))
-    return found
 
 
 def try_blind(file: File, jobs: int) -> Trial:
@@ -75,7 +58,8 @@ def try_blind(file: File, jobs: int) -> Trial:
         start, end = max(code, key=lambda part: part[1] - part[0])
         middle = (start + end - file.slice_bytes) // 2
         code = [(middle, middle + file.slice_bytes)]
-    functions = functions_of(elf, abi, sources, code)
+    converted = convert(sources.sections, code, abi)
+    functions = functions_of(elf, converted)
     starts = {start for start, _ in functions}
     symbols = elf.function_symbols()
     known = {symbol.address for symbol in symbols if ".cold" not in symbol.name} & starts
@@ -83,7 +67,7 @@ def try_blind(file: File, jobs: int) -> Trial:
     found = survey(elf, functions, known, jobs)
     seconds = _used() - used, time.perf_counter() - clock
     emits = [rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset) is not None for state in found.states]
-    compared = compare(convert(sources.sections, functions, abi).table, found, emits, abi)
+    compared = compare(converted.table, functions, found, emits, abi)
     addresses = [symbol.address for symbol in symbols]
 
     def name(one: Difference) -> str:
@@ -92,7 +76,7 @@ def try_blind(file: File, jobs: int) -> Trial:
             return f"{one.start:#x}"
         return f"{symbols[place].name}+{one.start - addresses[place]:#x}"
 
-    names = [f"{name(one)}, {one.end - one.start} bytes: {one.kind}" for one in compared.differences if one.kind != INCOMPARABLE]
+    names = [f"{name(one)}, {one.end - one.start} bytes: {one.kind}" for one in compared.differences]
     return Trial(file, sum(compared.bytes_by_verdict.values()), compared, functions, names, found.decoded_bytes, seconds)
 
 

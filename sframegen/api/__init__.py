@@ -7,7 +7,7 @@ from sframegen.api.adding import add_section
 from sframegen.api.changing import convert, remove
 from sframegen.api.merging import merge
 from sframegen.api.reading import check, examine, read
-from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.report import CheckReport
 from sframegen.checks.truth import Verdict
 from sframegen.coverage import FunctionFates
@@ -20,7 +20,7 @@ from sframegen.summary import Summary
 from sframegen.versions import VersionChange
 
 __all__ = [
-    "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Kind", "Merged", "Rule",
+    "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Instruction", "Kind", "Merged", "Rule",
     "SectionRemoval", "Severity", "SframeSection", "Summary", "Verdict", "VersionChange", "Where",
     "add_section", "check", "convert", "examine", "find", "merge", "read", "remove",
 ]  # fmt: skip

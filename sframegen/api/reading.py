@@ -12,6 +12,7 @@ from sframegen.section import open_sframe
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from sframegen.checks.finding import Finding
     from sframegen.format.decode import SframeSection
@@ -28,24 +29,47 @@ def read(path: str | os.PathLike[str]) -> SframeSection:
 
 
 def check(
-    path: str | os.PathLike[str], *, consumer: str = "all", debug_file: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    consumer: str = "all",
+    debug_file: str | os.PathLike[str] | None = None,
+    instructions: bool = False,
+    jobs: int = 1,
 ) -> list[Finding]:
     """What is wrong with the SFrame section of a program or library, worst first: the findings of `examine`."""
-    return examine(path, consumer=consumer, debug_file=debug_file).findings
+    return examine(path, consumer=consumer, debug_file=debug_file, instructions=instructions, jobs=jobs).findings
 
 
 def examine(
-    path: str | os.PathLike[str], *, consumer: str = "all", debug_file: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    consumer: str = "all",
+    debug_file: str | os.PathLike[str] | None = None,
+    instructions: bool = False,
+    jobs: int = 1,
+    progress: Callable[[int, int], object] | None = None,
 ) -> CheckReport:
     """What is wrong with the SFrame section of a program or library, and what became of every executable byte.
 
     - `consumer`: who is to read it: kernel, glibc, gnu or all.
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information counts too.
+    - `instructions`: hold the section and the call frame information against what the instructions do, too.
+    - `jobs`: processes that share reading the instructions.
+    - `progress`: called with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often
+      than once.
 
     What is wrong with the section is a finding, also that there is none. Raises FormatError where the file is neither program nor
-    library or cannot be read, or OSError; ValueError for a consumer that there is not.
+    library or cannot be read, or where its `instructions` are to be read and are of an ABI of which they are not, or OSError;
+    ValueError for a consumer that there is not.
     """
     if consumer not in CONSUMERS:
         raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")
     with naming(str(path)):
-        return check_file(open_elf(Path(path)), consumer=consumer, debug_file=None if debug_file is None else Path(debug_file))
+        return check_file(
+            open_elf(Path(path)),
+            consumer=consumer,
+            debug_file=None if debug_file is None else Path(debug_file),
+            instructions=instructions,
+            jobs=jobs,
+            progress=progress,
+        )

@@ -57,7 +57,7 @@ def wrong(elf: ElfFile, section: SframeSection, abi: Abi, rules: Sequence[Rule],
     for one in found:
         groups.setdefault((one.fde, _fault(one, section, abi, rules)[0]), []).append(one)
     shown = list(groups.items())[:SHOWN]
-    names = _names(elf, [group[0].start for _, group in shown])
+    names = place_names(elf, [group[0].start for _, group in shown])
     findings = []
     for (_, rule), group in shown:
         first = group[0]
@@ -76,7 +76,7 @@ def wrong(elf: ElfFile, section: SframeSection, abi: Abi, rules: Sequence[Rule],
 def absent(elf: ElfFile, found: list[Range], code: int) -> Finding:
     """`code`: bytes that are absent, also those not recorded."""
     first = [group[0] for group in {one.fde: [one] for one in reversed(found)}.values()][::-1]
-    names = _names(elf, [one.start for one in first[:NAMED]])
+    names = place_names(elf, [one.start for one in first[:NAMED]])
     where = ", ".join(names.values()) + (", ..." if len(first) > NAMED else "")
     message = f"{code:,} bytes of code that can be said are not covered: {where}"
     return Finding("cfi-absent", Severity.NOTE, message, address=first[0].start)
@@ -86,7 +86,7 @@ def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
     """`code`: bytes that the section describes and no CFI does, without padding; also those not recorded."""
     first = list(dict(zip(reversed(found.function), reversed(found.start), strict=True)).values())
     first.reverse()
-    names = _names(elf, first[:NAMED])
+    names = place_names(elf, first[:NAMED])
     where = ", ".join(names.values()) + (", ..." if len(first) > NAMED else "")
     message = f"{code:,} bytes of code are covered that are not in the CFI: {where}"
     return Finding("cfi-silent", Severity.NOTE, message, address=first[0])
@@ -125,7 +125,7 @@ def _bytes(ranges: Sequence[Range]) -> str:
     return f"{count:,} byte" + "s" * (count != 1)
 
 
-def _names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
+def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
     """`main+0x4`; where no symbol is, `.plt.got+0x8`."""
     names = FunctionNames(elf.function_symbols_before(addresses))
     sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR)

@@ -14,6 +14,14 @@ class Severity(IntEnum):
     ERROR = 2  #: the section says something wrong, or is not accepted
 
 
+class Instruction(NamedTuple):
+    """One of those around a place."""
+
+    address: int  #: link-time address
+    text: str  #: in Intel's syntax or Arm's
+    here: bool  #: the place is in it; what is found holds before it is executed
+
+
 class Finding(NamedTuple):
     """One thing that is wrong with a section."""
 
@@ -23,3 +31,4 @@ class Finding(NamedTuple):
     consumer: str = ""  #: whose demand it is; empty for the specification's rules
     offset: int | None = None  #: bytes from the start of the section
     address: int | None = None  #: link-time address of the code
+    instructions: tuple[Instruction, ...] = ()  #: around the address, where they contradict

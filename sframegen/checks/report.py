@@ -10,8 +10,10 @@ from sframegen.abi import abi_of
 from sframegen.checks.consumers import accepted
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.infile import in_file
-from sframegen.checks.truth import Verdict, compare
+from sframegen.checks.truth import ALL_REGISTERS, Verdict, compare
 from sframegen.checks.wellformed import examine
+from sframegen.code.isa import isa_of
+from sframegen.conversion import convert_sources
 from sframegen.elf import ET_DYN, ET_EXEC
 from sframegen.format.decode import open_section
 from sframegen.names import printable
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from sframegen.code.survey import Progress
     from sframegen.elf import ElfFile
 
 CONSUMERS = ("kernel", "glibc", "gnu", "all")
 SHOWN = 10  # findings of one rule, where nobody asks for all
+WHOSE = {"section": "section", "cfi": "CFI"}  # who is held against the instructions
 IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
 
 
@@ -38,6 +42,7 @@ class CheckReport:
     functions: int = 0  #: of the section
     section_bytes: int = 0  #: its size
     code: dict[Verdict, int] = field(default_factory=dict)  #: executable bytes by Verdict; empty where nothing can be compared
+    instructions: dict[str, dict[str, int]] = field(default_factory=dict)  #: of section and cfi: bytes by what the instructions say
     findings: list[Finding] = field(default_factory=list)  #: worst first, those of one rule together
     warnings: list[str] = field(default_factory=list)  #: of reading the CFI, a line each
 
@@ -50,11 +55,14 @@ class CheckReport:
         counts = [(sum(finding.severity is severity for finding in self.findings), severity) for severity in reversed(Severity)]
         found = ", ".join(f"{count:,} {severity.name.lower()}" + "s" * (count != 1) for count, severity in counts[:2] if count)
         line = f"{printable(self.file)}: {found or 'good'}"
-        if not self.version:
-            return line
-        line += f"; SFrame version {self.version}, {self.functions:,} functions"
-        said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
-        return f"{line}; bytes of code: {', '.join(said)}" if said else line
+        if self.version:
+            line += f"; SFrame version {self.version}, {self.functions:,} functions"
+            said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
+            line += f"; bytes of code: {', '.join(said)}" if said else ""
+        for who, code in self.instructions.items():
+            if any(code.values()):
+                line += f"; {WHOSE[who]} by the instructions: {', '.join(f'{n:,} {what}' for what, n in code.items() if n)}"
+        return line
 
     def lines(self, least: Severity, *, shown: int | None = SHOWN) -> Iterator[str]:
         """The findings of that severity and above; so many of one rule, None for all."""
@@ -63,6 +71,8 @@ class CheckReport:
                 break
             for finding in group[:shown]:
                 yield f"  {_line(finding)}"
+                for one in finding.instructions:
+                    yield f"    {'>' if one.here else ' '} {one.address:#x}  {one.text}"
             if shown is not None and len(group) > shown:
                 first = group[0]
                 yield f"  {first.severity.name.lower()}: {len(group) - shown:,} more of {first.rule}"
@@ -88,7 +98,14 @@ class CheckReport:
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints; docs/json.md has the keys."""
         code = {verdict.name.lower(): count for verdict, count in self.code.items()}
-        findings = [finding._asdict() | {"severity": finding.severity.name.lower()} for finding in self.findings]
+        findings = [
+            finding._asdict()
+            | {
+                "severity": finding.severity.name.lower(),
+                "instructions": [one._asdict() for one in finding.instructions],
+            }
+            for finding in self.findings
+        ]
         return asdict(self) | {"code": code, "findings": findings}
 
     def _by_rule(self) -> list[list[Finding]]:
@@ -98,20 +115,36 @@ class CheckReport:
         return sorted(groups.values(), key=lambda group: -group[0].severity)
 
 
-def check_file(elf: ElfFile, *, consumer: str = "all", debug_file: Path | None = None) -> CheckReport:
-    """Of a program or library. Raises FormatError where it is neither, or its segments or its debug file cannot be read."""
+def check_file(
+    elf: ElfFile,
+    *,
+    consumer: str = "all",
+    debug_file: Path | None = None,
+    instructions: bool = False,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Of a program or library. Raises FormatError where it is neither, or its segments or its debug file cannot be read.
+
+    With `instructions` also for an ABI whose instructions are not read.
+    """
     if elf.header.e_type not in (ET_EXEC, ET_DYN):
         raise elf.error("neither a program nor a library: an object's section is checked in what it is linked into")
+    if instructions:
+        isa_of(abi_of(elf))
     report = CheckReport(elf.name, findings=in_file(elf))
     try:
         found = sframe_of(elf)
         if found is None:
-            report.findings.append(Finding("none", Severity.ERROR, "no SFrame section; sframegen add-section makes one"))
+            severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is held against the instructions
+            report.findings.append(Finding("none", severity, "no SFrame section; sframegen add-section makes one"))
         else:
             _check_section(elf, *found, report, consumer, debug_file)
     except FormatError as error:
         if report.worst() is not Severity.ERROR:
             report.findings.append(Finding("unreadable", Severity.ERROR, str(error)))
+    if instructions:
+        _check_instructions(elf, report, debug_file, jobs, progress)
     report.sort()
     return report
 
@@ -135,6 +168,32 @@ def _check_section(
         return
     report.code, report.warnings = truth.code, sources.warnings
     report.findings += truth.findings
+
+
+def _check_instructions(elf: ElfFile, report: CheckReport, debug_file: Path | None, jobs: int, progress: Progress | None) -> None:
+    """Also where the section is damaged: the CFI's rules, then."""
+    from sframegen.checks.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
+
+    abi = abi_of(elf)
+    section = None
+    try:
+        found = sframe_of(elf)
+        if found is not None:
+            opened = open_section(*found)
+            section = opened.table if opened.abi.sframe_id == abi.sframe_id else None
+    except FormatError:  # which is a finding already
+        pass
+    try:
+        sources = find_sources(elf, debug_file)
+        converted = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
+        held = hold(elf, abi, converted, section, jobs, progress)
+    except FormatError as error:
+        if report.worst() is not Severity.ERROR:
+            report.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to hold against the instructions: {error}"))
+        return
+    report.warnings = sources.warnings
+    report.instructions = held.code
+    report.findings += held.findings
 
 
 def _line(finding: Finding) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +11,10 @@ from sframegen import api
 from sframegen.checks.finding import Severity
 from sframegen.checks.report import CONSUMERS, SHOWN, CheckReport
 from sframegen.cli.output import FILES, Run, json_list, note
-from sframegen.cli.several import JOBS, each
+from sframegen.cli.several import JOBS, each, for_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @click.command(name="check")
@@ -23,6 +27,9 @@ from sframegen.cli.several import JOBS, each
     help="Who is to read the sections: the kernel, glibc, GNU binutils, or all of them.",
 )
 @click.option("--debug-file", type=click.Path(), help="Separate debug file, or a directory of them, to compare with as well.")
+@click.option(
+    "--instructions", is_flag=True, help="Hold sections and call frame information against what the instructions do, too."
+)
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 @JOBS
 @click.option("-v", "--verbose", is_flag=True, help="Print notes too, all findings, and what became of all executable bytes.")
@@ -35,6 +42,7 @@ def command(
     *,
     consumer: str,
     debug_file: str | None,
+    instructions: bool,
     strict: bool,
     jobs: int,
     verbose: bool,
@@ -45,9 +53,16 @@ def command(
 
     Whether it keeps to the specification, whether those who read it accept it, and whether it says, at every byte of code, what
     the call frame information says. A good section is one line; the exit status is 1 if there is an error in any.
+
+    With --instructions, section and call frame information are also held against what the instructions do, and files without a
+    section are no error.
     """
     run = Run()
-    work = partial(api.examine, consumer=consumer, debug_file=debug_file or None)
+    work: Callable[..., CheckReport] = partial(
+        api.examine, consumer=consumer, debug_file=debug_file or None, instructions=instructions
+    )
+    if instructions:
+        work = for_code(work, files, jobs)
     reports: list[CheckReport] = []
     for path, report in each(run, files, work, jobs, verify=False, lines=not (quiet or as_json)):
         if strict:

@@ -92,6 +92,7 @@ class Surroundings(NamedTuple):
     returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: whether it may come back
     table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump by a register or an index, or none
+    continues: Callable[[int, int], bool] | None = None  #: (address of a call, address behind it): see Doubts
 
 
 def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> Analysis:
@@ -109,6 +110,7 @@ class _Walk:
         self.around = around
         self.frames = pieces[-1].frames
         self.likeness: dict[int, bool] = {}
+        self.doubted = False
         self.bases = array("I", [0])
         for piece in pieces:
             self.bases.append(self.bases[-1] + len(piece.code))
@@ -142,7 +144,7 @@ class _Walk:
             [Exit(source, target, states[state]) for source, target, state in blocks.exits],
             [self._callee(point) for point in blocks.calls],
             [self._callee(point) for point in blocks.last_calls],
-            blocks.returns,
+            blocks.returns or self.doubted,
             [self._address(self.at[point]) for point in blocks.jumps],
             self._address(blocks.contradiction) if blocks.contradiction >= 0 else None,
         )
@@ -189,7 +191,17 @@ class _Walk:
 
     def returns(self, point: int) -> bool:
         """Whether a call may come back."""
-        return self.around.returns(*self._callee(point))
+        if not self.around.returns(*self._callee(point)):
+            return False
+        if self.around.continues is None:
+            return True
+        here = self._address(self.at[point])
+        end = here + self.ends[point] - self.at[point]
+        piece = self._piece(here)
+        if piece is None or end >= piece.code_end or self.around.continues(here, end):
+            return True
+        self.doubted = True  # and perhaps the function returns from there
+        return False
 
     def table(self, point: int) -> Sequence[int]:
         """Where an indirect jump leads, if all of it is known."""

@@ -16,6 +16,7 @@ from sframegen.code.stubs import LONGEST, slot_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from sframegen.code.doubts import Doubts
     from sframegen.code.effects import Point
     from sframegen.code.pieces import Piece
     from sframegen.elf import ElfFile
@@ -31,8 +32,9 @@ class Around:
     `code`: all ranges that are analysed, ascending, without overlaps; `stubs`: the entries of the PLT.
     """
 
-    def __init__(self, elf: ElfFile, code: Sequence[Range], stubs: set[int]) -> None:
+    def __init__(self, elf: ElfFile, code: Sequence[Range], stubs: set[int], doubts: Doubts | None = None) -> None:
         self.elf = elf
+        self.doubts = doubts
         self.abi = abi_of(elf)
         self.isa = isa_of(self.abi)
         self.code = code
@@ -79,7 +81,8 @@ class Around:
             where = piece.start, piece.end
             if where not in tables:
                 tables[where] = Tables(piece, self.read_only.read)
-            return tables[where].targets(point, begins, within)
+            found = tables[where].targets(point, begins, within)
+            return [target for target in found if self.doubts is None or self.doubts.continues(point.address, target)]
 
         return targets
 

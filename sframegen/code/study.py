@@ -81,7 +81,8 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         outside.update(target for target in targets if not begins(target))
         return targets
 
-    analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(around.returns, table))
+    continues = around.doubts.continues if around.doubts else None
+    analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(around.returns, table, continues))
     columns = analysis.rows
     states = {state: number for number, state in enumerate(dict.fromkeys(columns.state))}
     rows = array("Q", bytes(24 * len(columns)))

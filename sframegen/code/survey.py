@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from sframegen.code.around import Range
+    from sframegen.code.doubts import Doubts
     from sframegen.code.state import State
     from sframegen.code.study import Entries, Found, Unit
     from sframegen.elf import ElfFile
@@ -56,7 +57,12 @@ class Survey:
 
 
 def survey(
-    elf: ElfFile, ranges: Sequence[Range], entries: Collection[int], jobs: int = 1, progress: Progress | None = None
+    elf: ElfFile,
+    ranges: Sequence[Range],
+    entries: Collection[int],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    doubts: Doubts | None = None,
 ) -> Survey:
     """Analyses the code in `ranges` ((start, end), ascending, without overlaps; each a function or a piece of one).
 
@@ -64,7 +70,7 @@ def survey(
     `jobs`: processes that share the work.
     """
     stubs = find_plt(elf, abi_of(elf)).entries()
-    passes = _Passes(Around(elf, ranges, stubs), set(entries), _Crew(jobs, progress))
+    passes = _Passes(Around(elf, ranges, stubs, doubts), set(entries), _Crew(jobs, progress))
     return passes.run(_alone, ranges)
 
 
@@ -212,7 +218,10 @@ class _Passes:
             self.pointed_at -= found.by_table
             for one in found.exits:
                 left_to[one.target] = left_to.get(one.target, True) and one.as_entered
-        self.entries = self.known | self.pointed_at | {target for target, ok in left_to.items() if ok and self._is_start(target)}
+        entered = {target for target, ok in left_to.items() if ok and self._is_start(target)}
+        self.entries = self.known | self.pointed_at | entered
+        if self.around.doubts is not None:
+            self.entries = set(filter(self.around.doubts.enters, self.entries))
 
     def _units(self) -> dict[Unit, Entries]:
         """Ranges that belong together, because one jumps into another where no function begins; with where they are entered."""

@@ -1,0 +1,205 @@
+"""Code where section or CFI are contradicted by the instructions -> findings, as far as it is certain."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.checks.faults import SHOWN, place_names
+from sframegen.checks.finding import Finding, Instruction, Severity
+from sframegen.checks.tracks import SILENT, Claim, Track
+from sframegen.code.analysis import rule_of
+from sframegen.code.copies import copies
+from sframegen.code.isa import isa_of
+from sframegen.code.pieces import decode
+from sframegen.code.state import CALLERS
+from sframegen.code.verdict import UNDECIDED
+from sframegen.equations import equation, register_name
+from sframegen.names import count_of
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
+
+    from sframegen.abi import Abi
+    from sframegen.code.pieces import Piece
+    from sframegen.code.state import State
+    from sframegen.elf import ElfFile
+    from sframegen.model import Where
+
+CONTRADICTED = "contradicted"
+RULES = ("instructions-section", "instructions-cfi", "instructions-both")
+PADS = 2  # in the marks of a piece
+UNKNOWN = ".byte"  # what capstone does not know
+AROUND = 3  # instructions before a place, and behind it
+
+Range = tuple[int, int]  # [start, end)
+
+
+class Part(NamedTuple):
+    """[start, end) is contradicted. `said`: the claims of section and CFI, as far as they are."""
+
+    start: int
+    end: int
+    state: int
+    said: tuple[Claim | None, Claim | None]
+    unless: tuple[str, str]  # of each, RA or FP: it is not contradicted if the function copies the caller's
+
+
+class Contradictions:
+    """Of one file. `counts`: bytes of section and CFI by verdict, which change where a contradiction turns out to be none."""
+
+    def __init__(
+        self,
+        elf: ElfFile,
+        abi: Abi,
+        functions: list[Range],
+        proven: Track,
+        states: list[State],
+        counts: tuple[Counter[str], Counter[str]],
+    ) -> None:
+        self.elf = elf
+        self.abi = abi
+        self.isa = isa_of(abi)
+        self.functions = functions
+        self.proven = proven
+        self.states = states
+        self.counts = counts
+        self.decoded: Piece | None = None
+        self.copied: dict[tuple[int, str], bool] = {}
+
+    def findings(self, parts: Iterator[Part]) -> list[Finding]:
+        """One for each stretch of code in which the same ones are contradicted."""
+        stretches: list[list[Part]] = []
+        behind = 0  # the part before, with its padding
+        for part in filter(None, map(self._certain, parts)):
+            for piece in self._without_padding(part):
+                last = stretches[-1][-1] if stretches else None
+                if last and piece.start <= behind and _who(last) == _who(piece) and self._same_function(last, piece):
+                    stretches[-1].append(piece)
+                else:
+                    stretches.append([piece])
+                behind = part.end
+        names = place_names(self.elf, [stretch[0].start for stretch in stretches[:SHOWN]])
+        findings = [self._finding(stretch, names) for stretch in stretches[:SHOWN]]
+        rest = sum(part.end - part.start for stretch in stretches[SHOWN:] for part in stretch)
+        if rest:
+            findings.append(
+                Finding("instructions-more", Severity.ERROR, f"{count_of(rest, 'byte')} of other code are contradicted")
+            )
+        return findings
+
+    def _certain(self, part: Part) -> Part | None:
+        """Without the claims that may hold, because the caller's FP or RA is in several places."""
+        said = [
+            None if unless and self._copied(part.start, unless) else claim
+            for claim, unless in zip(part.said, part.unless, strict=True)
+        ]
+        for counts, before, now in zip(self.counts, part.said, said, strict=True):
+            if before != now:
+                counts[CONTRADICTED] -= part.end - part.start
+                counts[UNDECIDED] += part.end - part.start
+        return part._replace(said=(said[0], said[1])) if any(said) else None
+
+    def _copied(self, address: int, what: str) -> bool:
+        """Whether the function may have the caller's FP or RA in several places."""
+        key = self._function(address), what
+        if key not in self.copied:
+            piece = self._piece(address)
+            found = map(piece.instruction, range(len(piece)))
+            self.copied[key] = copies(((one, self._state(one[0])) for one in found), what, self.abi) > 1
+        return self.copied[key]
+
+    def _state(self, address: int) -> State | None:
+        number = self.proven.at(address)
+        return None if number == SILENT else self.states[number]
+
+    def _without_padding(self, part: Part) -> Iterator[Part]:
+        """What fills space may never run: nothing is said of it."""
+        piece = self._piece(part.start)
+        begin = at = part.start - piece.start
+        end = part.end - piece.start
+        while at < end:
+            pads = piece.marks[piece.begin(piece.start + at) - piece.start] == PADS
+            behind = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
+            if pads:
+                for counts, claim in zip(self.counts, part.said, strict=True):
+                    if claim is not None:
+                        counts[CONTRADICTED] -= behind - at
+                        counts[UNDECIDED] += behind - at
+                if begin < at:
+                    yield part._replace(start=piece.start + begin, end=piece.start + at)
+                begin = behind
+            at = behind
+        if begin < end:
+            yield part._replace(start=piece.start + begin)
+
+    def _function(self, address: int) -> int:
+        return bisect_right(self.functions, address, key=lambda one: one[0]) - 1
+
+    def _same_function(self, one: Part, other: Part) -> bool:
+        return self._function(one.start) == self._function(other.start)
+
+    def _piece(self, address: int) -> Piece:
+        """The function that holds the address."""
+        number = self._function(address)
+        if self.decoded is None or self.decoded.start != self.functions[number][0]:
+            start, end = self.functions[number]
+            self.decoded = decode(self.elf.at(start, end - start), start, self.isa)
+        return self.decoded
+
+    def _finding(self, stretch: list[Part], names: dict[int, str]) -> Finding:
+        first = stretch[0]
+        count = count_of(stretch[-1].end - first.start, "byte")
+        by_section, by_cfi = (claim and self._text(claim) for claim in first.said)
+        if by_section == by_cfi:
+            says = f"section and CFI say {by_section}"
+        elif by_section and by_cfi:
+            says = f"the section says {by_section}, the CFI {by_cfi}"
+        else:
+            says = f"the section says {by_section}" if by_section else f"the CFI says {by_cfi}"
+        claim = next(claim for claim in first.said if claim is not None)
+        state = self._proven(self.states[first.state], claim)
+        message = f"{names[first.start]}, {count}: {says}; the instructions say {state}"
+        return Finding(_who(first), Severity.ERROR, message, address=first.start, instructions=self._listing(first.start))
+
+    def _text(self, claim: Claim) -> str:
+        rule = claim.rule
+        if rule is None:
+            return ""
+        return equation(rule, self.abi) + (" with key B" if rule.ra_signed and claim.key_b else "")
+
+    def _proven(self, state: State, claim: Claim) -> str:
+        """As an equation, with the CFA counted from the register that the claim counts from, if that is known."""
+        fp = register_name(self.abi.fp, self.abi)
+        rule = rule_of(state, self.abi.sp, self.abi.fp, self.abi.fixed_ra_offset)
+        cfa = self._cfa(state, claim)
+        if rule is not None:
+            key = " with key B" if rule.ra_signed and state.key_b else ""
+            return equation(rule if cfa is None else rule._replace(cfa=cfa), self.abi) + key
+        known = [f"cfa = {register_name(cfa.register or 0, self.abi)} + {cfa.offset}"] if cfa else []
+        if state.fp is not None:
+            known.append(f"{fp} is the caller's" if state.fp == CALLERS else f"{fp} = cfa - {-state.fp}")
+        return ", ".join(known)
+
+    def _cfa(self, state: State, claim: Claim) -> Where | None:
+        base = claim.rule.cfa if claim.rule is not None else None
+        if base is None:
+            return None
+        value = state.sp if base.register == self.abi.sp else state.fp
+        return None if value is None or value == CALLERS else base._replace(offset=-value)
+
+    def _listing(self, address: int) -> tuple[Instruction, ...]:
+        piece = self._piece(address)
+        here = piece.number(piece.begin(address))
+        listing = []
+        for number in range(max(here - AROUND, 0), min(here + AROUND + 1, len(piece))):
+            at, _, mnemonic, operands = piece.instruction(number)
+            listing.append(Instruction(at, f"{mnemonic} {operands}".rstrip(), number == here))
+            if mnemonic == UNKNOWN and number >= here:  # and so may be what follows
+                break
+        return tuple(listing)
+
+
+def _who(part: Part) -> str:
+    return RULES[2] if all(part.said) else RULES[0] if part.said[0] else RULES[1]

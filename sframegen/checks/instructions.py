@@ -1,0 +1,169 @@
+"""A section's and the CFI's rules against what the instructions do, wherever these prove a frame."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sframegen.checks.contradictions import CONTRADICTED, Contradictions, Part
+from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track_of
+from sframegen.code.doubts import Doubts
+from sframegen.code.isa import isa_of
+from sframegen.code.starts import starts as known_starts
+from sframegen.code.survey import survey
+from sframegen.code.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
+from sframegen.padding import FAIL, padding_states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.checks.contradictions import Range
+    from sframegen.checks.finding import Finding
+    from sframegen.code.state import State
+    from sframegen.code.survey import Progress
+    from sframegen.conversion import Converted
+    from sframegen.elf import ElfFile
+    from sframegen.model import FunctionTable
+
+HELD = (RIGHT, CONTRADICTED, UNDECIDED)
+WHO = ("section", "cfi")
+MAX_PADDING = 64  # bytes between a call that does not come back and other code
+
+
+@dataclass
+class Held:
+    """`code`: bytes that the section and the CFI describe, each by what the instructions make of it."""
+
+    code: dict[str, dict[str, int]]
+    findings: list[Finding] = field(default_factory=list)
+
+
+def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
+    """What FDEs describe, and, where these are silent, the functions of a section; without PLTs, whose stubs are no functions."""
+    headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
+    pieces = converted.coverage.pieces
+    spans = list(zip(pieces.start, pieces.end, strict=True))
+    if table is not None:
+        starts = pieces.start
+        begins = sorted(known_starts(elf, converted.encoded.abi))
+        for start, size in sorted(zip(table.start, table.size, strict=True)):
+            place = bisect_right(starts, start) - 1
+            end = min(start + size, starts[place + 1]) if place + 1 < len(starts) else start + size
+            if size and (place < 0 or pieces.end[place] <= start):
+                edges = [start, *begins[bisect_right(begins, start) : bisect_left(begins, end)], end]  # one may be of several
+                spans += pairwise(edges)
+    found: list[Range] = []
+    code = elf.executable_ranges()
+    for start, end in sorted(spans):
+        is_plt = any(low.sh_addr <= start < low.sh_addr + low.sh_size for low in headers)
+        inside = any(low <= start and end <= high for low, high in code)
+        if inside and not is_plt and (not found or found[-1][1] <= start):
+            found.append((start, end))
+    return found
+
+
+def hold(
+    elf: ElfFile,
+    abi: Abi,
+    converted: Converted,
+    table: FunctionTable | None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Held:
+    """`converted`: the file's CFI; `table`: its section. Raises FormatError for an ABI whose instructions are not read."""
+    numbers: dict[Claim, int] = {}
+    cfi = track_of(converted.table, numbers, converted.coverage.unsaid)
+    section = track_of(table, numbers) if table is not None else new_track()
+    claims = list(numbers)
+    functions = functions_of(elf, converted, table)
+    doubts = _doubts(elf, abi, cfi, section, claims)
+    found = survey(elf, functions, {start for start, _ in functions if doubts.enters(start)}, jobs, progress, doubts)
+    proven = new_track()
+    for row in zip(found.start, found.end, found.state, strict=True):
+        proven.add(*row)
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
+    findings = Contradictions(elf, abi, functions, proven, found.states, counts).findings(parts)
+    return Held({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
+
+
+def _doubts(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Doubts:
+    """What a contradiction must not rest on: where a function may not begin, and where control may not go.
+
+    A function begins only where the CFI, or where it is silent the section, says what holds at an entry: others say by their
+    first row how else they are entered; where they begin with a landing pad, compilers put a no-op before it, and the row behind
+    that. Neither a call nor a jump changes the frame: if the rule is another one behind it, the call does not come back, or the
+    jump does not lead there.
+    """
+    isa = isa_of(abi)
+    states = padding_states(elf.header.e_machine)
+    code = elf.executable_ranges()
+
+    def said(address: int) -> tuple[int, int]:
+        by_cfi = cfi.at(address)
+        return by_cfi, section.at(address) if by_cfi == SILENT else SILENT
+
+    def padding(address: int, limit: int) -> int:
+        """Bytes of it from there on."""
+        state = count = 0
+        for number, byte in enumerate(elf.at(address, limit - address), 1):
+            state = states[state * 256 + byte]
+            if state == FAIL:
+                break
+            count = count if state else number
+        return count
+
+    def enters(address: int) -> bool:
+        number = max(said(address))
+        if number == SILENT or _verdict(claims[number], isa.entry, abi) != RIGHT:
+            return False
+        end = next((high for low, high in code if low <= address < high), address)
+        return not padding(address, min(end, address + isa.longest))
+
+    def continues(source: int, target: int) -> bool:
+        here = said(source)
+        if said(target) != here:
+            return False
+        edge = (cfi if here[0] != SILENT else section).following(target)
+        return not target < edge <= target + MAX_PADDING or said(edge) == here or padding(target, edge) < edge - target
+
+    return Doubts(enters, continues)
+
+
+def _verdict(claim: Claim, state: State, abi: Abi) -> str:
+    return UNDECIDED if claim.rule is None else verdict(claim.rule, claim.key_b, state, abi.sp, abi.fp)
+
+
+def _parts(
+    section: Track,
+    cfi: Track,
+    proven: Track,
+    states: Sequence[State],
+    claims: Sequence[Claim],
+    abi: Abi,
+    counts: tuple[Counter[str], Counter[str]],
+) -> Iterator[Part]:
+    """What is contradicted; the bytes are counted."""
+    known: dict[tuple[int, int], str] = {}
+    for start, end, (by_section, by_cfi, state) in meet(section, cfi, proven):
+        contradicted: list[Claim | None] = [None, None]
+        unless = ["", ""]
+        for number, said in enumerate((by_section, by_cfi)):
+            if said == SILENT:
+                continue
+            what = UNDECIDED
+            if said > SILENT and state != SILENT:
+                if (said, state) not in known:
+                    known[said, state] = _verdict(claims[said], states[state], abi)
+                what = known[said, state]
+            if what not in HELD:
+                contradicted[number] = claims[said]
+                unless[number] = UNLESS_COPIED.get(what, "")
+                what = CONTRADICTED
+            counts[number][what] += end - start
+        if any(contradicted):
+            yield Part(start, end, state, (contradicted[0], contradicted[1]), (unless[0], unless[1]))

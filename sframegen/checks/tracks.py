@@ -1,0 +1,116 @@
+"""What is said of code, from address to address: ranges that ascend without overlaps, each with a number."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.coverage import Unsaid
+    from sframegen.model import FunctionTable, Rule
+
+SILENT = -1
+
+
+class Claim(NamedTuple):
+    """What a table says of a range. `rule`: None for what the instructions cannot be asked, PC type MASK and signal frames."""
+
+    rule: Rule | None
+    key_b: bool = False
+
+
+class Track(NamedTuple):
+    start: array[int]
+    end: array[int]
+    said: array[int]
+
+    def add(self, start: int, end: int, said: int) -> None:
+        """Behind all others, which it cuts where it overlaps with the last."""
+        if self.start and self.end[-1] > start:
+            self.end[-1] = start
+        if start < end:
+            self.start.append(start)
+            self.end.append(end)
+            self.said.append(said)
+
+    def at(self, address: int) -> int:
+        place = bisect_right(self.start, address) - 1
+        return self.said[place] if place >= 0 and address < self.end[place] else SILENT
+
+    def following(self, address: int) -> int:
+        """Where the next range begins; or the address itself, where none does."""
+        place = bisect_right(self.start, address)
+        return self.start[place] if place < len(self.start) else address
+
+
+def new_track() -> Track:
+    return Track(array("Q"), array("Q"), array("q"))
+
+
+def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | None = None) -> Track:
+    """As a search finds it: the function with the greatest start, the last of several. Adds to `claims`.
+
+    `unsaid`: ranges that no function describes, each with a claim of its own reason.
+    """
+    track = new_track()
+    spans = [*_spans(table, claims)]
+    if unsaid is not None:
+        spans += [(start, start + size, -2 - reason) for start, size, reason in zip(*unsaid, strict=True)]
+        spans.sort()
+    for start, end, said in spans:
+        track.add(start, end, said)
+    return track
+
+
+def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
+    order = sorted(range(len(table)), key=table.start.__getitem__)
+    numbers: dict[tuple[int, bool], int] = {}
+    for place, function in enumerate(order):
+        start = table.start[function]
+        end = start + table.size[function]
+        if place + 1 < len(order):
+            end = min(end, table.start[order[place + 1]])
+        kind = table.kinds[table.kind[function]]
+        first, behind = table.first_row[function : function + 2]
+        if kind.mask or kind.signal or first == behind:
+            yield start, end, claims.setdefault(Claim(None), len(claims))
+            continue
+        low = start
+        for row in range(first, behind):
+            high = min(end, start + table.row_start[row + 1]) if row + 1 < behind else end
+            said = table.row_rule[row], kind.key_b
+            if said not in numbers:
+                numbers[said] = claims.setdefault(Claim(table.rules[said[0]], kind.key_b), len(claims))
+            if low < high:
+                yield low, high, numbers[said]
+                low = high
+
+
+def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
+    """Each range in which nothing changes and somebody says something: (start, end, what each says)."""
+    places = [0] * len(tracks)
+    at = 0
+    while True:
+        until = 0
+        said = [SILENT] * len(tracks)
+        for number, (start, end, value) in enumerate(tracks):
+            place = places[number]
+            while place < len(end) and end[place] <= at:
+                place += 1
+            places[number] = place
+            if place == len(end):
+                continue
+            if start[place] <= at:
+                said[number] = value[place]
+                edge = end[place]
+            else:
+                edge = start[place]
+            until = edge if not until else min(until, edge)
+        if not until:
+            return
+        if max(said) > SILENT or min(said) < SILENT:
+            yield at, until, said
+        at = until

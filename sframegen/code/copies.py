@@ -1,0 +1,53 @@
+"""How often a function copies what its caller has in FP or the return address's register, by the text of its instructions."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sframegen.abi import AARCH64, AMD64
+from sframegen.code.state import CALLERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.abi import Abi
+    from sframegen.code.disassembly import Instruction
+    from sframegen.code.state import State
+
+NAMES = {
+    (AMD64.name, "FP"): re.compile(r"\b[re]?bp\b"),
+    (AARCH64.name, "FP"): re.compile(r"\b(?:[xw]29|fp)\b"),
+    (AARCH64.name, "RA"): re.compile(r"\b(?:[xw]30|lr)\b"),
+}
+# Copies to where an analysis follows them; others count twice, as they may be anywhere.
+FOLLOWED = {
+    AMD64.name: re.compile(r"push rbp|mov qword ptr \[r[sb]p[^]*]*\], rbp"),
+    AARCH64.name: re.compile(r"st\w+ [^[]*\[(?:sp|x29|fp)[],]"),
+}
+# Instructions that only write the register that is their first operand.
+WRITES = {AMD64.name: {"mov", "movabs", "movzx", "lea", "pop"}, AARCH64.name: {"mov", "movz", "movn", "adr", "adrp"}}
+LOADS = {AMD64.name: (), AARCH64.name: ("ld",)}  # begins of those that write all registers outside of brackets
+
+
+def copies(instructions: Iterable[tuple[Instruction, State | None]], what: str, abi: Abi) -> int:
+    """0: it is nowhere but in its register; 1: only where an analysis follows it; more: perhaps elsewhere.
+
+    Counted are the instructions that name the register, but not only to write it, where it has the caller's value, or where nothing
+    is known. `instructions`: with the state before each, None where it is not known. `what`: FP or RA.
+    """
+    name = NAMES.get((abi.name, what))
+    count = 0
+    for (_, _, mnemonic, operands), state in instructions:
+        if name is None or not name.search(operands):
+            continue
+        if state is not None and (state.fp if what == "FP" else state.ra) != CALLERS:
+            continue
+        if mnemonic.startswith(LOADS[abi.name]) and not name.search(operands.partition("[")[2]):
+            continue
+        first, _, rest = operands.partition(", ")
+        if mnemonic == "xor" and first == rest:
+            continue
+        if name.search(rest if mnemonic in WRITES[abi.name] and name.fullmatch(first) else operands):
+            count += 1 if FOLLOWED[abi.name].match(f"{mnemonic} {operands}") else 2
+    return count

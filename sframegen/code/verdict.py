@@ -1,0 +1,58 @@
+"""A rule held against what the instructions prove of a frame: by value, of CFA, RA and the caller's FP."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from sframegen.code.state import CALLERS
+
+if TYPE_CHECKING:
+    from sframegen.code.state import State
+    from sframegen.model import Rule, Where
+
+RIGHT, UNDECIDED = "right", "undecided"
+NOWHERE, ELSEWHERE = "", "?"  # not there; nor there, if it is in one place only
+UNLESS_COPIED = {"RA?": "RA", "FP?": "FP"}  # what is contradicted if the function copies the caller's value only once
+
+
+@lru_cache(1 << 16)
+def verdict(rule: Rule, key_b: bool, state: State, sp: int, fp: int) -> str:
+    """RIGHT or UNDECIDED, or what is contradicted: CFA, RA, FP, signature, RA?, FP?. `sp`, `fp`: the registers' DWARF numbers.
+
+    Undecided is what names other registers or an outermost frame, and what the state does not know.
+    """
+    cfa = rule.cfa
+    if cfa is None or cfa.deref or cfa.register not in (sp, fp):
+        return UNDECIDED
+    base = state.sp if cfa.register == sp else state.fp
+    if base is None:
+        return UNDECIDED
+    if base != -cfa.offset:
+        return "CFA"
+    found = RIGHT
+    for name, place, register, at in (("RA", rule.ra, state.ra, state.ra_at), ("FP", rule.fp, state.fp, state.fp_at)):
+        what = _found(place, register, at, state.sp)
+        if what == NOWHERE:
+            return name
+        if what == ELSEWHERE:
+            found = name + what
+        elif what == UNDECIDED and found == RIGHT:
+            found = what
+    if found == RIGHT and (rule.ra_signed != state.signed or (rule.ra_signed and key_b != state.key_b)):
+        return "signature" if None not in (state.signed, state.key_b) else UNDECIDED
+    return found
+
+
+def _found(place: Where | None, register: int | None, at: int | None, sp: int | None) -> str:
+    """Whether the caller's value is at `place`, if its register holds `register`, and the stack has it at `at`."""
+    if place is None:
+        if register is not None:
+            return RIGHT if register == CALLERS else NOWHERE
+        return UNDECIDED if at is None else ELSEWHERE
+    if place.register is not None or not place.deref:
+        return UNDECIDED
+    if at == place.offset:
+        return RIGHT
+    below = sp is not None and place.offset < sp  # where nothing has been pushed yet
+    return ELSEWHERE if at is not None or (below and register == CALLERS) else UNDECIDED
