@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.tracks import SILENT, Claim, new_track, track_of
 from sframegen.checks.tracks import meet as in_order
+from sframegen.code.analysis import rule_of
 from sframegen.code.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 
 if TYPE_CHECKING:
@@ -31,14 +32,35 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
+    """Bytes that the CFI describes and SFrame can say, and where it says otherwise."""
+
     bytes_by_verdict: Counter[str]
     differences: list[Difference]
 
+    @property
+    def code_bytes(self) -> int:
+        return sum(self.bytes_by_verdict.values())
 
-def compare(
-    table: FunctionTable, functions: Sequence[tuple[int, int]], survey: Survey, emits: Sequence[bool], abi: Abi
-) -> Compared:
-    """What the CFI's rules say of the functions. `emits`: by state, whether it becomes a row."""
+    @property
+    def emitted(self) -> int:
+        return self.code_bytes - self.bytes_by_verdict[NOT_FOUND]
+
+    @property
+    def right(self) -> int:
+        return self.bytes_by_verdict[RIGHT]
+
+    @property
+    def incomparable(self) -> int:
+        return self.bytes_by_verdict[UNDECIDED]
+
+    @property
+    def different(self) -> int:
+        return self.emitted - self.right - self.incomparable
+
+
+def compare(table: FunctionTable, functions: Sequence[tuple[int, int]], survey: Survey, abi: Abi) -> Compared:
+    """What the CFI's rules say of the functions, and what states say that become rows."""
+    emits = [rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset) is not None for state in survey.states]
     counts: Counter[str] = Counter()
     differences: list[Difference] = []
     numbers: dict[Claim, int] = {}

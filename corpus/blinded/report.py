@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from .compare import Compared
     from .trial import Trial
 
 BEGIN, END = "<!-- blind test -->", "<!-- end of blind test -->"
-COLUMNS = ("file", "code bytes", "functions", "recovered", "right", "different", "not comparable", "differences by kind")
+FOUND = ("recovered", "right", "different", "not comparable")
+COLUMNS = ("file", "code bytes", "functions", *FOUND, *(f"nothing known: {what}" for what in FOUND), "differences by kind")
 SPEED = ("file", "decoded MB, all passes", "MB of code a second of processor time", "on the clock")
 PLACES = 4  # that are named, of each file
 
@@ -49,12 +51,17 @@ def write(document: Path, text: str) -> None:
 
 
 def _cells(trial: Trial) -> tuple[object, ...]:
-    kinds = {kind: count for kind, count in trial.compared.bytes_by_verdict.items() if count}
+    kinds = trial.ranges_known.bytes_by_verdict + trial.nothing_known.bytes_by_verdict
     shown = ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items()) if kind not in (RIGHT, NOT_FOUND, UNDECIDED))
     return (
-        trial.file.name, f"{trial.code_bytes:,}", f"{len(trial.functions):,}", percent(trial.emitted, trial.code_bytes, 2),
-        percent(trial.right, trial.right + trial.different, 4), f"{trial.different:,}", f"{trial.incomparable:,}", shown,
+        trial.file.name, f"{trial.ranges_known.code_bytes:,}", f"{len(trial.functions):,}",
+        *_found(trial.ranges_known), *_found(trial.nothing_known), shown,
     )  # fmt: skip
+
+
+def _found(compared: Compared) -> tuple[str, ...]:
+    right = percent(compared.right, compared.right + compared.different, 4)
+    return percent(compared.emitted, compared.code_bytes, 2), right, f"{compared.different:,}", f"{compared.incomparable:,}"
 
 
 def _speed(one: Trial, two: Trial) -> list[str]:

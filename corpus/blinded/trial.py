@@ -9,44 +9,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.abi import abi_of
 from sframegen.checks.instructions import functions_of
-from sframegen.code.analysis import rule_of
-from sframegen.code.survey import survey
-from sframegen.code.verdict import RIGHT, UNDECIDED
+from sframegen.code.plt import NAMES, find_plt
+from sframegen.code.starts import starts
+from sframegen.code.survey import survey, survey_silent
 from sframegen.conversion import convert
+from sframegen.coverage import disjoint, without
 from sframegen.elf import open_elf
 from sframegen.sources import find_sources
 
-from .compare import NOT_FOUND, compare
+from .compare import compare
 
 if TYPE_CHECKING:
+    from sframegen.elf import ElfFile
+
     from .compare import Compared, Difference
     from .files import File
 
 
 class Trial(NamedTuple):
     file: File
-    code_bytes: int  #: that the CFI describes and SFrame can say
-    compared: Compared
     functions: list[tuple[int, int]]
-    names: list[str]  #: of the first places that differ
-    decoded_bytes: int  #: in all passes
+    ranges_known: Compared
+    nothing_known: Compared
+    names: list[str]  #: of the places that differ
+    decoded_bytes: int  #: in all passes, where the ranges are known
     seconds: tuple[float, float]  #: of all processes, and on the clock
-
-    @property
-    def emitted(self) -> int:
-        return self.code_bytes - self.compared.bytes_by_verdict[NOT_FOUND]
-
-    @property
-    def right(self) -> int:
-        return self.compared.bytes_by_verdict[RIGHT]
-
-    @property
-    def incomparable(self) -> int:
-        return self.compared.bytes_by_verdict[UNDECIDED]
-
-    @property
-    def different(self) -> int:
-        return self.emitted - self.right - self.incomparable
 
 
 def try_blind(file: File, jobs: int) -> Trial:
@@ -60,14 +47,15 @@ def try_blind(file: File, jobs: int) -> Trial:
         code = [(middle, middle + file.slice_bytes)]
     converted = convert(sources.sections, code, abi)
     functions = functions_of(elf, converted)
-    starts = {start for start, _ in functions}
     symbols = elf.function_symbols()
-    known = {symbol.address for symbol in symbols if ".cold" not in symbol.name} & starts
+    known = {symbol.address for symbol in symbols if ".cold" not in symbol.name} & {start for start, _ in functions}
     clock, used = time.perf_counter(), _used()
     found = survey(elf, functions, known, jobs)
     seconds = _used() - used, time.perf_counter() - clock
-    emits = [rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset) is not None for state in found.states]
-    compared = compare(converted.table, functions, found, emits, abi)
+    ranges_known = compare(converted.table, functions, found, abi)
+    begins = starts(elf, abi) - {elf.header.e_entry}
+    found_alone = survey_silent(elf, _without_plt(elf, code), begins, find_plt(elf, abi).entries(), jobs)
+    nothing_known = compare(converted.table, functions, found_alone, abi)
     addresses = [symbol.address for symbol in symbols]
 
     def name(one: Difference) -> str:
@@ -76,8 +64,17 @@ def try_blind(file: File, jobs: int) -> Trial:
             return f"{one.start:#x}"
         return f"{symbols[place].name}+{one.start - addresses[place]:#x}"
 
-    names = [f"{name(one)}, {one.end - one.start} bytes: {one.kind}" for one in compared.differences]
-    return Trial(file, sum(compared.bytes_by_verdict.values()), compared, functions, names, found.decoded_bytes, seconds)
+    names = [
+        f"{name(one)}, {one.end - one.start} bytes: {one.kind}{how}"
+        for compared, how in ((ranges_known, ""), (nothing_known, ", nothing known"))
+        for one in compared.differences
+    ]
+    return Trial(file, functions, ranges_known, nothing_known, names, found.decoded_bytes, seconds)
+
+
+def _without_plt(elf: ElfFile, code: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    headers = [section.header for section in elf.sections if section.name in NAMES]
+    return without(code, disjoint((header.sh_addr, header.sh_addr + header.sh_size) for header in headers))
 
 
 def _used() -> float:
