@@ -6,6 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from sframegen.code.effects import Flow
+from sframegen.code.study import MAX_UNIT
 from sframegen.code.records import DIRECT
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from sframegen.code.pieces import Piece
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
-MAX_FUNCTION = 1 << 18  # bytes; hand-written ones have some ten thousand
 SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
 
@@ -30,7 +30,7 @@ def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
     window = around.decode(here, min(limit, here + WINDOW))
     while True:
         while (end := _end(around, tables, window, here, limit)) is None:
-            if window.end - here >= MAX_FUNCTION:
+            if window.end - here >= MAX_UNIT:
                 return
             window = around.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
         yield window if (window.start, window.end) == (here, end) else around.decode(here, end)
