@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
+from shutil import which
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from cross import ARM64, S390X
+from cross import Machine as ForeignMachine
 from linker_inputs import Writer
 from map_inputs import MAKERS
 from oracles import cfi_text
@@ -203,18 +205,39 @@ def rule_of(above_sp: int) -> Rule:
     return Rule(Where(AMD64.sp, above_sp), Where(None, -8, deref=True))
 
 
+def linked(machine: ForeignMachine, linker: str, peers: Peers, directory: Path, *flags: str) -> Path:
+    """SOURCE for another machine, by the linker of the cross tools where none is named, and with the peers' assembler."""
+    (directory / "as").symlink_to(peers.tool(f"{machine.prefix}as"))
+    if linker:
+        program = which("mold") if linker == "mold" else peers.tool({"GNU": f"{machine.prefix}ld", "lld": "ld.lld"}[linker])
+        if program is None:
+            pytest.skip("no mold on this machine")
+        (directory / "ld").symlink_to(program)
+    return machine.compiler(peers, directory)(SOURCE, "-B", f"{directory}/", "-O1", "-fPIC", *flags)
+
+
 @pytest.mark.parametrize("form", S390X_FORMS, ids=lambda form: form.flags)
 def test_s390x(form: Form, peers: Peers, tmp_path: Path) -> None:
-    compiler = S390X.compiler(peers, tmp_path)
-    for tool in ("as", "ld"):
-        (tmp_path / tool).symlink_to(peers.tool(f"{S390X.prefix}{tool}"))
-    file = compiler(SOURCE, "-B", f"{tmp_path}/", "-O1", "-fPIC", "-Wa,--gsframe", *form.flags.split())
+    file = linked(S390X, "GNU", peers, tmp_path, "-Wa,--gsframe", *form.flags.split())
     found = judge(MACHINES["s390x"], file, form, peers)
     assert found.wrong == found.wrong_cfi == found.wrong_gnu == set()
     assert {(rule.ra, rule.fp) for rule in found.table.rules} == {(None, None)}
     mine, gnu = functions(found.table, found.places, ".plt"), functions(found.gnu, found.places, ".plt")
     assert len(mine) == 2
     assert gnu == (mine if NO_PIE in form.flags else {})  # the others: docs/differences.md
+
+
+@pytest.mark.parametrize("flags", [SHARED, "-static -DMAIN"])
+@pytest.mark.parametrize("linker", ["lld", "mold"])
+def test_s390x_by_other_linkers(linker: str, flags: str, peers: Peers, tmp_path: Path) -> None:
+    """No entry of theirs changes SP or RA, either."""
+    file = linked(S390X, linker, peers, tmp_path, *flags.split())
+    places = sections(file)
+    truth = by_instructions(MACHINES["s390x"], file, Form("", dict.fromkeys(places, 1 << 30)), peers)
+    assert set(truth.values()) == {160}
+    table = ours(file)
+    assert offsets_from_sp(table, set(truth)) == truth
+    assert {(rule.ra, rule.fp) for rule in table.rules} == {(None, None)}
 
 
 @pytest.mark.parametrize("flags", [f"-static {LAZY} -DMAIN", f"-static {IBT} -DMAIN"])
@@ -258,16 +281,25 @@ def test_other_linkers(linker: str, flags: str, peers: Peers, compile_c: Compile
     assert covered == {at for places in sections(file).values() for at in places}
 
 
+BTI, PAC = "-Wl,-z,force-bti", "-Wl,-z,pac-plt"
+DESCRIPTORS_AARCH64 = "-mtls-dialect=desc -DDESCRIPTORS"
+GOT_AT = "-Wl,-z,norelro -Wl,--section-start=.got.plt="  # what an entry adds to a page's address is 0 for one that begins there
+
+
 @pytest.mark.parametrize(
-    "flags",
+    ("linker", "flags"),
     [
-        *(f"{kind} {more}" for kind in (SHARED, "-static-pie -DMAIN") for more in ("", "-Wl,-z,force-bti", "-Wl,-z,pac-plt")),
-        f"{SHARED} -mtls-dialect=desc -DDESCRIPTORS",
+        *(("", f"{kind} {more}") for kind in (SHARED, "-static-pie -DMAIN") for more in ("", BTI, PAC)),
+        ("", f"{SHARED} {DESCRIPTORS_AARCH64}"),
+        *(("GNU", f"{SHARED} {LAZY} {GOT_AT}{place:#x} {more}") for place, more in (
+            (0x20000, DESCRIPTORS_AARCH64), (0x1FFE8, BTI), (0x1FFE8, PAC), (0x1FFF0, ""), (0x1FFF0, f"{BTI} {PAC}"),
+        )),
+        *((linker, flags) for linker in ("lld", "mold") for flags in (SHARED, f"{PIE} {BTI} {PAC}")),
     ],
-)
-def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_aarch64(linker: str, flags: str, peers: Peers, tmp_path: Path) -> None:
     """RA stays in x30 in all of a PLT, and SP moves by 16 in the first entry and in that for descriptors."""
-    file = ARM64.compiler(peers, tmp_path)(SOURCE, "-O1", "-fPIC", *flags.split())
+    file = linked(ARM64, linker, peers, tmp_path, *flags.split())
     assert abi_of(elf_of(file)) == AARCH64
     text = subprocess.run([peers.tool("aarch64-linux-gnu-objdump"), "-d", "-j", ".plt", str(file)], check=True, capture_output=True)
     truth, above = {}, 0

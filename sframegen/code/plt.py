@@ -88,27 +88,38 @@ DIRECT_RETPOLINE = _stub(f"{LOAD_R11} e9 .. .. .. .. {'cc ' * 4}", (0, 8))
 # AArch64, little-endian in either byte order: RA stays in x30.
 ADRP, LOAD, ADD = "10&1f .. .. 90&9f", "11 02&03 40&c0 f9", "10 02&03 00&c0 91"  # x16; x17 by it; x16
 BR, NOP, BTI, AUTHENTICATE, PUSH = "20 02 1f d6", "1f 20 03 d5", "5f 24 03 d5", "9f 21 03 d5", "f0 7b bf a9"
-TO_DESCRIPTOR = "e2 0f bf a9 02&1f .. .. 90&9f 03&1f .. .. 90&9f 42 00&03 40&c0 f9 63 00&03 00&c0 91 40 00 1f d6"
-FIRST_AARCH64 = _stub(f"{PUSH} {ADRP} {LOAD} {ADD} {BR}", (0, 0), (4, 16), repeats=False)
-FIRST_AARCH64_BTI = _stub(f"{BTI} {PUSH} {ADRP} {LOAD} {ADD} {BR}", (0, 0), (8, 16), repeats=False)
-OTHERS_AARCH64 = (
-    _stub(f"{ADRP} {LOAD} {ADD} {BR}", (0, 0)),
-    _stub(f"{ADRP} {LOAD} {ADD} {AUTHENTICATE} {BR}", (0, 0)),
-    _stub(f"{ADRP} {LOAD} {BR}", (0, 0)),
-    _stub(f"{BTI} {ADRP} {LOAD} {ADD} {BR}", (0, 0)),
-    _stub(f"{BTI} {ADRP} {LOAD} {ADD} {AUTHENTICATE} {BR}", (0, 0)),
-    _stub(f"{BTI} {ADRP} {LOAD} {BR}", (0, 0)),
-    _stub(NOP, (0, 0)),
-    _stub(TO_DESCRIPTOR, (0, 0), (4, 16), repeats=False),
-    _stub(f"{BTI} {TO_DESCRIPTOR}", (0, 0), (8, 16), repeats=False),
+BEGINS = ("", BTI)  # with and without a landing pad
+ADDS = (ADD, NOP)  # GNU ld 2.47: a no-op for an addition of nothing
+FIRST_AARCH64 = tuple(
+    _stub(f"{begin} {PUSH} {ADRP} {LOAD} {add} {BR}", (0, 0), (len(begin.split()) + 4, 16), repeats=False)
+    for begin in BEGINS
+    for add in ADDS
 )
+OTHERS_AARCH64 = (
+    *(
+        _stub(f"{begin} {ADRP} {LOAD} {middle} {BR}", (0, 0))
+        for begin in BEGINS
+        for middle in ("", *ADDS, *(f"{add} {AUTHENTICATE}" for add in ADDS))
+    ),
+    _stub(NOP, (0, 0)),
+    *(
+        _stub(
+            f"{begin} e2 0f bf a9 02&1f .. .. 90&9f 03&1f .. .. 90&9f 42 00&03 40&c0 f9 {add} 40 00 1f d6",
+            (0, 0), (len(begin.split()) + 4, 16), repeats=False,
+        )
+        for begin in BEGINS
+        for add in ("63 00&03 00&c0 91", NOP)
+    ),
+)  # fmt: skip
 # s390x. RA stays in r14, and r15 is not changed.
 FIRST_S390X = _stub(
-    "e3 10 f0 38 00 24 c0 10 .. .. .. .. d2 07 f0 30 10 08 e3 10 10 10 00 04 07 f1 .. .. .. .. .. ..", (0, 160), repeats=False
+    "e3 00&ef f0 38 00 24 c0 10 .. .. .. .. d2 07 f0 30 10 08 e3 10 10 10 00 04 07 f1 .. .. .. .. .. ..", (0, 160), repeats=False
 )
 LAZY_S390X = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 0d 10 e3 10 10 0c 00 14 c0 f4 .. .. .. .. .. .. .. ..", (0, 160))
+LAZY_S390X_MOLD = _stub(f"c0 10 .. .. .. .. e3 10 10 00 00 04 c0 01 .. .. .. .. 07 f1 {'07 00 ' * 6}", (0, 160))
+DIRECT_S390X_MOLD = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 07 00", (0, 160))
 
-AARCH64_STUBS = Stubs((FIRST_AARCH64, FIRST_AARCH64_BTI), OTHERS_AARCH64)
+AARCH64_STUBS = Stubs(FIRST_AARCH64, OTHERS_AARCH64)
 STUBS = {
     "AMD64": Stubs(
         (FIRST, FIRST_BND, FIRST_MOLD, FIRST_RETPOLINE, FIRST_RETPOLINE_NOW),
@@ -120,7 +131,7 @@ STUBS = {
     ),
     "AArch64": AARCH64_STUBS,
     "AArch64 big-endian": AARCH64_STUBS,
-    "s390x": Stubs((FIRST_S390X,), (LAZY_S390X,)),
+    "s390x": Stubs((FIRST_S390X,), (LAZY_S390X, LAZY_S390X_MOLD, DIRECT_S390X_MOLD)),
 }  # fmt: skip
 
 
