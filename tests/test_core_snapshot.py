@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     from sframegen.elf import ElfFile
 
+pytestmark = pytest.mark.once
+
 TEXT, STACK = 0x400000, 0x70000000
 LIBRARY = "int value = 1; int *pointer = &value; const char text[5000] = {1}; int f(int x) { return x + *pointer; }"
 BASE = 0x7F0000000000

@@ -33,6 +33,7 @@ def test_no_input_is_a_bug(target: str) -> None:
     assert f"{INPUTS[target]:,}" in done.stdout
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("what", "found"),
     [

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sframegen.abi import Abi
     from sframegen.search import Found
 
+pytestmark = pytest.mark.once
+
 TEXT, TABLES = 0x1000, 0x10_0000
 INFO = CodeJitInfo(TEXT, TEXT + 0x1000, TABLES)
 SAVED_RA = Where(None, -8, deref=True)

@@ -16,6 +16,8 @@ from sframegen.elf import ElfFile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.once
+
 FILES = {
     "program": small_file(),
     "big-endian": small_file("big"),

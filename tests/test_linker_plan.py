@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from sframegen.elf import ByteOrder
 
+pytestmark = pytest.mark.once
+
 ORDERS: list[ByteOrder] = ["little", "big"]
 
 

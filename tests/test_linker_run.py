@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
+pytestmark = pytest.mark.once
+
 LIBRARIES = {kind for kind, flags in KINDS.items() if "-shared" in flags}
 STRIPPERS = {
     "strip": ("-o", "{out}", "{in}"),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from sframegen.elf import ByteOrder
 
+pytestmark = pytest.mark.once
+
 
 def run(file: Path, kind: str, compile_c: Compiler | None = None) -> str:
     file.chmod(0o755)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from linker.plan import InjectionPlan
 
+pytestmark = pytest.mark.once
+
 
 class Written(NamedTuple):
     plan: InjectionPlan

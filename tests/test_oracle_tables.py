@@ -10,6 +10,8 @@ from oracles.compare import Verdict, judge, judge_readings
 from oracles.expressions import CFA, Value, evaluate
 from oracles.rules import CONFLICT, NOTHING, OUTERMOST, Interner, OracleError, Ranges, Rule
 
+pytestmark = pytest.mark.once
+
 AMD64 = rules.ABIS[62]
 PLAIN = Rule("sp+8", "same", "c-8", signal=False)
 R16 = PLAIN._replace(cfa="sp+16")

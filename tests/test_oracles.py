@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from oracles.cfi_text import CfiRow
     from peers import Compiler, Peers
 
+pytestmark = pytest.mark.once
+
 AMD64 = rules.ABIS[62]
 ASSEMBLY = ("-x", "assembler", "-nostdlib", "-no-pie", "-Wl,-Ttext=0x401000")
 PLAIN = Rule("sp+8", "same", "c-8", signal=False)

@@ -1,10 +1,15 @@
-"""add-section on real binaries: the section is true, nothing else that is loaded changed, and they still work."""
+"""add-section on real binaries: the section is true, nothing else that is loaded changed, and they still work.
+
+All of that is tried in the compiled build. The interpreted one has to write the same bytes.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,15 +21,18 @@ from sframegen import add_section
 
 pytest.register_assert_rewrite("loaded", "real_files")  # their asserts are to say what they compared
 from loaded import Image, check_displaced_metadata, check_headers, check_loaded_bytes  # noqa: E402
-from real_files import FILES, RealFile, Trial, soname  # noqa: E402
+from real_files import FILES, RealFile, Trial, program, soname  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from peers import Compiler, Peers
 
     from sframegen import Summary
+
+
+pytestmark = pytest.mark.once
 
 
 class Made(NamedTuple):
@@ -33,10 +41,7 @@ class Made(NamedTuple):
     summary: Summary
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(file, id=file.name, marks=[pytest.mark.once] if file.compiled_only else []) for file in FILES],
-)
+@pytest.fixture(scope="module", params=FILES, ids=lambda file: file.name)
 def made(
     request: pytest.FixtureRequest, peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Made]:
@@ -95,3 +100,22 @@ def test_eu_elflint_finds_nothing_new(made: Made, peers: Peers) -> None:
 
 def test_it_still_works(made: Made) -> None:
     made.file.use(made.trial)
+
+
+COMPARED = {"true": program("true"), "ls": program("ls")} | {file.name: file.find for file in FILES if not file.compiled_only}
+
+
+@pytest.mark.parametrize("find", COMPARED.values(), ids=COMPARED)
+def test_both_builds_write_the_same_bytes(find: Callable[[Peers], Path], peers: Peers, tmp_path: Path) -> None:
+    pure_python = os.environ.get("SFRAMEGEN_PURE_PYTHON")
+    if pure_python is None:
+        pytest.skip("SFRAMEGEN_PURE_PYTHON does not name the interpreted build's python: use make test")
+    written = {}
+    for build, python in {"compiled": sys.executable, "interpreted": pure_python}.items():
+        command = [python, "-P", "-m", "sframegen"]
+        told = subprocess.run([*command, "--version"], check=True, capture_output=True, text=True).stdout
+        assert told.endswith(f" ({build})\n")
+        out = tmp_path / build
+        subprocess.run([*command, "add-section", "--no-verify", find(peers), "-o", out], check=True, stdout=subprocess.DEVNULL)
+        written[build] = out.read_bytes()
+    assert written["compiled"] == written["interpreted"]
