@@ -301,9 +301,10 @@ def test_no_patterns(root: Path, glob: str) -> None:
     assert not has_section(root / "usr/bin/tree")
 
 
-def test_left_out_by_options_and_lists(root: Path) -> None:
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_left_out_by_options_and_lists(end: bytes, root: Path) -> None:
     patterns = root.parent / "patterns"
-    patterns.write_bytes(b"# plugins\n\n/usr/lib/deep/\n\xff\n")
+    patterns.write_bytes(end.join([b"# plugins", b"", b"/usr/lib/deep/", b"\xff", b""]))
     assert run("--exclude-from", patterns, "--exclude", "*.so.[0-9]", root).stdout.startswith("1 file given a section")
     assert has_section(root / "usr/bin/tree")
 
