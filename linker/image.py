@@ -137,5 +137,8 @@ def check_loader(elf: ElfFile, dynamic: list[Dyn]) -> None:
 
 
 def is_program(elf: ElfFile, dynamic: list[Dyn]) -> bool:
+    """Whether a kernel starts it, other than as a dynamic loader."""
+    if elf.header.e_type == ET_EXEC:
+        return True
     pie = any(entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE for entry in dynamic)
     return pie or any(segment.p_type == PT_INTERP for segment in elf.segments)

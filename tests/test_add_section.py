@@ -204,6 +204,17 @@ def test_per_function_is_for_json(calls: Any) -> None:
     assert made == [("app", IN_PLACE | {"per_function": True})]
 
 
+@pytest.mark.parametrize("flags", ["-no-pie", "-pie", "-static", "-shared"])
+@pytest.mark.parametrize("far", [True, False])
+def test_a_program_whose_section_kernels_do_not_take(flags: str, far: bool, compile_c: Compiler, tmp_path: Path) -> None:
+    source = '__attribute__((section(".far"))) int far(void) { return 1; } int main(void) { return far(); }'
+    file = compile_c(source, "-fPIC", flags, *(["-Wl,--section-start=.far=0x10000000"] if far else []))
+    assert len(open_elf(file).executable_loads()) == 1 + far
+    result = run("--dry-run", "--no-verify", file, "-o", tmp_path / "out")
+    assert result.exit_code == 0
+    assert ("code in more than one segment" in result.stderr) == (far and flags != "-shared")
+
+
 def test_warnings_go_to_stderr_and_quiet_silences_all_but_errors(calls: Any) -> None:
     calls(lambda path: summary(path, warnings=["other names of this file keep the old one"]))
     assert run("app").stderr == "sframegen: app: warning: other names of this file keep the old one\n"

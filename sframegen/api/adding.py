@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
+from linker.image import is_program
 from linker.lock import locked
 from linker.relocatable import Objects, open_given
 from linker.remove import extents
@@ -17,6 +18,7 @@ from sframegen.abi import abi_of
 from sframegen.agreement import agree
 from sframegen.api.common import layout_of, level_of, refuse, signed, verify_plan
 from sframegen.conversion import convert_sources
+from sframegen.dynamic import read_dynamic
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.names import FunctionNames
 from sframegen.optimize import MAX_GAP, Level, encoder_of
@@ -108,6 +110,8 @@ def add_section(
                 raise elf.error(ANOTHER)
             return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
 
+        if len(base.elf.executable_loads()) > 1 and is_program(base.elf, read_dynamic(base.elf)):
+            summary.warnings.append("a program with code in more than one segment: the Linux kernel does not take its section")
         encoder = encoder_of(base.elf, coverage, encoded, level)
         plan = plan_section(base, encoder)
         summary.section_bytes = encoder.size_bytes
