@@ -80,7 +80,7 @@ IN_PLACE: Call = {
         (("--no-verify", "--dry-run", "app"), [("app", {"verify": False, "dry_run": True})]),
         (("--replace", "app"), [("app", {"replace": True})]),
         (("--force", "app"), [("app", {"force": True})]),
-        (("--synthesize", "app"), [("app", {"synthesize": True})]),
+        (("--synthesize", "app"), [("app", {"synthesize": True, "jobs": 1, "progress": None})]),
         (("-p", "--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug", "preserve_timestamps": True})]),
         (
             ("--output-dir", "new/dir", "x/app", "y/lib"),
