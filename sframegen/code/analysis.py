@@ -16,7 +16,7 @@ from sframegen.code.blocks import Blocks, to_addresses
 from sframegen.code.effects import Flow
 from sframegen.code.pieces import is_alike_from
 from sframegen.code.records import DIRECT, SLOT
-from sframegen.code.state import CALLERS, NOTHING
+from sframegen.code.state import CALLERS
 from sframegen.model import Rule, Where
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class _Walk:
             self.starts,
             self.bases,
             array("I", [base + piece.code_end - piece.start for base, piece in zip(self.bases, pieces, strict=False)]),
-            self.frames.state_number(NOTHING),
+            self.frames.nothing,
             STEPS * self.bases[-1] + MIN_STEPS,
         )
         self.blocks.find_leaders()

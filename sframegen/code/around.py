@@ -38,6 +38,7 @@ class Around:
         self.abi = abi_of(elf)
         self.isa = isa_of(self.abi)
         self.code = code
+        self.starts = [start for start, _ in code]
         self.read_only = ReadOnly(elf)
         self.imports = callees.imports(elf)
         self.defined = {symbol.name: symbol.address for symbol in elf.functions()}
@@ -51,7 +52,7 @@ class Around:
 
     def holds(self, address: int) -> bool:
         """Whether it is in code that is analysed."""
-        number = bisect_right(self.code, address, key=lambda one: one[0]) - 1
+        number = bisect_right(self.starts, address) - 1
         return number >= 0 and address < self.code[number][1]
 
     def callee(self, target: int | None, slot: int | None) -> Callee:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
 from functools import cache
 from importlib import import_module
@@ -15,20 +16,25 @@ Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, 
 
 
 class Disassembler:
-    """For one architecture and mode. `fields`: bytes of a record, and where in it are number, size, bytes, mnemonic, operands."""
+    """For one architecture and mode. `fields`: see records.py."""
 
     def __init__(self, architecture: str, mode: str) -> None:
         self._capstone: Any = import_module("capstone")  # only those who disassemble need it
         self._handle: Any = self._capstone.Cs(getattr(self._capstone, architecture), getattr(self._capstone, mode))
         self._handle.skipdata = True  # what is no instruction comes as `.byte`
         record = self._capstone._cs_insn  # noqa: SLF001 - its layout, which differs from release to release
-        offsets = (getattr(record, name).offset for name in ("id", "size", "bytes", "mnemonic", "op_str"))
-        self.fields = array("q", [ctypes.sizeof(record), *offsets])
+        places = {name: getattr(record, name) for name in ("id", "size", "bytes", "mnemonic", "op_str")}
+        low = [places[name].offset + (0 if sys.byteorder == "little" else places[name].size - 1) for name in ("id", "size")]
+        second = low[0] + (1 if sys.byteorder == "little" else -1)
+        texts = (places[name].offset for name in ("bytes", "mnemonic", "op_str"))
+        self.fields = array("q", [ctypes.sizeof(record), low[0], second, low[1], *texts])
+        self._record_bytes = ctypes.sizeof(record)
         self._pointer: Any = ctypes.POINTER(record)
+        self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
 
     def records(self, code: bytes, address: int) -> bytes:
         """One for each instruction, one behind the other; what is left at the end is less than an instruction."""
-        library = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
+        library = self._library
         found = self._pointer()
         count = library.cs_disasm(self._handle.csh, code, len(code), address, 0, ctypes.byref(found))
         if count == 0:
@@ -37,7 +43,7 @@ class Disassembler:
                 raise self._capstone.CsError(status)
             return b""
         try:
-            return ctypes.string_at(found, count * self.fields[0])
+            return ctypes.string_at(found, count * self._record_bytes)
         finally:
             library.cs_free(found, count)
 

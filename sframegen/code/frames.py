@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from sframegen.code.disassembly import disassembler
 from sframegen.code.effects import Flow, Lose, Register
 from sframegen.code.records import DIRECT, EFFECTS, PADS, SLOT, Reader
-from sframegen.code.state import after, after_call, join
+from sframegen.code.state import NOTHING, after, after_call, join
 
 if TYPE_CHECKING:
     from sframegen.code.effects import Effects
     from sframegen.code.isa import Isa
     from sframegen.code.state import State
 
-MAX_KNOWN = 1 << 18  # texts, effects, states and steps from one to another: some hundred bytes each
+MAX_KNOWN = 1 << 18  # texts, and steps from state to state: some hundred bytes each, with their effects and states
+CHUNK = 1 << 14  # bytes that are decoded at a time: capstone keeps 250 bytes for each instruction of a call
 MASK = 0xFFFFFFFFFFFFFFFF
 LOST_SP = (Lose(Register.SP),)
 
@@ -26,21 +27,23 @@ class Frames:
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
         self.disassembler = disassembler(*isa.capstone)
-        self.reader = Reader(self, self.disassembler.fields, isa.needles, isa.prefix)
+        self.reader = Reader(self, self.disassembler.fields, CHUNK, isa.needles, isa.prefix)
         self.effects: list[Effects] = []
         self.states: list[State] = []
         self._effects: dict[tuple[object, ...], int] = {}
         self._states: dict[State, int] = {}
         self.effects_number(())  # is 0
         self.lost_sp = self.effects_number(LOST_SP)
+        self.nothing = self.state_number(NOTHING)
         self.moved: dict[int, int] = {}  #: by state << 32 | effects
         self.met: dict[int, int] = {}  #: by state << 32 | state
         self.called: dict[int, int] = {}
         self.wrong: dict[int, bool] = {}  #: whether a function cannot return with the state
 
     def is_full(self) -> bool:
+        """Effects have texts, and states steps that lead to them."""
         texts: int = self.reader.texts
-        return texts + len(self.effects) + len(self.states) + len(self.moved) + len(self.met) > MAX_KNOWN
+        return texts + len(self.moved) + len(self.met) > MAX_KNOWN
 
     def effects_number(self, effects: Effects) -> int:
         number = self._effects.setdefault((*map(type, effects), *effects), len(self.effects))  # the tuples alone may be equal

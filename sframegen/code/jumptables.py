@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.effects import Flow
@@ -48,10 +49,11 @@ class ReadOnly:
         ]
 
     def read(self, address: int, size: int) -> bytes | None:
-        """The bytes there; None where not all of them are in one range."""
-        if not any(start <= address and address + size <= end for start, end in self.ranges):
-            return None
-        return bytes(self.elf.at(address, size))
+        """The bytes there, fewer where the range ends; None without any."""
+        for start, end in self.ranges:
+            if start <= address < end:
+                return bytes(self.elf.at(address, min(size, end - address)))
+        return None
 
 
 class Tables:
@@ -83,27 +85,23 @@ class Tables:
             return ()
         count = self._bound(table)
         if count:
-            found = self._entries(table, 0, count) if count <= MAX_ENTRIES else ()
-            return found if all(begins(target) or is_code(target) for target in found) else ()
+            found = sorted(set(self._entries(table, count))) if count <= MAX_ENTRIES else ()
+            return found if self.steps >= 0 and all(begins(target) or is_code(target) for target in found) else ()
         if table.width < MIN_WIDTH:
             return ()
-        seen: set[int] = set()
-        for number in range(MAX_ENTRIES):
-            target = self._entries(table, number, 1)
-            if not target or not begins(*target):
-                return sorted(seen) if number > 1 else ()
-            seen.update(target)
-        return sorted(seen)
+        targets = list(takewhile(begins, self._entries(table)))
+        return sorted(set(targets)) if len(targets) > 1 else ()
 
-    def _entries(self, table: Table, first: int, count: int) -> Sequence[int]:
-        """Where entries lead, ascending; none where the table is not read-only memory."""
-        self.steps -= count
-        data = self.read(table.address + first * table.width, count * table.width) if self.steps >= 0 else None
-        if data is None:
-            return ()
-        entries = {data[at : at + table.width] for at in range(0, len(data), table.width)}
-        values = (int.from_bytes(entry, "little", signed=table.signed) << table.shift for entry in entries)
-        return sorted({(table.base + value) & 0xFFFFFFFFFFFFFFFF for value in values})
+    def _entries(self, table: Table, count: int = 0) -> Iterator[int]:
+        """Where entries lead: so many, or none if there are fewer in read-only memory; without a number all that may be."""
+        data = self.read(table.address, table.width * (count or MAX_ENTRIES)) or b""
+        there = len(data) // table.width
+        for number in range(there if there >= count else 0):
+            self.steps -= 1
+            if self.steps < 0:
+                return
+            entry = int.from_bytes(data[number * table.width : (number + 1) * table.width], "little", signed=table.signed)
+            yield (table.base + (entry << table.shift)) & 0xFFFFFFFFFFFFFFFF
 
     def _before(self, number: int) -> Iterator[tuple[int, Instruction]]:
         """The instructions that run before one, the last first, along a path that leads there."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sframegen.code.disassembly import disassembler
 from sframegen.code.effects import Flow, Point
-from sframegen.code.frames import frames_of
+from sframegen.code.frames import CHUNK, frames_of
 from sframegen.code.records import DIRECT, SLOT
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sframegen.code.frames import Frames
     from sframegen.code.isa import Isa
 
-CHUNK = 1 << 14  # bytes: capstone keeps 250 bytes for each instruction of a call
 WINDOW = 16  # instructions whose texts are made at a time
 
 
@@ -42,10 +41,6 @@ class Piece:
         self.end = start + len(code)
         self.frames = frames
         self.marks = bytearray(len(code))
-        self.offsets = array("I")
-        self.at, self.ends, self.effects, self.addresses = array("I"), array("I"), array("I"), array("Q")
-        self.flows = bytearray()
-        self.taken = array("Q")
         self._texts: dict[int, list[Instruction]] = {}
         self._decode()
         last = self.marks.rfind(1)  # those behind it pad
@@ -53,50 +48,33 @@ class Piece:
         self.code_end = self.end if padding < 0 else start + padding
 
     def _decode(self) -> None:
-        frames, code = self.frames, self.code
-        frames.reader.begin()
+        reader, longest = self.frames.reader, self.frames.isa.longest
+        size = len(self.code)
+        reader.begin()
+        columns: list[Any] = [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q")]
         here = 0
-        while here < len(code):
-            read = self._chunk(here, here + CHUNK - frames.isa.longest if here + CHUNK < len(code) else len(code))
-            if not read:
+        while here < size:
+            records = self.frames.disassembler.records(self.code[here : here + CHUNK], self.start + here)
+            last = here + CHUNK >= size  # else its last instruction may be cut off
+            found: list[Any] = reader.read(records, self.start, here, size if last else here + CHUNK - longest, self.marks)
+            columns = [before + more for before, more in zip(columns, found, strict=True)] if here else found
+            if not reader.consumed:
                 break
-            here += read
-        if here < len(code):  # less than an instruction
+            here += reader.consumed
+        if here < size:  # less than an instruction
             self.marks[here] = 1
-            self.offsets.append(here)
-            self._point(here, len(code), Flow.STOP)
-        if frames.isa.by_register:
+            for column, value in zip(columns[:-1], (here, here, size, 0, Flow.STOP, 0), strict=True):
+                column.append(value)
+        self.offsets: array[int]
+        self.at: array[int]
+        self.ends: array[int]
+        self.effects: array[int]
+        self.flows: bytearray
+        self.addresses: array[int]
+        self.taken: array[int]
+        self.offsets, self.at, self.ends, self.effects, self.flows, self.addresses, self.taken = columns
+        if self.frames.isa.by_register and self.frames.lost_sp in self.effects:
             self._by_register()
-
-    def _chunk(self, first: int, limit: int) -> int:
-        """Reads the instructions before the limit, for the last one of a chunk may be cut; returns how many bytes they have."""
-        reader = self.frames.reader
-        raw = self.frames.disassembler.records(self.code[first : first + CHUNK], self.start + first)
-        count = len(raw) // self.frames.disassembler.fields[0]
-        view = memoryview(raw)
-        offsets, at, ends, effects = (array("I", bytes(4 * count)) for _ in range(4))
-        flows = bytearray(count)
-        addresses, taken = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
-        reader.read(
-            raw, view.cast("H"), view.cast("I"), self.start, first, limit, self.marks,
-            offsets, at, ends, effects, flows, addresses, taken,
-        )  # fmt: skip
-        self.offsets += offsets[: reader.count]
-        self.at += at[: reader.points]
-        self.ends += ends[: reader.points]
-        self.effects += effects[: reader.points]
-        self.flows += flows[: reader.points]
-        self.addresses += addresses[: reader.points]
-        self.taken += taken[: reader.taken]
-        consumed: int = reader.consumed
-        return consumed
-
-    def _point(self, at: int, end: int, flow: Flow) -> None:
-        self.at.append(at)
-        self.ends.append(end)
-        self.effects.append(0)
-        self.flows.append(flow)
-        self.addresses.append(0)
 
     def _by_register(self) -> None:
         """SP moved by what instructions before have put into a register."""

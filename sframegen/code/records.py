@@ -38,7 +38,7 @@ class Teacher(Protocol):
 class Reader:
     """Of one ABI. What an instruction means is kept by its text; the number that capstone has for it only finds its mnemonic.
 
-    After `read`: `count` instructions, `points` of them that matter, `taken` addresses; `consumed` bytes.
+    After `read`: `consumed`, how many bytes the instructions have. `texts`: how many are known.
     """
 
     teacher = cython.declare("object")
@@ -57,15 +57,21 @@ class Reader:
     pages = cython.declare("unsigned long long[::1]")
     mask = cython.declare("unsigned long long")
     value = cython.declare("unsigned long long")
-    count = cython.declare("long long", visibility="public")
-    points = cython.declare("long long", visibility="public")
-    taken = cython.declare("long long", visibility="public")
+    columns = cython.declare("tuple")
+    offsets = cython.declare("unsigned int[::1]")
+    at = cython.declare("unsigned int[::1]")
+    ends = cython.declare("unsigned int[::1]")
+    effects = cython.declare("unsigned int[::1]")
+    flows = cython.declare("unsigned char[::1]")
+    addresses = cython.declare("unsigned long long[::1]")
+    taken = cython.declare("unsigned long long[::1]")
     consumed = cython.declare("long long", visibility="public")
     texts = cython.declare("long long", visibility="public")
 
-    def __init__(self, teacher: Teacher, fields: Column, needles: tuple[str, ...], prefix: int) -> None:
-        """`fields`: bytes of a record, and where in it are number, size, bytes, mnemonic, operands.
+    def __init__(self, teacher: Teacher, fields: Column, records: int, needles: tuple[str, ...], prefix: int) -> None:
+        """`fields`: a record's bytes, and where it has the number's two low bytes, the size's low byte, bytes, mnemonic, operands.
 
+        `records`: at most so many are read at a time.
         `needles`: two letters each; operands that hold one matter. `prefix`: a first byte that gives a text another meaning.
         """
         pairs = bytearray(1 << 16)
@@ -86,7 +92,13 @@ class Reader:
         self.pages = array("Q", bytes(8 * 32))
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.value = 0
-        self.count = self.points = self.taken = self.consumed = self.texts = 0
+        self.consumed = self.texts = 0
+        words = [array("I", bytes(4 * records)) for _ in range(4)]
+        longs = [array("Q", bytes(8 * records)) for _ in range(2)]
+        self.columns = (*words, bytearray(records), *longs)
+        self.offsets, self.at, self.ends, self.effects = words
+        self.flows = self.columns[4]
+        self.addresses, self.taken = longs
 
     def begin(self) -> None:
         """Another piece of code."""
@@ -94,40 +106,15 @@ class Reader:
         for number in range(32):
             self.pages[number] = 0
 
-    @cython.locals(
-        sizes="const unsigned short[::1]",
-        numbers="const unsigned int[::1]",
-        marks="unsigned char[::1]",
-        begins="unsigned int[::1]",
-        at="unsigned int[::1]",
-        ends="unsigned int[::1]",
-        effects="unsigned int[::1]",
-        flows="unsigned char[::1]",
-        targets="unsigned long long[::1]",
-        taken="unsigned long long[::1]",
-    )
+    @cython.locals(marks="unsigned char[::1]")
     def read(
-        self,
-        raw: bytes,
-        sizes: Column,
-        numbers: Column,
-        start: cython.ulonglong,
-        first: cython.longlong,
-        limit: cython.longlong,
-        marks: bytearray,
-        begins: Column,
-        at: Column,
-        ends: Column,
-        effects: Column,
-        flows: bytearray,
-        targets: Column,
-        taken: Column,
-    ) -> None:
-        """Capstone's records of code that begins `first` bytes into the piece at `start`, up to an instruction behind `limit`.
+        self, raw: bytes, start: cython.ulonglong, first: cython.longlong, limit: cython.longlong, marks: bytearray
+    ) -> list[Column]:
+        """Of capstone's records of code that begins `first` bytes into the piece at `start`, up to an instruction behind `limit`.
 
-        `sizes`, `numbers`: views of `raw`. `marks`: for each byte of the piece 0 within an instruction, 1 where one begins, 2 where
-        one that pads does. The rest has room for as many as there are records: offsets of instructions; of those that matter
-        offset, end, effects by number, Flow with DIRECT or SLOT, address.
+        Gives offsets of all instructions; of those that matter offset, end, effects by number, Flow with DIRECT or SLOT, target or
+        slot; addresses that are put into registers. `marks`: for each byte of the piece 0 within an instruction, 1 where one
+        begins, 2 where one that pads does.
         """
         self.data = raw
         record: cython.Py_ssize_t = self.fields[0]
@@ -146,28 +133,28 @@ class Reader:
         letter: cython.int
         points: cython.Py_ssize_t = 0
         takes: cython.Py_ssize_t = 0
-        self.count = 0
+        count: cython.Py_ssize_t = 0
         for number in range(records):
             if here >= limit:
                 break
             where = number * record
-            size = sizes[(where + self.fields[2]) // 2]
-            begins[number] = here
+            size = self.data[where + self.fields[3]]
+            self.offsets[number] = here
             marks[here] = 1
-            self.count += 1
+            count += 1
             # the mnemonic
-            place = numbers[(where + self.fields[1]) // 4] % 16384  # IDS
+            place = (self.data[where + self.fields[1]] + 256 * self.data[where + self.fields[2]]) % 16384  # IDS
             slot = self.slot_of[place]
-            name = where + self.fields[4]
+            name = where + self.fields[5]
             text = slot * 32  # NAME
             while self.names[text] == self.data[name] and self.names[text]:
                 text += 1
                 name += 1
             if self.names[text] != self.data[name]:
-                slot = self.slot(raw, where + self.fields[4])
+                slot = self.slot(raw, where + self.fields[5])
                 self.slot_of[place] = slot
             # the operands
-            text = where + self.fields[5]
+            text = where + self.fields[6]
             end = text
             what = self.looks[slot]
             if not what:
@@ -181,23 +168,31 @@ class Reader:
                     end += 1
                     letter = self.data[end]
             if self.takes[slot] and self.takes_address(self.takes[slot], text, start + here + size):
-                taken[takes] = self.value
+                self.taken[takes] = self.value
                 takes += 1
             if what:
                 what = self.meaning(raw, where, slot, start + here, size)
                 marks[here] = 2 if what & 32 else 1  # PADS
                 what &= ~32
                 if what:
-                    at[points] = here
-                    ends[points] = here + size
-                    effects[points] = what >> 6  # EFFECTS
-                    flows[points] = what & 31
-                    targets[points] = self.value if what & 24 else 0  # DIRECT, SLOT
+                    self.at[points] = here
+                    self.ends[points] = here + size
+                    self.effects[points] = what >> 6  # EFFECTS
+                    self.flows[points] = what & 31
+                    self.addresses[points] = self.value if what & 24 else 0  # DIRECT, SLOT
                     points += 1
             here += size
-        self.points = points
-        self.taken = takes
         self.consumed = here - first
+        offsets, at, ends, effects, flows, addresses, taken = self.columns
+        return [
+            offsets[:count],
+            at[:points],
+            ends[:points],
+            effects[:points],
+            flows[:points],
+            addresses[:points],
+            taken[:takes],
+        ]
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -229,7 +224,7 @@ class Reader:
         self, raw: bytes, where: cython.Py_ssize_t, slot: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
     ) -> cython.longlong:
         """All that is said of an instruction; `value`: its target or its slot."""
-        text: cython.Py_ssize_t = where + self.fields[5]
+        text: cython.Py_ssize_t = where + self.fields[6]
         end: cython.Py_ssize_t = text
         number: cython.Py_ssize_t = text
         what: cython.longlong
@@ -242,16 +237,16 @@ class Reader:
         if self.by_slot[slot] and self.relative(text, address + size):
             return self.by_slot[slot]  # type: ignore[no-any-return]
         operands: bytes = raw[text:end]
-        first: cython.int = self.data[where + self.fields[3]]
+        first: cython.int = self.data[where + self.fields[4]]
         known: dict[bytes, int] = self.known[slot]
         key: bytes = operands + b"!" if first == self.prefix else operands
         found = known.get(key)
         if found is not None:
             return found
-        number = where + self.fields[4]
+        number = where + self.fields[5]
         while self.data[number]:
             number += 1
-        mnemonic: bytes = raw[where + self.fields[4] : number]
+        mnemonic: bytes = raw[where + self.fields[5] : number]
         found, place = self.teacher.meaning(
             mnemonic.decode("ascii"), operands.decode("ascii"), first, address, (address + size) & self.mask
         )

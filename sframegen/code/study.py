@@ -87,8 +87,8 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
     states = {state: number for number, state in enumerate(dict.fromkeys(columns.state))}
     rows = array("Q", bytes(24 * len(columns)))
     rows[::3], rows[1::3], rows[2::3] = columns.start, columns.end, array("Q", map(states.__getitem__, columns.state))
-    calls = Counter(around.callee(*call) for call in analysis.calls)
-    last = Counter(around.callee(*call) for call in analysis.last_calls)
+    calls = [around.callee(*call) for call in analysis.calls]
+    last = [around.callee(*call) for call in analysis.last_calls]
     found = Found(
         unit,
         entries,
@@ -96,7 +96,7 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         [columns.states[state] for state in states],
         exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
         calls=frozenset(calls),
-        goes_on=frozenset(calls - last),
+        goes_on=frozenset(Counter(calls) - Counter(last) if last else calls),
         taken=frozenset(address for piece in pieces for address in set(piece.taken) if around.holds(address)),
         by_table=frozenset(outside),
         comes_back=analysis.returns or bool(analysis.jumps),

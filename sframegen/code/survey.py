@@ -213,7 +213,7 @@ class _Passes:
         self.entries = self.known | self.pointed_at
         left_to: dict[int, bool] = {}
         for found in list(self._credible()):
-            self.known.update(callee for callee in found.calls if isinstance(callee, int))
+            self.known.update([callee for callee in found.calls if isinstance(callee, int)])
             self.known.update(filter(self._is_start, found.taken))
             self.pointed_at -= found.by_table
             for one in found.exits:
@@ -257,8 +257,8 @@ class _Passes:
                 inside.setdefault(holder, []).append(address)
         units = {}
         for numbers in members.values():
-            unit = tuple(self.ranges[number] for number in numbers)
-            entries = tuple(address for number in numbers for address in inside.get(number, ()))
+            unit = tuple([self.ranges[number] for number in numbers])
+            entries = tuple([address for number in numbers for address in inside.get(number, ())])
             units[unit] = entries or ((unit[0][0],) if self.proving else ())
         return units
 
@@ -270,11 +270,11 @@ class _Passes:
             every = proven(every, self.entries, self.around, self._owner())
         numbers: dict[State, int] = {}
         for (start, end), found in sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0)):
-            first, last = found.row_at(start), found.row_at(end)
-            result.start += found.rows[3 * first : 3 * last : 3]
-            result.end += found.rows[3 * first + 1 : 3 * last : 3]
+            rows = found.rows if len(found.unit) == 1 else found.rows[3 * found.row_at(start) : 3 * found.row_at(end)]
+            result.start += rows[::3]
+            result.end += rows[1::3]
             own = [numbers.setdefault(state, len(numbers)) for state in found.states]
-            result.state.extend(own[number] for number in found.rows[3 * first + 2 : 3 * last : 3])
+            result.state.extend([own[number] for number in rows[2::3]])
         result.states = list(numbers)
         return result
 
