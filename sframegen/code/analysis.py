@@ -96,14 +96,19 @@ class Surroundings(NamedTuple):
 
 
 def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> Analysis:
-    """A function of one or several pieces, in ascending order, that is entered at `entries` with their states."""
-    return _Walk(pieces, entries, isa, around).run()
+    """A function of one or several pieces, in ascending order, that is entered at `entries` with their states.
+
+    Each block is walked again only when its state has lost a field, of which there are seven: the cost is linear.
+    """
+    function = _Function(pieces, isa, around)
+    blocks = function.blocks(entries)  # which refers to the function, but not the other way round: nothing is left to a collector
+    return function.analysis(blocks, complete=blocks.run())
 
 
-class _Walk:
+class _Function:
     """What `Blocks` asks for, and is given. Numbers of points are those of all pieces, one piece behind the other."""
 
-    def __init__(self, pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> None:
+    def __init__(self, pieces: Sequence[Piece], isa: Isa, around: Surroundings) -> None:
         self.pieces = pieces
         self.starts = array("Q", [piece.start for piece in pieces])
         self.isa = isa
@@ -116,31 +121,34 @@ class _Walk:
             self.bases.append(self.bases[-1] + len(piece.code))
         self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = _columns(pieces, self.bases, self.frames)
         self.tables = self._tables()
-        self.blocks = Blocks(
+
+    def blocks(self, entries: Mapping[int, State]) -> Blocks:
+        """Ready to be walked."""
+        blocks = Blocks(
             self,
             self.frames,
             self.marks,
             (self.at, self.ends, self.effects, self.flows, self.addresses),
             self.starts,
             self.bases,
-            array("I", [base + piece.code_end - piece.start for base, piece in zip(self.bases, pieces, strict=False)]),
+            array("I", [base + piece.code_end - piece.start for base, piece in zip(self.bases, self.pieces, strict=False)]),
             self.frames.nothing,
             STEPS * self.bases[-1] + MIN_STEPS,
         )
-        self.blocks.find_leaders()
+        blocks.find_leaders()
         for address in (*entries, *(target for targets in self.tables.values() for target in targets)):
-            self.blocks.lead_at(address)
+            blocks.lead_at(address)
         for address, state in entries.items():
-            self.blocks.enter(address, self.frames.state_number(state))
+            blocks.enter(address, self.frames.state_number(state))
+        return blocks
 
-    def run(self) -> Analysis:
-        """Each block is walked again only when its state has lost a field, of which there are seven: the cost is linear."""
-        blocks = self.blocks
-        if not blocks.run():
+    def analysis(self, blocks: Blocks, *, complete: bool) -> Analysis:
+        """What came of the walk."""
+        if not complete:
             return Analysis(contradiction=self._address(blocks.contradiction), returns=True, too_costly=True)
         states = self.frames.states
         return Analysis(
-            Rows() if blocks.contradiction >= 0 else self._rows(),
+            Rows() if blocks.contradiction >= 0 else self._rows(blocks),
             [Exit(source, target, states[state]) for source, target, state in blocks.exits],
             [self._callee(point) for point in blocks.calls],
             [self._callee(point) for point in blocks.last_calls],
@@ -149,9 +157,9 @@ class _Walk:
             self._address(blocks.contradiction) if blocks.contradiction >= 0 else None,
         )
 
-    def _rows(self) -> Rows:
-        start, end, state = self.blocks.row_start, self.blocks.row_end, self.blocks.row_state
-        if not self.blocks.ascend:
+    def _rows(self, blocks: Blocks) -> Rows:
+        start, end, state = blocks.row_start, blocks.row_end, blocks.row_state
+        if not blocks.ascend:
             start, end, state = zip(*sorted(zip(start, end, state, strict=True), key=lambda row: row[:2]), strict=True)
         rows = Rows(array("Q", start), array("Q", end), array("I", state), self.frames.states)
         to_addresses(self.marks, self.starts, self.bases, rows.start, rows.end)
