@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sframegen.code.pieces import Piece
     from sframegen.code.state import State
 
-STEPS = 32  # for each byte of code: that many instructions that matter may be walked. Real functions take less than one
+STEPS = 8  # for each byte of code: that many instructions that matter may be walked. Large real functions take half of one
 MIN_STEPS = 1 << 12
 
 

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from sframegen.code.effects import Flow
-from sframegen.code.study import MAX_UNIT
 from sframegen.code.records import DIRECT
+from sframegen.code.study import MAX_UNIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
