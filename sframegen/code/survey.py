@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_PASSES = 5
 TASK_BYTES = 1 << 17  # code that a process gets at a time
-SAMPLE = 32  # of so many functions one is looked at first: those that never return and are called everywhere are known then
+SAMPLE = 32  # of so many functions one is looked at first
 
 Progress: TypeAlias = "Callable[[int, int], object]"  # (bytes done, bytes in all, as far as is known): of all passes
 
@@ -161,9 +162,7 @@ class _Passes:
         self.starts: list[int] = []
 
     def run(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> Survey:
-        self._look(look, parts[::SAMPLE], _size)
-        self.around.never_return |= self._never_return()
-        self.found = {}
+        self._sample(look, parts)
         self._look(look, parts, _size)
         self.ranges = sorted(one for unit in self.found for one in unit)
         self.starts = [start for start, _ in self.ranges]
@@ -182,6 +181,17 @@ class _Passes:
             for unit in stale:
                 self.found.pop(unit, None)
         return self._result()
+
+    def _sample(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
+        """A few functions, and what several of them call: those that never return and are called everywhere are known then."""
+        self._look(look, parts[::SAMPLE], _size)
+        begins = {part[0]: part for part in parts}
+        for _ in range(2):
+            calls = Counter(callee for found in self.found.values() for callee in found.calls)
+            often = [callee for callee, count in calls.items() if isinstance(callee, int) and count > 1]
+            self._look(look, [begins.pop(callee) for callee in often if callee in begins], _size)
+        self.around.never_return |= self._never_return()
+        self.found = {}
 
     def _is_stale(self, unit: Unit, entries: Entries, never_return: set[int]) -> bool:
         """Whether it was not looked at with what is known now; `never_return`: that is new."""
