@@ -44,6 +44,7 @@ class Found(NamedTuple):
     states: list[State]
     exits: tuple[Exit, ...] = ()
     calls: frozenset[Callee] = frozenset()
+    last_calls: frozenset[Callee] = frozenset()  #: those of them that end the code
     goes_on: frozenset[Callee] = frozenset()  #: those of them behind which code is taken to be reached
     taken: frozenset[int] = frozenset()  #: addresses of code that instructions put into registers
     by_table: frozenset[int] = frozenset()  #: other units' places that jump tables lead to
@@ -96,6 +97,7 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         [columns.states[state] for state in states],
         exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
         calls=frozenset(calls),
+        last_calls=frozenset(last),
         goes_on=frozenset(Counter(calls) - Counter(last) if last else calls),
         taken=frozenset(address for piece in pieces for address in set(piece.taken) if around.holds(address)),
         by_table=frozenset(outside),

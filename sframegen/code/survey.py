@@ -183,13 +183,18 @@ class _Passes:
         return self._result()
 
     def _sample(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
-        """A few functions, and what several of them call: those that never return and are called everywhere are known then."""
+        """A few functions, and what they call often, or last: those that never return and are called everywhere are known then."""
         self._look(look, parts[::SAMPLE], _size)
-        begins = {part[0]: part for part in parts}
-        for _ in range(2):
+        starts = [start for start, _ in parts]
+        looked: set[int] = set()
+        for _ in range(MAX_PASSES):
             calls = Counter(callee for found in self.found.values() for callee in found.calls)
-            often = [callee for callee, count in calls.items() if isinstance(callee, int) and count > 1]
-            self._look(look, [begins.pop(callee) for callee in often if callee in begins], _size)
+            wanted = {callee for callee, count in calls.items() if count > 1}
+            for found in self.found.values():
+                wanted |= found.last_calls | {one.target for one in found.exits}
+            some = {bisect_right(starts, address) - 1 for address in wanted if isinstance(address, int)} - looked - {-1}
+            looked |= some
+            self._look(look, [parts[number] for number in some], _size)
         self.around.never_return |= self._never_return()
         self.found = {}
 
