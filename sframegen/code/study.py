@@ -36,18 +36,18 @@ class Exit(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of one unit."""
+    """What came of one unit. Tuples, without repetitions: there are half a million of these for a browser."""
 
     unit: Unit
     entries: Entries
     rows: array[int]  #: start, end, state's number in `states`, of each
-    states: list[State]
+    states: tuple[State, ...]
     exits: tuple[Exit, ...] = ()
-    calls: frozenset[Callee] = frozenset()
-    last_calls: frozenset[Callee] = frozenset()  #: those of them that end the code
-    goes_on: frozenset[Callee] = frozenset()  #: those of them behind which code is taken to be reached
-    taken: frozenset[int] = frozenset()  #: addresses of code that instructions put into registers
-    by_table: frozenset[int] = frozenset()  #: other units' places that jump tables lead to
+    calls: tuple[Callee, ...] = ()
+    last_calls: tuple[Callee, ...] = ()  #: those of them that end the code
+    goes_on: tuple[Callee, ...] = ()  #: those of them behind which code is taken to be reached
+    taken: tuple[int, ...] = ()  #: addresses of code that instructions put into registers
+    by_table: tuple[int, ...] = ()  #: other units' places that jump tables lead to
     comes_back: bool = True  #: by an instruction that returns, or a jump to anywhere
     returns: int = 0  #: instructions that are reached and return
     jumps: int = 0  #: those that jump to anywhere
@@ -67,7 +67,7 @@ class Found(NamedTuple):
 def study(around: Around, unit: Unit, entries: Entries) -> Found:
     """Entered at addresses of it; those of no entry are only reached by jumps inside of it."""
     if size_of(unit) > MAX_UNIT:
-        return Found(unit, entries, array("Q"), [])
+        return Found(unit, entries, array("Q"), ())
     return study_pieces(around, [around.decode(*piece) for piece in unit], entries)
 
 
@@ -94,13 +94,13 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         unit,
         entries,
         rows,
-        [columns.states[state] for state in states],
+        tuple(columns.states[state] for state in states),
         exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
-        calls=frozenset(calls),
-        last_calls=frozenset(last),
-        goes_on=frozenset(Counter(calls) - Counter(last) if last else calls),
-        taken=frozenset(address for piece in pieces for address in set(piece.taken) if around.holds(address)),
-        by_table=frozenset(outside),
+        calls=tuple(set(calls)),
+        last_calls=tuple(set(last)),
+        goes_on=tuple(Counter(calls) - Counter(last) if last else set(calls)),
+        taken=tuple({address for piece in pieces for address in piece.taken if around.holds(address)}),
+        by_table=tuple(outside),
         comes_back=analysis.returns or bool(analysis.jumps),
         contradiction=analysis.contradiction,
     )

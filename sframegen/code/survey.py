@@ -158,6 +158,7 @@ class _Passes:
         self.pointed_at: set[int] = set()
         self.entries = known  # of functions, wherever they are
         self.found: dict[Unit, Found] = {}
+        self.states: dict[State, State] = {}
         self.ranges: list[Range] = []
         self.starts: list[int] = []
 
@@ -191,7 +192,7 @@ class _Passes:
             calls = Counter(callee for found in self.found.values() for callee in found.calls)
             wanted = {callee for callee, count in calls.items() if count > 1}
             for found in self.found.values():
-                wanted |= found.last_calls | {one.target for one in found.exits}
+                wanted.update(found.last_calls, (one.target for one in found.exits))
             some = {bisect_right(starts, address) - 1 for address in wanted if isinstance(address, int)} - looked - {-1}
             looked |= some
             self._look(look, [parts[number] for number in some], _size)
@@ -205,7 +206,9 @@ class _Passes:
 
     def _look(self, work: Callable[[Around, list[T]], list[Found]], items: Iterable[T], size: Callable[[T], int]) -> None:
         for batch in self.crew.share(partial(work, self.around), items, size):
-            self.found.update((found.unit, found) for found in batch)
+            for found in batch:
+                states = tuple(self.states.setdefault(state, state) for state in found.states)  # processes send one each
+                self.found[found.unit] = found._replace(states=states)
 
     def _number(self, address: int) -> int | None:
         """Of the range that an address is in."""
@@ -230,7 +233,7 @@ class _Passes:
         for found in list(self._credible()):
             self.known.update([callee for callee in found.calls if isinstance(callee, int)])
             self.known.update(filter(self._is_start, found.taken))
-            self.pointed_at -= found.by_table
+            self.pointed_at.difference_update(found.by_table)
             for one in found.exits:
                 left_to[one.target] = left_to.get(one.target, True) and one.as_entered
         entered = {target for target, ok in left_to.items() if ok and self._is_start(target)}
