@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
 SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
+LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
+FLOW = 7  # the bits of a Flow
 
 
 def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
@@ -33,7 +35,8 @@ def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
             if window.end - here >= MAX_UNIT:
                 return
             window = around.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
-        yield window if (window.start, window.end) == (here, end) else around.decode(here, end)
+        is_all = window.start == here and window.behind_padding(end) == window.end == limit
+        yield window if is_all else around.decode(here, end)
         while (here := window.behind_padding(end)) == window.end < limit:
             end = here
             window = around.decode(here, min(limit, here + WINDOW))
@@ -67,14 +70,22 @@ def _end(around: Around, tables: TargetsOf, window: Piece, start: int, limit: in
     None where that is not in the window, whose last instruction may be cut off.
     """
     furthest = start
-    for point in window.flow_points(start):
-        if point.target is not None and point.target >= point.end:
-            near = furthest > point.end or point.target - point.end < SHORT_JUMP
-            if point.flow is Flow.BRANCH or (point.flow is Flow.JUMP and near):
-                furthest = max(furthest, point.target)
-        if point.flow is Flow.INDIRECT and furthest < point.end:
+    last = limit if window.end == limit else window.end - around.isa.longest
+    for number in range(bisect_left(window.at, start - window.start), len(window.at)):
+        flow = window.flows[number] & FLOW
+        if not flow:
+            continue
+        end = window.start + window.ends[number]
+        if flow in LEADS and window.flows[number] & 1 << DIRECT:
+            target = window.addresses[number]
+            if target > furthest and (flow == Flow.BRANCH or furthest > end or target - end < SHORT_JUMP):
+                furthest = target
+        if furthest >= end:
+            continue
+        point = window.point(number)
+        if flow == Flow.INDIRECT:
             furthest = max(furthest, *tables(window, point, lambda target: start <= target < limit), 0)
-        is_end = point.flow in ENDS or (point.flow is Flow.CALL and not around.returns(point.target, point.slot))
-        if is_end and furthest < point.end and (window.end == limit or point.end <= window.end - around.isa.longest):
-            return point.end
+        is_end = flow in ENDS or (flow == Flow.CALL and not around.returns(point.target, point.slot))
+        if is_end and furthest < end <= last:
+            return end
     return limit if window.end == limit else None
