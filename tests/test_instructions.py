@@ -365,6 +365,33 @@ f: .cfi_startproc
  ret
  .cfi_endproc
 """,
+    "fp in two places, in a part of the function": """
+f: .cfi_startproc
+ push %rbp
+ .cfi_adjust_cfa_offset 8
+ .cfi_offset rbp, -16
+ push %rbp
+ .cfi_adjust_cfa_offset 8
+ mov $1, %ebp
+ test %edi, %edi
+ jne .Lcold
+ add $8, %rsp
+ .cfi_adjust_cfa_offset -8
+ pop %rbp
+ .cfi_adjust_cfa_offset -8
+ ret
+ .cfi_endproc
+g: .cfi_startproc
+ .cfi_def_cfa_offset 24
+ .cfi_offset rbp, -16
+.Lcold: xor %eax, %eax
+ add $8, %rsp
+ .cfi_adjust_cfa_offset -8
+ pop %rbp
+ .cfi_adjust_cfa_offset -8
+ ret
+ .cfi_endproc
+""",
     "padding that nothing reaches": """
 f: .cfi_startproc
  push %rbx

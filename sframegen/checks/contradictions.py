@@ -10,6 +10,7 @@ from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.tracks import SILENT, Claim, Track
 from sframegen.code.analysis import rule_of
 from sframegen.code.copies import copies
+from sframegen.code.effects import Flow
 from sframegen.code.isa import isa_of
 from sframegen.code.pieces import decode
 from sframegen.code.state import CALLERS
@@ -102,13 +103,22 @@ class Contradictions:
         return part._replace(said=(said[0], said[1])) if any(said) else None
 
     def _copied(self, address: int, what: str) -> bool:
-        """Whether the function may have the caller's FP or RA in several places."""
+        """Whether the function may have the caller's FP or RA in several places; one in pieces may."""
         key = self._function(address), what
         if key not in self.copied:
             piece = self._piece(address)
             found = map(piece.instruction, range(len(piece)))
-            self.copied[key] = copies(((one, self._state(one[0])) for one in found), what, self.abi) > 1
+            self.copied[key] = (
+                self._is_in_pieces(piece) or copies(((one, self._state(one[0])) for one in found), what, self.abi) > 1
+            )
         return self.copied[key]
+
+    def _is_in_pieces(self, piece: Piece) -> bool:
+        """Whether it is entered, or left to other code, with another frame than an entry's."""
+        left_to = (point.target for point in piece.flow_points() if point.flow in (Flow.JUMP, Flow.BRANCH))
+        outside = {target for target in left_to if target is not None and not piece.start <= target < piece.end}
+        entry = self.isa.entry
+        return self._state(piece.start) != entry or any(self._state(address) not in (None, entry) for address in outside)
 
     def _state(self, address: int) -> State | None:
         number = self.proven.at(address)

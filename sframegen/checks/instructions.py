@@ -125,6 +125,8 @@ def _doubts(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence
         return not padding(address, min(end, address + isa.longest))
 
     def continues(source: int, target: int) -> bool:
+        if cfi.reaches(source, target + MAX_PADDING):
+            return True
         here = said(source)
         if said(target) != here:
             return False

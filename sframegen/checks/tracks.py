@@ -40,6 +40,11 @@ class Track(NamedTuple):
         place = bisect_right(self.start, address) - 1
         return self.said[place] if place >= 0 and address < self.end[place] else SILENT
 
+    def reaches(self, address: int, other: int) -> bool:
+        """Whether the range that holds the one holds the other, behind it, too."""
+        place = bisect_right(self.start, address) - 1
+        return place >= 0 and address <= other < self.end[place]
+
     def following(self, address: int) -> int:
         """Where the next range begins; or the address itself, where none does."""
         place = bisect_right(self.start, address)
