@@ -406,6 +406,38 @@ f: .cfi_startproc
  ret
  .cfi_endproc
 """,
+    "a stack that a system call exchanges": """
+f: .cfi_startproc
+ sub $8, %rsp
+ .cfi_adjust_cfa_offset 8
+ mov $56, %eax
+ syscall
+ test %rax, %rax
+ jne 1f
+ pop %rax
+ pop %rdi
+ call *%rax
+1: add $8, %rsp
+ .cfi_adjust_cfa_offset -8
+ ret
+ .cfi_endproc
+""",
+    "the same on AArch64": """
+f: .cfi_startproc
+ str x30, [sp, -16]!
+ .cfi_def_cfa_offset 16
+ .cfi_offset x30, -16
+ mov x8, 220
+ svc 0
+ cbnz x0, 1f
+ ldp x1, x0, [sp], 16
+ blr x1
+1: ldr x30, [sp], 16
+ .cfi_restore x30
+ .cfi_def_cfa_offset 0
+ ret
+ .cfi_endproc
+""",
     "a function that does not return to where it came from": """
 f: .cfi_startproc
  push %rbx

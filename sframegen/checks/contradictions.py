@@ -9,6 +9,7 @@ from sframegen.checks.faults import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.tracks import SILENT, Claim, Track
 from sframegen.code.analysis import rule_of
+from sframegen.code.clone import clones
 from sframegen.code.copies import copies
 from sframegen.code.effects import Flow
 from sframegen.code.isa import isa_of
@@ -67,7 +68,7 @@ class Contradictions:
         self.states = states
         self.counts = counts
         self.decoded: Piece | None = None
-        self.copied: dict[tuple[int, str], bool] = {}
+        self.known: dict[tuple[int, str], bool] = {}  # of a function
 
     def findings(self, parts: Iterator[Part]) -> list[Finding]:
         """One for each stretch of code in which the same ones are contradicted."""
@@ -91,9 +92,9 @@ class Contradictions:
         return findings
 
     def _certain(self, part: Part) -> Part | None:
-        """Without the claims that may hold, because the caller's FP or RA is in several places."""
+        """Without the claims that may hold: the caller's FP or RA is in several places, or the stack may be another."""
         said = [
-            None if unless and self._copied(part.start, unless) else claim
+            None if (unless and self._copied(part.start, unless)) or self._clones(part.start) else claim
             for claim, unless in zip(part.said, part.unless, strict=True)
         ]
         for counts, before, now in zip(self.counts, part.said, said, strict=True):
@@ -105,13 +106,18 @@ class Contradictions:
     def _copied(self, address: int, what: str) -> bool:
         """Whether the function may have the caller's FP or RA in several places; one in pieces may."""
         key = self._function(address), what
-        if key not in self.copied:
+        if key not in self.known:
             piece = self._piece(address)
             found = map(piece.instruction, range(len(piece)))
-            self.copied[key] = (
-                self._is_in_pieces(piece) or copies(((one, self._state(one[0])) for one in found), what, self.abi) > 1
-            )
-        return self.copied[key]
+            self.known[key] = self._is_in_pieces(piece) or copies(((one, self._state(one[0])) for one in found), what, self.abi) > 1
+        return self.known[key]
+
+    def _clones(self, address: int) -> bool:
+        key = self._function(address), ""
+        if key not in self.known:
+            piece = self._piece(address)
+            self.known[key] = clones(map(piece.instruction, range(len(piece))), self.abi)
+        return self.known[key]
 
     def _is_in_pieces(self, piece: Piece) -> bool:
         """Whether it is entered, or left to other code, with another frame than an entry's."""
