@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,8 @@ COMPILED: bool = cython.compiled
 SLOTS = 1 << 11  # mnemonics that are known at a time
 IDS = 1 << 14  # capstone's numbers for instructions; greater ones share places
 NAME = 32  # bytes of a mnemonic, with the zero behind it
+
+DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
 
 # What is said of an instruction in one number: bits 0 to 2 its Flow, and these; above, the number of its effects.
 DIRECT, SLOT, PADS, EFFECTS = 3, 4, 5, 6
@@ -52,6 +55,8 @@ class Reader:
     takes = cython.declare("unsigned char[::1]")
     direct = cython.declare("long long[::1]")
     by_slot = cython.declare("long long[::1]")
+    mnemonics = cython.declare("list")
+    needle = cython.declare("object")
     known = cython.declare("list")
     slots = cython.declare("dict")
     pages = cython.declare("unsigned long long[::1]")
@@ -87,6 +92,8 @@ class Reader:
         self.takes = bytearray(SLOTS)
         self.direct = array("q", bytes(8 * SLOTS))
         self.by_slot = array("q", bytes(8 * SLOTS))
+        self.mnemonics = [b"-"] * SLOTS
+        self.needle = re.compile("|".join(needles).encode()).search
         self.known = [{} for _ in range(SLOTS)]
         self.slots = {}
         self.pages = array("Q", bytes(8 * 32))
@@ -123,14 +130,11 @@ class Reader:
         where: cython.Py_ssize_t
         text: cython.Py_ssize_t
         name: cython.Py_ssize_t
-        end: cython.Py_ssize_t
         place: cython.Py_ssize_t
         slot: cython.Py_ssize_t
         here: cython.longlong = first
         size: cython.longlong
         what: cython.longlong
-        before: cython.int
-        letter: cython.int
         points: cython.Py_ssize_t = 0
         takes: cython.Py_ssize_t = 0
         count: cython.Py_ssize_t = 0
@@ -146,27 +150,14 @@ class Reader:
             place = (self.data[where + self.fields[1]] + 256 * self.data[where + self.fields[2]]) % 16384  # IDS
             slot = self.slot_of[place]
             name = where + self.fields[5]
-            text = slot * 32  # NAME
-            while self.names[text] == self.data[name] and self.names[text]:
-                text += 1
-                name += 1
-            if self.names[text] != self.data[name]:
-                slot = self.slot(raw, where + self.fields[5])
+            if not (self.is_named(slot, name) if cython.compiled else raw.startswith(self.mnemonics[slot], name)):
+                slot = self.slot(raw, name)
                 self.slot_of[place] = slot
             # the operands
             text = where + self.fields[6]
-            end = text
             what = self.looks[slot]
             if not what:
-                before = 0
-                letter = self.data[end]
-                while letter:
-                    if self.pairs[before * 256 + letter]:
-                        what = 1
-                        break
-                    before = letter
-                    end += 1
-                    letter = self.data[end]
+                what = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
             if self.takes[slot] and self.takes_address(self.takes[slot], text, start + here + size):
                 self.taken[takes] = self.value
                 takes += 1
@@ -198,11 +189,9 @@ class Reader:
     @cython.exceptval(-1)
     def slot(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Where the mnemonic at `begin` is kept."""
-        end: cython.Py_ssize_t = begin
+        end: cython.Py_ssize_t = self.end(begin)
         number: cython.Py_ssize_t
         place: cython.Py_ssize_t
-        while self.data[end]:
-            end += 1
         mnemonic: bytes = raw[begin:end]
         if mnemonic not in self.slots:
             if len(self.slots) == SLOTS - 1:
@@ -211,6 +200,7 @@ class Reader:
             looks, take = self.teacher.mnemonic(mnemonic.decode("ascii"))
             for number in range(32):
                 self.names[place * 32 + number] = self.data[begin + number] if begin + number < end else 0
+            self.mnemonics[place] = mnemonic + b"\0"
             self.looks[place] = looks
             self.takes[place] = take
             self.direct[place] = self.by_slot[place] = 0
@@ -225,14 +215,9 @@ class Reader:
     ) -> cython.longlong:
         """All that is said of an instruction; `value`: its target or its slot."""
         text: cython.Py_ssize_t = where + self.fields[6]
-        end: cython.Py_ssize_t = text
-        number: cython.Py_ssize_t = text
+        end: cython.Py_ssize_t = self.end(text)
         what: cython.longlong
-        while self.data[end]:
-            if self.data[end] == 35:  # '#', before AArch64's numbers
-                number = end + 1
-            end += 1
-        if self.direct[slot] and self.number(number) == end:
+        if self.direct[slot] and self.number(self.last_number(text, end)) == end:
             return self.direct[slot]  # type: ignore[no-any-return]
         if self.by_slot[slot] and self.relative(text, address + size):
             return self.by_slot[slot]  # type: ignore[no-any-return]
@@ -243,10 +228,7 @@ class Reader:
         found = known.get(key)
         if found is not None:
             return found
-        number = where + self.fields[5]
-        while self.data[number]:
-            number += 1
-        mnemonic: bytes = raw[where + self.fields[5] : number]
+        mnemonic: bytes = raw[where + self.fields[5] : self.end(where + self.fields[5])]
         found, place = self.teacher.meaning(
             mnemonic.decode("ascii"), operands.decode("ascii"), first, address, (address + size) & self.mask
         )
@@ -261,6 +243,55 @@ class Reader:
         self.value = place or 0
         return what
 
+    # -- texts; interpreted, what bytes have for it takes the place of loops
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def is_named(self, slot: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
+        """Whether the mnemonic there is the one that is kept."""
+        name: cython.Py_ssize_t = slot * 32  # NAME
+        while self.names[name] == self.data[pos] and self.names[name]:
+            name += 1
+            pos += 1
+        return self.names[name] == self.data[pos]  # type: ignore[no-any-return]
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def has_needle(self, pos: cython.Py_ssize_t) -> cython.int:
+        before: cython.int = 0
+        letter: cython.int = self.data[pos]
+        while letter:
+            if self.pairs[before * 256 + letter]:
+                return 1
+            before = letter
+            pos += 1
+            letter = self.data[pos]
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def end(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Of a text."""
+        if not cython.compiled:
+            return self.data.find(0, pos)  # type: ignore[no-any-return]
+        while self.data[pos]:
+            pos += 1
+        return pos
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def last_number(self, pos: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Behind the last `#`, which AArch64's numbers have before them, or else where the text begins."""
+        place: cython.Py_ssize_t
+        if not cython.compiled:
+            return self.data.rfind(35, pos, end) + 1 or pos
+        place = end
+        while place > pos:
+            if self.data[place - 1] == 35:  # #
+                return place
+            place -= 1
+        return pos
+
     @cython.cfunc
     @cython.exceptval(-1)
     def number(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
@@ -268,6 +299,10 @@ class Reader:
         begin: cython.Py_ssize_t
         base: cython.int = 10
         digit: cython.int
+        if not cython.compiled:
+            match = DIGITS.match(self.data, pos)
+            self.value = int(match[1], 16) if match and match[1] else int(match[0]) if match else 0
+            return match.end() if match else 0
         if self.data[pos] == 48 and self.data[pos + 1] == 120:  # 0x
             base = 16
             pos += 2
@@ -292,6 +327,10 @@ class Reader:
         """Whether the operands at `pos` end in `[rip + n]`, with the address of that, by the instruction's end, in `value`."""
         behind: cython.Py_ssize_t
         sign: cython.int
+        if not cython.compiled:
+            pos = self.data.find(91, pos, self.data.find(0, pos))
+            if pos < 0:
+                return 0
         while self.data[pos] != 91:  # [
             if not self.data[pos]:
                 return 0
