@@ -114,7 +114,7 @@ class _Function:
         self.isa = isa
         self.around = around
         self.frames = pieces[-1].frames
-        self.likeness: dict[int, bool] = {}
+        self.likeness: dict[tuple[bytes, int], bool] = {}
         self.doubted = False
         self.bases = array("I", [0])
         for piece in pieces:
@@ -217,10 +217,11 @@ class _Function:
 
     def alike(self, address: int) -> bool:
         """Whether the instruction that it is inside of does the same from there on."""
-        if address not in self.likeness:
-            piece = self._piece(address)
-            self.likeness[address] = piece is not None and is_alike_from(piece, address, self.isa)
-        return self.likeness[address]
+        piece = self._piece(address)
+        overlap = piece.around(address) if piece else (b"", 0)
+        if overlap not in self.likeness:
+            self.likeness[overlap] = is_alike_from(*overlap, self.isa)
+        return self.likeness[overlap]
 
 
 def _columns(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> tuple[Bytes, Column, Column, Column, Bytes, Column]:

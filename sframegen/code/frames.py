@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.code.state import State
 
 MAX_KNOWN = 1 << 18  # texts, and steps from state to state: some hundred bytes each, with their effects and states
-CHUNK = 1 << 12  # bytes that are decoded at a time: capstone keeps 250 bytes for each instruction, which fit a cache then
+CHUNK = 1 << 11  # bytes that are decoded at a time: capstone looks for the end of prefixes up to the end of these
 MASK = 0xFFFFFFFFFFFFFFFF
 LOST_SP = (Lose(Register.SP),)
 

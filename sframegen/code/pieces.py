@@ -57,7 +57,8 @@ class Piece:
             records = self.frames.disassembler.records(self.code[here : here + CHUNK], self.start + here)
             last = here + CHUNK >= size  # else its last instruction may be cut off
             found: list[Any] = reader.read(records, self.start, here, size if last else here + CHUNK - longest, self.marks)
-            columns = [before + more for before, more in zip(columns, found, strict=True)] if here else found
+            for number, more in enumerate(found):
+                columns[number] += more
             if not reader.consumed:
                 break
             here += reader.consumed
@@ -121,6 +122,13 @@ class Piece:
             address -= 1
         return address
 
+    def around(self, address: int) -> tuple[bytes, int]:
+        """The bytes of the instruction that an address of the piece is in, and its place there."""
+        begin = self.begin(address)
+        number = self.number(begin) + 1
+        end = self.offsets[number] if number < len(self.offsets) else len(self.code)
+        return self.code[begin - self.start : end], address - begin
+
     def behind_padding(self, address: int) -> int:
         """The first instruction from there on that does not pad; the end without one."""
         place = self.marks.find(1, address - self.start)
@@ -165,11 +173,8 @@ def decode(code: Bytes, start: int, isa: Isa) -> Piece:
     return Piece(code, start, frames_of(isa))
 
 
-def is_alike_from(piece: Piece, address: int, isa: Isa) -> bool:
-    """Whether the instruction that an address is inside of does the same from there on: one with a prefix that is jumped over."""
-    begin = piece.begin(address)
-    end = piece.number(begin) + 1
-    behind = piece.offsets[end] if end < len(piece) else len(piece.code)
-    whole, part = (decode(piece.code[at - piece.start : behind], at, isa) for at in (begin, address))
+def is_alike_from(code: bytes, place: int, isa: Isa) -> bool:
+    """Whether an instruction does the same from a place in it on: one with a prefix that is jumped over."""
+    whole, part = decode(code, 0, isa), decode(code[place:], 0, isa)
     same = [(point.effects, point.flow) for point in whole.points()] == [(point.effects, point.flow) for point in part.points()]
     return same and not any(whole.flows)
