@@ -18,6 +18,7 @@ from oracles.rules import ABIS, by_byte
 
 from cfi.errors import FormatError
 from sframegen.abi import AARCH64, AMD64, abi_of
+from sframegen.abi import S390X as S390X_ABI
 from sframegen.code.plt import MAX_SIZE, find_plt
 from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
 from sframegen.model import Kind, Rule, Where
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
+    from sframegen.abi import Abi
     from sframegen.model import FunctionTable
 
 pytestmark = pytest.mark.once
@@ -361,6 +363,44 @@ def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_AL
 def test_only_code_that_is_known_has_rows(name: str, code: bytes, functions: list[tuple[int, int]]) -> None:
     table = find_plt(file_with(name, code), AMD64).functions()
     assert list(zip(table.start, table.size, strict=True)) == functions
+
+
+# What mold 3.0 wrote, of which no package is at hand everywhere: the first entry of .plt and the second, and one of .plt.got.
+MOLD_3 = (
+    (
+        AMD64,
+        f"f30f1efa 4153 ff35ec230000 ff25ee230000 {'cc' * 14}",
+        "41bb00000000 ff25dc230000 cccccccc",
+        "ff2592130000 cccc",
+        [(0, 8), (6, 16), (12, 24), (32, 8)],
+    ),
+    (
+        AARCH64,
+        f"f07bbfa9 10010090 118a45f9 10422c91 20021fd6 {'007d20d4' * 3}",
+        "10010090 118e45f9 10622c91 20021fd6",
+        "90000090 117645f9 20021fd6 007d20d4",
+        [(0, 0), (4, 16), (20, 0)],
+    ),
+    (
+        S390X_ABI,
+        "b9090001 a70bffc2 eb100001000c b9080001 e300f0380024 c01000001230 d207f0301008 e31010100004 07f1 00000000",
+        "c01000001230 e31010000004 0d01 0000",
+        "c010000009f8 e31010000004 07f1 0000",
+        [(0, 160)],
+    ),
+)
+
+
+@pytest.mark.parametrize(("abi", "first", "entry", "direct", "steps"), MOLD_3, ids=[form[0].name for form in MOLD_3])
+def test_mold_3(abi: Abi, first: str, entry: str, direct: str, steps: list[tuple[int, int]]) -> None:
+    code = bytes.fromhex(first + 3 * entry)
+    table = find_plt(file_with(".plt", code), abi).functions()
+    expected = {0x1000 + at: next(n for offset, n in reversed(steps) if offset <= at) for at in range(len(code))}
+    assert offsets_from_sp(table, set(expected)) == expected
+    code = bytes.fromhex(2 * direct)
+    table = find_plt(file_with(".plt.got", code), abi).functions()
+    expected = dict.fromkeys(range(0x1000, 0x1000 + len(code)), steps[-1][1])
+    assert offsets_from_sp(table, set(expected)) == expected
 
 
 def test_sections_that_are_not_what_they_are_called() -> None:

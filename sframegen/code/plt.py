@@ -77,6 +77,8 @@ DIRECT_IBT_BND = _stub("f3 0f 1e fa f2 ff 25 .. .. .. .. 0f 1f 44 00 00", (0, 8)
 FIRST_MOLD = _stub(f"f3 0f 1e fa 41 53 ff 35 .. .. .. .. ff 25 .. .. .. .. {'cc ' * 14}", (0, 8), (6, 16), (12, 24), repeats=False)
 LAZY_MOLD = _stub("f3 0f 1e fa 41 bb .. .. .. .. ff 25 .. .. .. ..", (0, 8))
 DIRECT_MOLD = _stub("f3 0f 1e fa ff 25 .. .. .. .. cc cc cc cc cc cc", (0, 8))
+LAZY_MOLD_PLAIN = _stub("41 bb .. .. .. .. ff 25 .. .. .. .. cc cc cc cc", (0, 8))
+DIRECT_MOLD_PLAIN = _stub("ff 25 .. .. .. .. cc cc", (0, 8))
 # lld's with -z retpolineplt. All call a function that puts the target in the place of its return address, and returns to it. Where
 # the first entry calls it as the others do, their stacks differ at that return: it is left to those who follow instructions.
 LOAD_R11, TRAP, TO_R11 = "4c 8b 1d .. .. .. ..", "f3 90 0f ae e8 eb f9", f"4c 89 1c 24 c3 {'cc ' * 11}"
@@ -102,6 +104,7 @@ OTHERS_AARCH64 = (
         for middle in ("", *ADDS, *(f"{add} {AUTHENTICATE}" for add in ADDS))
     ),
     _stub(NOP, (0, 0)),
+    _stub("00 7d 20 d4", (0, 0)),  # a trap: mold's padding
     *(
         _stub(
             f"{begin} e2 0f bf a9 02&1f .. .. 90&9f 03&1f .. .. 90&9f 42 00&03 40&c0 f9 {add} 40 00 1f d6",
@@ -116,8 +119,14 @@ FIRST_S390X = _stub(
     "e3 00&ef f0 38 00 24 c0 10 .. .. .. .. d2 07 f0 30 10 08 e3 10 10 10 00 04 07 f1 .. .. .. .. .. ..", (0, 160), repeats=False
 )
 LAZY_S390X = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 0d 10 e3 10 10 0c 00 14 c0 f4 .. .. .. .. .. .. .. ..", (0, 160))
-LAZY_S390X_MOLD = _stub(f"c0 10 .. .. .. .. e3 10 10 00 00 04 c0 01 .. .. .. .. 07 f1 {'07 00 ' * 6}", (0, 160))
-DIRECT_S390X_MOLD = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 07 00", (0, 160))
+# mold's: of versions after 1, an entry's address tells its number.
+FIRST_S390X_MOLD = _stub(
+    "b9 09 00 01 a7 0b ff c2 eb 10 00 01 00 0c b9 08 00 01 "
+    "e3 00 f0 38 00 24 c0 10 .. .. .. .. d2 07 f0 30 10 08 e3 10 10 10 00 04 07 f1 00 00 00 00", (0, 160), repeats=False
+)  # fmt: skip
+LAZY_S390X_MOLD = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 0d 01 00 00", (0, 160))
+LAZY_S390X_MOLD_1 = _stub(f"c0 10 .. .. .. .. e3 10 10 00 00 04 c0 01 .. .. .. .. 07 f1 {'07 00 ' * 6}", (0, 160))
+DIRECT_S390X_MOLD = _stub("c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 00&f8 00", (0, 160))
 
 AARCH64_STUBS = Stubs(FIRST_AARCH64, OTHERS_AARCH64)
 STUBS = {
@@ -126,12 +135,12 @@ STUBS = {
         (
             LAZY, LAZY_IBT, DIRECT, DIRECT_IBT, TLS_DESCRIPTOR, TLS_DESCRIPTOR_PLAIN,
             LAZY_MOLD, DIRECT_MOLD, LAZY_BND, LAZY_IBT_BND, DIRECT_BND, DIRECT_IBT_BND,
-            LAZY_RETPOLINE, DIRECT_RETPOLINE, RETPOLINE,
+            LAZY_MOLD_PLAIN, DIRECT_MOLD_PLAIN, LAZY_RETPOLINE, DIRECT_RETPOLINE, RETPOLINE,
         ),
     ),
     "AArch64": AARCH64_STUBS,
     "AArch64 big-endian": AARCH64_STUBS,
-    "s390x": Stubs((FIRST_S390X,), (LAZY_S390X, LAZY_S390X_MOLD, DIRECT_S390X_MOLD)),
+    "s390x": Stubs((FIRST_S390X, FIRST_S390X_MOLD), (LAZY_S390X, LAZY_S390X_MOLD, LAZY_S390X_MOLD_1, DIRECT_S390X_MOLD)),
 }  # fmt: skip
 
 
