@@ -12,7 +12,8 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus corpus/cores corpus/fetch corpus/merge corpus/blind corpus/projects corpus/packages corpus/run corpus/stacks corpus/assembly corpus/silent setup.py
+CORPUS := $(addprefix corpus/,assembly blind cores fetch merge packages projects run silent stacks)
+LINTED := cfi linker sframegen tests benchmarks docs corpus $(CORPUS) setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -136,13 +137,7 @@ lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff check $(LINTED)
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
-	.venv/bin/mypy corpus/run
-	.venv/bin/mypy corpus/cores
-	.venv/bin/mypy corpus/merge
-	.venv/bin/mypy corpus/stacks
-	.venv/bin/mypy corpus/blind
-	.venv/bin/mypy corpus/packages
-	.venv/bin/mypy corpus/projects
+	.venv/bin/mypy --scripts-are-modules $(CORPUS)
 
 # --- Documents ---------------------------------------------------------------------------------------------------------------------
 
