@@ -116,6 +116,7 @@ def test_both_builds_write_the_same_bytes(find: Callable[[Peers], Path], peers: 
         told = subprocess.run([*command, "--version"], check=True, capture_output=True, text=True).stdout
         assert told.endswith(f" ({build})\n")
         out = tmp_path / build
-        subprocess.run([*command, "add-section", "--no-verify", find(peers), "-o", out], check=True, stdout=subprocess.DEVNULL)
+        options = "--no-verify", "--synthesize", "-j1", "-o", out
+        subprocess.run([*command, "add-section", find(peers), *options], check=True, stdout=subprocess.DEVNULL)
         written[build] = out.read_bytes()
     assert written["compiled"] == written["interpreted"]
