@@ -12,7 +12,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-CORPUS := $(addprefix corpus/,assembly blind cores fetch merge packages projects run silent stacks)
+CORPUS := $(addprefix corpus/,assembly blind contradictions cores fetch merge packages projects run silent stacks)
 LINTED := cfi linker sframegen tests benchmarks docs corpus $(CORPUS) setup.py
 python_name := $(notdir $(PYTHON))
 
@@ -210,6 +210,10 @@ packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM
 blind-show: .venv/test-tools peers corpus test-machine ## CFI hidden, found again by the instructions, and compared: docs/code.md; BLIND_FLAGS
 	$(PYTHON) corpus/fetch libLLVM
 	.venv/bin/python -P corpus/blind --docs docs/code.md $(BLIND_FLAGS)
+
+.PHONY: contradictions-show
+contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/contradictions.md
+	.venv/bin/python -P corpus/contradictions --docs docs/contradictions.md $(CONTRADICTIONS_FLAGS)
 
 # What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
 built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils

@@ -6,10 +6,13 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from contradicted.found import look
+from contradicted.kinds import kind
 from cross import ARM64, S390X
 from programs import SHAPES
 from test_code import C_SOURCE, CXX_SOURCE
@@ -25,7 +28,6 @@ from sframegen.model import OUTERMOST, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from peers import Compiler, Peers
 
@@ -548,6 +550,52 @@ def test_damaged(library: Callable[..., Path], tmp_path: Path) -> None:
             continue
         assert json.dumps(report.to_json())
         assert all(line.isprintable() for line in report.lines(Severity.NOTE))
+
+
+# -- all files of a machine
+
+
+def test_many_files(library: Callable[..., Path], tmp_path: Path) -> None:
+    """What is kept is not looked at again."""
+    fault = FAULTS["adjustment late"]
+    (tmp_path / "files").mkdir()
+    for number, source in enumerate((X86, X86.replace(fault.old, fault.new))):
+        (tmp_path / "files" / f"lib{number}.so").write_bytes(library(source).read_bytes())
+    (tmp_path / "files" / "text").write_text("no ELF file")
+    document = tmp_path / "page.md"
+    document.write_text("before\n<!-- contradictions -->\nold\n<!-- end of contradictions -->\nbehind\n")
+
+    def run() -> str:
+        script = Path(__file__).parent.parent / "corpus" / "contradictions"
+        options = ["--kept", str(tmp_path / "kept"), "--docs", str(document), "--jobs", "2", str(tmp_path / "files")]
+        return subprocess.run([sys.executable, script, *options], check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+
+    text = run()
+    kept = (tmp_path / "kept").read_text()
+    assert len(kept.splitlines()) == 2
+    assert "lib1.so: 0x" in text
+    assert "2 programs and libraries" in text
+    assert "1 places are contradicted, in 1 of them" in text
+    row = next(line for line in document.read_text().splitlines() if line.startswith("| `lib1.so`"))
+    assert f"f{fault.place[1:]} ({fault.size}) | `{fault.claim}` | `{fault.proof}` |" in row
+    assert "old" not in document.read_text()
+    assert document.read_text().startswith("before\n<!-- contradictions -->\nOne run")
+    assert document.read_text().endswith("<!-- end of contradictions -->\nbehind\n")
+    assert run() == text
+    assert (tmp_path / "kept").read_text() == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("adjustment missing", "no rows"), ("adjustment late", "late"), ("wrong amount", "distance"),
+        ("fp not saved", "place of FP"), ("register too early", "FP is the caller's"),
+    ],
+)  # fmt: skip
+def test_kinds(name: str, expected: str, library: Callable[..., Path]) -> None:
+    fault = FAULTS[name]
+    [first, *_] = look(library(X86.replace(fault.old, fault.new))).places
+    assert kind(first) == expected
 
 
 # -- parts
