@@ -238,6 +238,20 @@ def test_only_what_is_proven(code: str, compile_c: Compiler, tmp_path: Path) -> 
     assert found == (set(range(begin, begin + len(code_bytes))) if SHAPES[code] == "all" else set())
 
 
+def test_a_jump_to_a_piece_is_no_function(compile_c: Compiler) -> None:
+    """As linkers' veneers, which have symbols, stand between the pieces of a function: they run in its frame."""
+    source = r"""__asm__(".text\n.globl main\n.type main, @function\nmain: .cfi_startproc\n push %rbx\n .cfi_def_cfa_offset 16\n"
+        ".cfi_offset 3, -16\n test %edi, %edi\n jz near\n pop %rbx\n .cfi_def_cfa_offset 8\n ret\n .cfi_endproc\n"
+        ".type main.cold, @function\nmain.cold: .cfi_startproc\n .cfi_def_cfa_offset 16\n .cfi_offset 3, -16\n pop %rbx\n"
+        ".cfi_def_cfa_offset 8\n ret\n .cfi_endproc\n"
+        ".type near, @function\nnear: jmp main.cold\n .size near, .-near\n .balign 16\n"
+        ".type tail, @function\ntail: jmp main\n .size tail, .-tail\n");"""
+    file = compile_c(source, "-O1")
+    addresses = {symbol.name: symbol.address for symbol in open_elf(file).functions()}
+    found = covered(described(file))
+    assert (addresses["near"] in found, addresses["tail"] in found) == (False, True)
+
+
 def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:
     """Where it speaks nothing changes, even where it is wrong; and all is counted apart."""
     file = compile_c(ASSEMBLY, "-O1", "-no-pie")

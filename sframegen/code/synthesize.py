@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.analysis import Row, rules
+from sframegen.code.analysis import Row, rule_of, rules
 from sframegen.code.entry import entry_range
 from sframegen.code.isa import ISAS
 from sframegen.code.plt import find_plt
@@ -61,7 +61,8 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     """
     coverage, encoded = converted.coverage, converted.encoded
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
-    search = Search(elf, encoded.abi, starts(elf, encoded.abi), find_plt(elf, encoded.abi), jobs, progress)
+    begins = _functions_of(converted.table, encoded.abi, starts(elf, encoded.abi))
+    search = Search(elf, encoded.abi, begins, find_plt(elf, encoded.abi), jobs, progress)
     silent = _from_begins(coverage.silent(elf), search.begins, sorted(edges))
     added: list[Function] = []
     ranges: list[list[Range]] = []
@@ -77,6 +78,23 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     encoded = EncodedRules(table.rules, encoded.abi, encoded.layout)
     table = narrow(table, encoded)
     return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges)), encoded)
+
+
+def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
+    """Those of the addresses at which the table has the frame of an entry, or nothing: a symbol may be of a function's piece."""
+    if abi.name not in ISAS:
+        return begins
+    at_entry = rule_of(ISAS[abi.name].entry, abi.sp, abi.fp, abi.fixed_ra_offset)
+
+    def is_one(address: int) -> bool:
+        number = bisect_right(table.start, address) - 1
+        if number < 0 or address - table.start[number] >= table.size[number] or table.kinds[table.kind[number]].mask:
+            return True
+        first, end = table.first_row[number : number + 2]
+        row = bisect_right(table.row_start, address - table.start[number], first, end) - 1
+        return row < first or table.rules[table.row_rule[row]] == at_entry
+
+    return set(filter(is_one, begins))
 
 
 def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> list[Range]:
