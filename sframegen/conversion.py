@@ -115,6 +115,8 @@ def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lo
     begin = 0
     for section_end in fdes.section_ends:
         count = section_end - begin
+        if count == 0:
+            continue
         found = Pieces(zeros("I", count), zeros("Q", count), zeros("Q", count))
         found_lost = zeros("I", count)
         known = sum(ignored[1:])
@@ -124,8 +126,6 @@ def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lo
             sort(fdes.start, order, zeros("I", count), zeros("I", 2048))
         kept = resolve(order, fdes.start, fdes.size, range_start, range_end, *found, ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
-        if count == 0:
-            continue
         for column in found:
             del column[kept:]
         if begin:

@@ -181,6 +181,12 @@ def test_debug_frame_fills_what_eh_frame_is_silent_on() -> None:
     assert coverage.code_bytes == 0x50
 
 
+def test_debug_frame_beside_an_empty_eh_frame() -> None:
+    table, coverage = converted(debug=((0x2000, 0x10, b""), (0x2040, 0x10, PUSH)))
+    assert ranges(table) == [(0x2000, 0x2010, [0]), (0x2040, 0x2050, [0, 1])]
+    assert coverage.code_bytes == 0x20
+
+
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=8)
 
 
