@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from cross import ARM64
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 from map_inputs import MAKERS
 from single_step import Step, Traced
 
@@ -250,6 +252,44 @@ def test_a_jump_to_a_piece_is_no_function(compile_c: Compiler) -> None:
     addresses = {symbol.name: symbol.address for symbol in open_elf(file).functions()}
     found = covered(described(file))
     assert (addresses["near"] in found, addresses["tail"] in found) == (False, True)
+
+
+# Assembly, and from which labels to which it has rows.
+FUNCTIONS = {
+    # labels that only a jump leads to, which shows no table
+    "walker: push %rbx; lea table(%rip), %rbx; jmp *(%rbx,%rdi,8); one: inc %edi; jmp *(%rbx,%rdi,8); two: pop %rbx; ret;"
+    ".data; table: .quad one, two": (),
+    # a function by its symbol, with a stack of its own: nobody calls it, and nothing in it returns
+    ".type f, @function; f: mov %r14, %rsi; jmp *slot(%rip); .data; slot: .quad 0": (),
+    ".type f, @function; f: mov %r14, %rsi; jmp g; .type g, @function; g: jmp *slot(%rip); end: .data; slot: .quad 0": (),
+    ".type f, @function; f: test %edi, %edi; jz g; jmp *%rax; .type g, @function; g: test %esi, %esi; jz f; jmp *%rax": (),
+    ".type f, @function; f: call g; ret; g: mov %r14, %rsi; jmp *slot(%rip); end: .data; slot: .quad 0": (("f", "end"),),
+    ".type f, @function; f: mov %r14, %rsi; jmp g; g: ret; end:": (("f", "end"),),
+    # behind what never returns there is a part of another function, and behind that a function that nothing leads to
+    ".type f, @function; f: sub $24, %rsp; test %edi, %edi; js part; add $24, %rsp; ret;"
+    "die: push %rax; call last; nop; part: call die; fill: nop; hidden: push %rax; call die; last: hlt": (
+        ("f", "die"),
+        ("part", "fill"),
+    ),
+    ".type f, @function; f: sub $24, %rsp; test %edi, %edi; js 1f; add $24, %rsp; ret; 1: call *%rdi; nop; hidden: push %rax;"
+    "call *%rdi; end:": (),
+    # a landing pad, and behind it a function that nothing leads to
+    "mov %rax, %rbx; call *%rdx; nop; push %rbx; pop %rbx; ret": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", FUNCTIONS)
+def test_only_what_is_proven_of_several(code: str, compile_c: Compiler) -> None:
+    lines = code.replace("; ", "\\n").replace(";", "\\n")
+    source = f'__asm__(".text\\n.balign 64\\n{lines}\\n.text\\n.balign 64, 0xcc"); int main(void) {{ return 0; }}'
+    file = compile_c(source, "-O1", "-nostdlib", "-Wl,-e,0", "-static")
+    with file.open("rb") as stream:
+        symbols = ELFFile(stream).get_section_by_name(".symtab")
+        assert isinstance(symbols, SymbolTableSection)
+        places = {symbol.name: symbol["st_value"] for symbol in symbols.iter_symbols()}
+    found = covered(described(file)) & set(range(bytes_of(file, ".text")[".text"].start, places["main"]))
+    expected = {at for begin, end in FUNCTIONS[code] for at in range(places[begin], places[end])}
+    assert found == expected
 
 
 def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:

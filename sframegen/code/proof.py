@@ -1,7 +1,10 @@
 """Which functions are proven, and which never return.
 
 A function is proven if, from the frame that an entry has, each of its returns finds that frame again, and so does each of its jumps
-to elsewhere: to a place that has it too. One that begins where nothing but the end of another says so must return.
+to elsewhere: to a place that has it too. One that begins where nothing but the end of another says so must return. One that only
+jumps must get to one that returns, or be called: labels of computed gotos jump with a frame that is not theirs, and so does code that
+keeps a stack of its own, as Haskell's. SP must be aligned alike at all calls, for one that nothing leads to as the ABIs want it: what
+is reached behind a call that does not return, or where an exception lands, has another frame.
 """
 
 from __future__ import annotations
@@ -23,21 +26,26 @@ def is_credible(found: Found, entries: Collection[int]) -> bool:
         return False
     if any(entry in entries for entry in found.entries):
         return True
-    return found.keeps_frame and found.returns > 0 and all(one.as_entered for one in found.exits)
+    return found.keeps_frame and found.returns > 0 and found.at_calls <= {0} and all(one.as_entered for one in found.exits)
 
 
-def proven(found: Iterable[Found], entries: Collection[int], around: Around, owner: Callable[[int], Found | None]) -> list[Found]:
-    """Those that are. `entries`: where functions are known to begin; `owner`: what an address of analysed code belongs to.
+def proven(
+    found: Iterable[Found], entries: Collection[int], called: Collection[int], around: Around, owner: Callable[[int], Found | None]
+) -> list[Found]:
+    """Those that are. `entries`: where functions are known to begin; `called`: where calls lead; `owner`: what an address of
+    analysed code belongs to.
 
     What leaves to one that is not, is not either.
     """
     good = {id(one): one for one in found if _holds(one, entries)}
     into: dict[int, list[Found]] = {}
     bad: list[Found] = []
+    ends = [one for one in good.values() if one.returns or (one.jumps and any(entry in called for entry in one.entries))]
     for one in list(good.values()):
         for exit_ in one.exits:
             other = owner(exit_.target)
             if other is None:
+                ends.append(one)
                 arrives = exit_.target in entries and not around.holds(exit_.target)
             else:
                 into.setdefault(id(other), []).append(one)
@@ -47,15 +55,22 @@ def proven(found: Iterable[Found], entries: Collection[int], around: Around, own
                 bad.append(one)
     while bad:
         bad.extend(one for one in into.pop(id(bad.pop()), ()) if good.pop(id(one), None) is not None)
-    return list(good.values())
+    held: dict[int, Found] = {}
+    while ends:
+        one = ends.pop()
+        if id(one) in good:
+            held[id(one)] = good.pop(id(one))
+            ends += into.get(id(one), ())
+    return list(held.values())
 
 
 def _holds(found: Found, entries: Collection[int]) -> bool:
     """Whether all that leaves the function does so with the frame of an entry."""
     if found.contradiction is not None or not found.keeps_frame or not all(one.as_entered for one in found.exits):
         return False
-    is_known = any(entry in entries for entry in found.entries)
-    return found.returns > 0 or (is_known and found.jumps + len(found.exits) > 0)
+    if any(entry in entries for entry in found.entries):
+        return len(found.at_calls) <= 1 and found.returns + found.jumps + len(found.exits) > 0
+    return found.at_calls <= {0} and found.returns > 0
 
 
 def never_returning(found: Collection[Found], credible: Collection[int], around: Around) -> set[int]:

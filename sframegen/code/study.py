@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sframegen.code.analysis import Surroundings, analyse
 from sframegen.code.around import size_of
 from sframegen.code.effects import Flow
+from sframegen.code.records import DIRECT, SLOT
 from sframegen.code.state import CALLERS
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from sframegen.code.state import State
 
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
+
+CALLS = (Flow.CALL, Flow.CALL | 1 << DIRECT, Flow.CALL | 1 << SLOT)
+ALIGNMENT = 16  # bytes: of SP, where a compiler's function calls another
 
 Unit: TypeAlias = "tuple[Range, ...]"  # the pieces of one function, ascending
 Entries: TypeAlias = tuple[int, ...]  # where a unit is entered as functions are
@@ -52,6 +56,7 @@ class Found(NamedTuple):
     returns: int = 0  #: instructions that are reached and return
     jumps: int = 0  #: those that jump to anywhere
     keeps_frame: bool = False  #: all of these find the frame of the entry
+    at_calls: frozenset[int] = frozenset()  #: SP less the CFA where calls are made, modulo ALIGNMENT
     contradiction: int | None = None
 
     def row_at(self, address: int) -> int:
@@ -98,7 +103,7 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
         calls=tuple(set(calls)),
         last_calls=tuple(set(last)),
-        goes_on=tuple(Counter(calls) - Counter(last) if last else set(calls)),
+        goes_on=tuple(set(Counter(calls) - Counter(last) if last else calls) - around.never_return),
         taken=tuple({address for piece in pieces for address in piece.taken if around.holds(address)}),
         by_table=tuple(outside),
         comes_back=analysis.returns or bool(analysis.jumps),
@@ -110,7 +115,11 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
     ]
     reached = [[state for state in some if state is not None] for some in at_end]
     keeps_frame = all(is_entry(state, isa) for some in reached for state in some)
-    return found._replace(returns=len(reached[0]), jumps=len(reached[1]), keeps_frame=keeps_frame)
+    calling = [
+        columns.at(piece.start + piece.at[number]) for piece in pieces for kind in CALLS for number in piece.numbers_of(kind)
+    ]
+    at_calls = frozenset(state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None)
+    return found._replace(returns=len(reached[0]), jumps=len(reached[1]), keeps_frame=keeps_frame, at_calls=at_calls)
 
 
 def is_entry(state: State, isa: Isa) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from sframegen.code.around import Range
+    from sframegen.code.around import Callee, Range
     from sframegen.code.doubts import Doubts
     from sframegen.code.state import State
     from sframegen.code.study import Entries, Found, Unit
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     U = TypeVar("U")
 
 MAX_PASSES = 5
+MAX_CUTS = 8  # rounds: functions that never return because others do not are as many deep
 TASK_BYTES = 1 << 17  # code that a process gets at a time
 SAMPLE = 32  # of so many functions one is looked at first
 
@@ -157,31 +158,72 @@ class _Passes:
         self.proving = proving
         self.pointed_at: set[int] = set()
         self.entries = known  # of functions, wherever they are
+        self.called: set[int] = set()
         self.found: dict[Unit, Found] = {}
         self.states: dict[State, State] = {}
+        self.cut: dict[Range, tuple[Callee, ...]] = {}  # ranges, with the calls behind which they went on when they were made
         self.ranges: list[Range] = []
         self.starts: list[int] = []
 
     def run(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> Survey:
         self._sample(look, parts)
+        self._cut(look, parts)
+        if self.proving:
+            self._cut_again(look, parts)
+        else:
+            self._settle()
+        return self._result()
+
+    def _cut(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
+        """Makes ranges of parts of the code."""
+        before = set(self.found)
         self._look(look, parts, _size)
-        self.ranges = sorted(one for unit in self.found for one in unit)
+        self.cut.update((unit[0], self.found[unit].goes_on) for unit in self.found.keys() - before)
+        self.ranges = sorted(self.cut)
         self.starts = [start for start, _ in self.ranges]
         self.pointed_at = pointed_at(self.around.elf, set(self.starts))
+
+    def _cut_again(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
+        """Parts whose ranges go on behind calls that turn out not to return are cut anew, until there are none."""
+        begins = [start for start, _ in parts]
+
+        def part(one: Range) -> Range:
+            return parts[bisect_right(begins, one[0]) - 1]
+
+        def wrong() -> set[Range]:
+            never_return = self.around.never_return
+            return {part(one) for one, goes_on in self.cut.items() if not never_return.isdisjoint(goes_on)}
+
+        for _ in range(MAX_CUTS):
+            self._learn()
+            self.around.never_return |= self._never_return()
+            stale = wrong()
+            if not stale:
+                self._settle()
+                stale = wrong()
+            if not stale:
+                return
+            self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(part, unit))}
+            self.cut = {one: goes_on for one, goes_on in self.cut.items() if part(one) not in stale}
+            self._cut(look, sorted(stale))
+        self._settle()
+        stale = wrong()
+        self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(part, unit))}
+
+    def _settle(self) -> None:
+        """Looks again at what depends on others, until that changes nothing."""
         for _ in range(MAX_PASSES):
             self._learn()
             units = self._units()
             self.found = {unit: found for unit, found in self.found.items() if unit in units}
-            changed = self._never_return() - self.around.never_return
-            self.around.never_return |= changed
-            stale = {unit: entries for unit, entries in units.items() if self._is_stale(unit, entries, changed)}
+            self.around.never_return |= self._never_return()
+            stale = {unit: entries for unit, entries in units.items() if self._is_stale(unit, entries)}
             if not stale:
                 break
             self._look(_together, stale.items(), lambda one: size_of(one[0]))
         else:
             for unit in stale:
                 self.found.pop(unit, None)
-        return self._result()
 
     def _sample(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
         """A few functions, and what they call often, or last: those that never return and are called everywhere are known then."""
@@ -199,10 +241,10 @@ class _Passes:
         self.around.never_return |= self._never_return()
         self.found = {}
 
-    def _is_stale(self, unit: Unit, entries: Entries, never_return: set[int]) -> bool:
-        """Whether it was not looked at with what is known now; `never_return`: that is new."""
+    def _is_stale(self, unit: Unit, entries: Entries) -> bool:
+        """Whether it was not looked at with what is known now."""
         found = self.found.get(unit)
-        return found is None or found.entries != entries or not never_return.isdisjoint(found.goes_on)
+        return found is None or found.entries != entries or not self.around.never_return.isdisjoint(found.goes_on)
 
     def _look(self, work: Callable[[Around, list[T]], list[Found]], items: Iterable[T], size: Callable[[T], int]) -> None:
         for batch in self.crew.share(partial(work, self.around), items, size):
@@ -231,11 +273,12 @@ class _Passes:
         self.entries = self.known | self.pointed_at
         left_to: dict[int, bool] = {}
         for found in list(self._credible()):
-            self.known.update([callee for callee in found.calls if isinstance(callee, int)])
+            self.called.update([callee for callee in found.calls if isinstance(callee, int)])
             self.known.update(filter(self._is_start, found.taken))
             self.pointed_at.difference_update(found.by_table)
             for one in found.exits:
                 left_to[one.target] = left_to.get(one.target, True) and one.as_entered
+        self.known |= self.called
         entered = {target for target, ok in left_to.items() if ok and self._is_start(target)}
         self.entries = self.known | self.pointed_at | entered
         if self.around.doubts is not None:
@@ -285,7 +328,7 @@ class _Passes:
         every = [found for found in self.found.values() if found.entries]
         result.contradictions = [found.contradiction for found in every if found.contradiction is not None]
         if self.proving:
-            every = proven(every, self.entries, self.around, self._owner())
+            every = proven(every, self.entries, self.called, self.around, self._owner())
         numbers: dict[State, int] = {}
         for (start, end), found in sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0)):
             rows = found.rows if len(found.unit) == 1 else found.rows[3 * found.row_at(start) : 3 * found.row_at(end)]
