@@ -19,6 +19,7 @@ import sframegen
 from cfi.errors import FormatError
 from sframegen.abi import abi_of
 from sframegen.cli import cli
+from sframegen.code.callees import pointed_at
 from sframegen.code.synthesize import synthesize
 from sframegen.conversion import convert, convert_sources
 from sframegen.elf import open_elf
@@ -213,6 +214,7 @@ SHAPES = {
     "push %rbx; pop %rbx; ret": "all",
     "sub $40, %rsp; call 1f; 1: add $48, %rsp; ret": "none",  # what the call pushed is not taken back
     "push %rbx; ret": "none",  # returns to somewhere else
+    "mov %rdi, (%rsp); ret": "none",
     "pop %rax; jmp *%rax": "none",  # returns, but not as a function does
     "sub %rdi, %rsp; add %rdi, %rsp; ret": "none",  # how much is not known
     "push %rbp; mov %rsp, %rbp; sub %rdi, %rsp; leave; ret": "all",
@@ -365,3 +367,11 @@ def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
     assert {name: len(set(place) - table) for name, place in places.items()} == dict.fromkeys(places, 0)
     if flags != "-static":
         assert sframegen.examine(added(file, tmp_path)).worst() == sframegen.Severity.NOTE
+
+
+def test_offsets_of_threads_variables_are_no_pointers(compile_c: Compiler) -> None:
+    source = "static __thread char before[0x1020], at; char *f(void) { return &at + before[3]; } void *p = &p;"
+    file = compile_c(source, "-shared", "-fPIC", "-ftls-model=initial-exec", "-nostdlib", "-Wl,-Bsymbolic")
+    found = pointed_at(open_elf(file))
+    assert found
+    assert 0x1020 not in found

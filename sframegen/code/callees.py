@@ -8,7 +8,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf import RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
+from sframegen.elf import EM_AARCH64, EM_X86_64, RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,7 @@ NEVER_RETURN = {
 THROWS = re.compile(r"_ZSt\d+__throw_")  # std::__throw_logic_error and its kind
 
 SHT_RELR = 19
+POINTERS = {EM_X86_64: (8, 37), EM_AARCH64: (1027, 1032)}  # RELATIVE, IRELATIVE; without a symbol that is all of r_info
 MAX_NAME = 1 << 12  # bytes of a name
 
 
@@ -54,10 +55,11 @@ def imports(elf: ElfFile) -> dict[int, str]:
 
 
 def pointed_at(elf: ElfFile) -> set[int]:
-    """What relocations without a symbol make pointers to."""
+    """What relocations make pointers to that add the base to an address."""
     found: set[int] = set()
+    kinds = POINTERS.get(elf.header.e_machine, ())
     for _, entries in _relocations(elf):
-        found.update(addend for info, addend in zip(entries[1::3], entries[2::3], strict=True) if not info >> 32)
+        found.update(addend for info, addend in zip(entries[1::3], entries[2::3], strict=True) if info in kinds)
     packed = next((section for section in elf.sections if section.header.sh_type == SHT_RELR), None)
     if packed is not None:
         found.update(_in_place(elf, _words(elf, packed)))

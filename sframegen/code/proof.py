@@ -2,9 +2,9 @@
 
 A function is proven if, from the frame that an entry has, each of its returns finds that frame again, and so does each of its jumps
 to elsewhere: to a place that has it too. One that begins where nothing but the end of another says so must return. One that only
-jumps must get to one that returns, or be called: labels of computed gotos jump with a frame that is not theirs, and so does code that
-keeps a stack of its own, as Haskell's. SP must be aligned alike at all calls, for one that nothing leads to as the ABIs want it: what
-is reached behind a call that does not return, or where an exception lands, has another frame.
+jumps must get to one that returns, or be called: labels of computed gotos jump with a frame that is not theirs, and so does code
+that keeps a stack of its own, as Haskell's. SP must be aligned alike at all calls, for one that nothing leads to as the ABIs want
+it: what is reached behind a call that does not return, or where an exception lands, has another frame.
 """
 
 from __future__ import annotations

@@ -125,4 +125,5 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
 def is_entry(state: State, isa: Isa) -> bool:
     """Whether the frame is as a function finds it."""
     entry = isa.entry
-    return (state.sp, state.fp) == (entry.sp, CALLERS) and (entry.ra is None or state.ra == CALLERS)
+    known = (state.sp, state.fp) == (entry.sp, CALLERS)
+    return known and (entry.ra is None or state.ra == CALLERS) and entry.ra_at in (None, state.ra_at)

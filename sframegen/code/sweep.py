@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sframegen.code.pieces import Piece
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
+IN_STEP = 64  # bytes behind which decoding from anywhere gives instructions as they are
 SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
 LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
@@ -48,8 +49,10 @@ def called(around: Around, start: int, end: int) -> set[int]:
     """Targets of direct calls in code that is decoded from there on, whether it is reached or not."""
     found: set[int] = set()
     for at in range(start, end, WINDOW):
-        window = around.decode(at, min(end, at + WINDOW))
-        found.update(window.addresses[call] for call in window.numbers_of(Flow.CALL | 1 << DIRECT))
+        before = min(at - start, IN_STEP)
+        window = around.decode(at - before, min(end, at + WINDOW))
+        calls = window.numbers_of(Flow.CALL | 1 << DIRECT)
+        found.update(window.addresses[call] for call in calls if window.at[call] >= before)
     return found
 
 
