@@ -115,8 +115,7 @@ class Contradictions:
     def _clones(self, address: int) -> bool:
         key = self._function(address), ""
         if key not in self.known:
-            piece = self._piece(address)
-            self.known[key] = clones(map(piece.instruction, range(len(piece))), self.abi)
+            self.known[key] = clones(self._piece(address), self.abi)
         return self.known[key]
 
     def _is_in_pieces(self, piece: Piece) -> bool:

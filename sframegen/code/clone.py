@@ -8,28 +8,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sframegen.abi import Abi
-    from sframegen.code.disassembly import Instruction
+    from sframegen.code.pieces import Piece
 
 
 class Call(NamedTuple):
-    mnemonic: str
-    number: re.Pattern[str]  #: the instruction that chooses clone or clone3
+    code: bytes  #: of the instruction that makes a system call
+    number: re.Pattern[str]  #: one that chooses clone or clone3
 
 
 CALLS = {
-    AMD64.name: Call("syscall", re.compile(r"(?:mov|movabs) [er]ax, 0x(?:38|1b3)$")),
-    AARCH64.name: Call("svc", re.compile(r"(?:mov|movz) [xw]8, #0x(?:dc|1b3)$")),
+    AMD64.name: Call(b"\x0f\x05", re.compile(r"(?:mov|movabs) [er]ax, 0x(?:38|1b3)$")),
+    AARCH64.name: Call(b"\x01\0\0\xd4", re.compile(r"(?:mov|movz) [xw]8, #0x(?:dc|1b3)$")),
 }
 
 
-def clones(instructions: Iterable[Instruction], abi: Abi) -> bool:
-    """Whether they seem to make that call: SP behind it is not known, then."""
+def clones(piece: Piece, abi: Abi) -> bool:
+    """Whether it seems to make that call: SP behind it is not known, then."""
     call = CALLS[abi.name]
-    called = chosen = False
-    for _, _, mnemonic, operands in instructions:
-        called |= mnemonic == call.mnemonic
-        chosen |= call.number.match(f"{mnemonic} {operands}") is not None
-    return called and chosen
+    return call.code in piece.code and any(
+        call.number.match(f"{mnemonic} {operands}") for _, _, mnemonic, operands in map(piece.instruction, range(len(piece)))
+    )
