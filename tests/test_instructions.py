@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from test_code import C_SOURCE, CXX_SOURCE
 
 import sframegen
 from sframegen import FormatError, Severity, Where
-from sframegen.checks.tracks import Track, meet, new_track
+from sframegen.checks.tracks import Track, meet, new_track, track
 from sframegen.cli import cli
 from sframegen.code.state import CALLERS, State
 from sframegen.code.verdict import RIGHT, UNDECIDED, verdict
@@ -650,7 +651,7 @@ def test_signatures(signed: bool, rule_key: bool, state: tuple[bool | None, bool
     assert verdict(rule, rule_key, State(sp=0, signed=state[0], key_b=state[1]), 31, 29) == expected
 
 
-def track(*spans: tuple[int, int, int]) -> Track:
+def made_of(*spans: tuple[int, int, int]) -> Track:
     made = new_track()
     for span in spans:
         made.add(*span)
@@ -658,9 +659,11 @@ def track(*spans: tuple[int, int, int]) -> Track:
 
 
 def test_tracks_meet() -> None:
-    one, two = track((0, 4, 1), (6, 8, 2)), track((2, 7, 5), (20, 21, 6))
+    one, two = made_of((0, 4, 1), (6, 8, 2)), made_of((2, 7, 5), (20, 21, 6))
     assert list(meet(one, two)) == [
         (0, 2, [1, -1]), (2, 4, [1, 5]), (4, 6, [-1, 5]), (6, 7, [2, 5]), (7, 8, [2, -1]), (20, 21, [-1, 6]),
     ]  # fmt: skip
     assert [two.at(address) for address in (1, 2, 6, 7, 20, 21)] == [-1, 5, 5, -1, 6, -1]
-    assert track((0, 4, 1), (2, 3, 2)) == track((0, 2, 1), (2, 3, 2))
+    overlapping = (0, 4, 1), (2, 3, 2)
+    cut = made_of((0, 2, 1), (2, 3, 2))
+    assert made_of(*overlapping) == track(*(array("Q", column) for column in zip(*overlapping, strict=True))) == cut

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.checks.tracks import SILENT, Claim, new_track, track_of
+from sframegen.checks.tracks import SILENT, Claim, new_track, track, track_of
 from sframegen.checks.tracks import meet as in_order
 from sframegen.code.analysis import rule_of
 from sframegen.code.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
@@ -64,12 +64,10 @@ def compare(table: FunctionTable, functions: Sequence[tuple[int, int]], survey: 
     counts: Counter[str] = Counter()
     differences: list[Difference] = []
     numbers: dict[Claim, int] = {}
-    cfi, code, found = track_of(table, numbers), new_track(), new_track()
+    cfi, code, found = track_of(table, numbers), new_track(), track(survey.start, survey.end, survey.state)
     claims = list(numbers)
     for start, end in functions:
         code.add(start, end, 0)
-    for row in zip(survey.start, survey.end, survey.state, strict=True):
-        found.add(*row)
     for start, end, (inside, said, state) in in_order(code, cfi, found):
         rule, key_b = claims[said] if SILENT not in (inside, said) else Claim(None)
         if rule is None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sframegen.checks.contradictions import CONTRADICTED, Contradictions, Part
-from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track_of
+from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track, track_of
 from sframegen.code.doubts import Doubts
 from sframegen.code.isa import isa_of
 from sframegen.code.starts import starts as known_starts
@@ -82,9 +82,7 @@ def hold(
     functions = functions_of(elf, converted, table)
     doubts = _doubts(elf, abi, cfi, section, claims)
     found = survey(elf, functions, {start for start, _ in functions if doubts.enters(start)}, jobs, progress, doubts)
-    proven = new_track()
-    for row in zip(found.start, found.end, found.state, strict=True):
-        proven.add(*row)
+    proven = track(found.start, found.end, found.state)
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
     findings = Contradictions(elf, abi, functions, proven, found.states, counts).findings(parts)

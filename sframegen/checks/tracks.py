@@ -55,6 +55,12 @@ def new_track() -> Track:
     return Track(array("Q"), array("Q"), array("q"))
 
 
+def track(start: array[int], end: array[int], said: array[int]) -> Track:
+    """Of columns that ascend. Where two ranges overlap, the second counts."""
+    cut = array("Q", map(min, end, start[1:]))
+    return Track(start, cut + end[len(cut) :], array("q", said))
+
+
 def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | None = None) -> Track:
     """As a search finds it: the function with the greatest start, the last of several. Adds to `claims`.
 
