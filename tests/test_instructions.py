@@ -409,6 +409,48 @@ f: .cfi_startproc
  ret
  .cfi_endproc
 """,
+    "a function that others enter in their own way, and that does not return": """
+f: .cfi_startproc
+ sub $8, %rsp
+ .cfi_def_cfa_offset 64
+ call elsewhere@plt
+ .cfi_endproc
+""",
+    "a branch to what happens to stand next, in the midst": """
+f: .cfi_startproc
+ push %rbx
+ .cfi_adjust_cfa_offset 8
+ cmp $3, %edi
+ ja 2f
+ lea table(%rip), %rdx
+ movslq (%rdx,%rdi,4), %rax
+ add %rdx, %rax
+ notrack jmp *%rax
+1: pop %rbx
+ .cfi_adjust_cfa_offset -8
+ ret
+2: .cfi_adjust_cfa_offset 48
+ call elsewhere@plt
+ .cfi_endproc
+ .section .rodata
+table: .long 1b - table, 1b - table, 1b - table, 1b - table
+ .text
+""",
+    "a branch to what happens to stand next, another function's part": """
+f: .cfi_startproc
+ push %rbx
+ .cfi_adjust_cfa_offset 8
+ cmp $3, %edi
+ ja g
+ pop %rbx
+ .cfi_adjust_cfa_offset -8
+ ret
+ .cfi_endproc
+g: .cfi_startproc
+ .cfi_def_cfa_offset 48
+ call elsewhere@plt
+ .cfi_endproc
+""",
     "a stack that a system call exchanges": """
 f: .cfi_startproc
  sub $8, %rsp
@@ -503,7 +545,7 @@ def test_options(library: Callable[..., Path]) -> None:
     fault = FAULTS["adjustment late"]
     many = "".join(
         X86.replace(fault.old, fault.new).replace("f:", f"f{n}:").replace("g:", f"g{n}:").replace("h:", f"h{n}:")
-        .replace("call ", "call 1f; 1: #").replace(".size", "#")
+        .replace("call g", f"call g{n}").replace("call h", f"call h{n}").replace(".size", "#")
         for n in range(12)
     )  # fmt: skip
     file = library(X86.replace(fault.old, fault.new) + many)

@@ -56,6 +56,7 @@ class Contradictions:
         elf: ElfFile,
         abi: Abi,
         functions: list[Range],
+        certain: set[int],
         proven: Track,
         states: list[State],
         counts: tuple[Counter[str], Counter[str]],
@@ -64,6 +65,7 @@ class Contradictions:
         self.abi = abi
         self.isa = isa_of(abi)
         self.functions = functions
+        self.certain = certain
         self.proven = proven
         self.states = states
         self.counts = counts
@@ -92,9 +94,10 @@ class Contradictions:
         return findings
 
     def _certain(self, part: Part) -> Part | None:
-        """Without the claims that may hold: the caller's FP or RA is in several places, or the stack may be another."""
+        """Without the claims that may hold: the caller's FP or RA is in several places, the stack or the entry may be another."""
+        doubtful = self.functions[self._function(part.start)][0] not in self.certain or self._clones(part.start)
         said = [
-            None if (unless and self._copied(part.start, unless)) or self._clones(part.start) else claim
+            None if doubtful or (unless and self._copied(part.start, unless)) else claim
             for claim, unless in zip(part.said, part.unless, strict=True)
         ]
         for counts, before, now in zip(self.counts, part.said, said, strict=True):

@@ -85,7 +85,7 @@ def hold(
     proven = track(found.start, found.end, found.state)
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
-    findings = Contradictions(elf, abi, functions, proven, found.states, counts).findings(parts)
+    findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(parts)
     return Held({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
 
 
@@ -107,8 +107,9 @@ def _doubts(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence
 
     def padding(address: int, limit: int) -> int:
         """Bytes of it from there on."""
+        end = next((high for low, high in code if low <= address < high), address)
         state = count = 0
-        for number, byte in enumerate(elf.at(address, limit - address), 1):
+        for number, byte in enumerate(elf.at(address, min(limit, end) - address), 1):
             state = states[state * 256 + byte]
             if state == FAIL:
                 break
@@ -119,8 +120,7 @@ def _doubts(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence
         number = max(said(address))
         if number == SILENT or _verdict(claims[number], isa.entry, abi) != RIGHT:
             return False
-        end = next((high for low, high in code if low <= address < high), address)
-        return not padding(address, min(end, address + isa.longest))
+        return not padding(address, address + isa.longest)
 
     def continues(source: int, target: int) -> bool:
         if cfi.reaches(source, target + MAX_PADDING):

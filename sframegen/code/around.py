@@ -74,6 +74,10 @@ class Around:
         """Whether the name alone tells that it never returns."""
         return callee in self.named or (isinstance(callee, str) and callees.never_returns(callee))
 
+    def continues(self, source: int, target: int) -> bool:
+        """Whether control may get there, if code alone does not prove it."""
+        return self.doubts is None or self.doubts.continues(source, target)
+
     def tables(self, within: Callable[[int], bool]) -> TargetsOf:
         """What analyse() asks for jump tables. `within`: whether they may lead to an address outside of the function."""
         tables: dict[Range, Tables] = {}  # by piece, as their cost is limited by piece
@@ -83,7 +87,7 @@ class Around:
             if where not in tables:
                 tables[where] = Tables(piece, self.read_only.read)
             found = tables[where].targets(point, begins, within)
-            return [target for target in found if self.doubts is None or self.doubts.continues(point.address, target)]
+            return [target for target in found if self.continues(point.address, target)]
 
         return targets
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.code.analysis import Surroundings, analyse
 from sframegen.code.around import size_of
+from sframegen.code.doubts import unguard
 from sframegen.code.effects import Flow
 from sframegen.code.records import DIRECT, SLOT
 from sframegen.code.state import CALLERS
@@ -57,6 +58,7 @@ class Found(NamedTuple):
     jumps: int = 0  #: those that jump to anywhere
     keeps_frame: bool = False  #: all of these find the frame of the entry
     at_calls: frozenset[int] = frozenset()  #: SP less the CFA where calls are made, modulo ALIGNMENT
+    returns_as_entered: bool = False  #: an instruction that returns does
     contradiction: int | None = None
 
     def row_at(self, address: int) -> int:
@@ -88,6 +90,9 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         return targets
 
     continues = around.doubts.continues if around.doubts else None
+    if continues is not None:
+        for piece in pieces:
+            unguard(piece, continues)
     analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(around.returns, table, continues))
     columns = analysis.rows
     states = {state: number for number, state in enumerate(dict.fromkeys(columns.state))}
@@ -113,13 +118,17 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         [columns.at(piece.start + piece.at[number]) for piece in pieces for number in piece.numbers_of(Flow.RETURN)],
         [columns.at(address) for address in analysis.jumps],
     ]
-    reached = [[state for state in some if state is not None] for some in at_end]
-    keeps_frame = all(is_entry(state, isa) for some in reached for state in some)
+    reached = [[is_entry(state, isa) for state in some if state is not None] for some in at_end]
     calling = [
         columns.at(piece.start + piece.at[number]) for piece in pieces for kind in CALLS for number in piece.numbers_of(kind)
     ]
-    at_calls = frozenset(state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None)
-    return found._replace(returns=len(reached[0]), jumps=len(reached[1]), keeps_frame=keeps_frame, at_calls=at_calls)
+    return found._replace(
+        returns=len(reached[0]),
+        jumps=len(reached[1]),
+        keeps_frame=all(map(all, reached)),
+        returns_as_entered=any(reached[0]),
+        at_calls=frozenset(state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None),
+    )
 
 
 def is_entry(state: State, isa: Isa) -> bool:

@@ -54,6 +54,9 @@ class Survey:
     state: array[int] = field(default_factory=lambda: array("I"))
     states: list[State] = field(default_factory=list)
     never_return: set[int] = field(default_factory=set)
+    certain: set[int] = field(
+        default_factory=set
+    )  #: begins of ranges of functions that are called, or return with the entry's frame
     contradictions: list[int] = field(default_factory=list)  #: instructions that return with another frame than the entry's
     decoded_bytes: int = 0  #: in all passes
 
@@ -306,7 +309,7 @@ class _Passes:
             if self.proving and self.entries.isdisjoint(found.entries):
                 continue
             for one in found.exits:
-                if one.target not in self.entries:
+                if one.target not in self.entries and self.around.continues(one.source, one.target):
                     together(one.source, one.target)
         members: dict[int, list[int]] = {}
         for number in range(len(parent)):
@@ -326,6 +329,10 @@ class _Passes:
     def _result(self) -> Survey:
         result = Survey(never_return=self.around.never_return, decoded_bytes=self.crew.done)
         every = [found for found in self.found.values() if found.entries]
+        called = {callee for found in every for callee in found.calls}
+        result.certain = {
+            start for found in every if found.returns_as_entered or not called.isdisjoint(found.entries) for start, _ in found.unit
+        }
         result.contradictions = [found.contradiction for found in every if found.contradiction is not None]
         if self.proving:
             every = proven(every, self.entries, self.called, self.around, self._owner())
