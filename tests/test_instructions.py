@@ -409,6 +409,25 @@ f: .cfi_startproc
  ret
  .cfi_endproc
 """,
+    "fp that comes back by another register": """
+f: .cfi_startproc
+ push %rbp
+ .cfi_adjust_cfa_offset 8
+ .cfi_offset rbp, -16
+ lea (%rsp), %rsi
+ mov $1, %ebp
+ mov (%rsi), %rbp
+ .cfi_restore rbp
+ mov %edi, %edi
+ add $8, %rsp
+ .cfi_adjust_cfa_offset -8
+ ret
+ .cfi_endproc
+g: .cfi_startproc
+ call f
+ ret
+ .cfi_endproc
+""",
     "a function that others enter in their own way, and that does not return": """
 f: .cfi_startproc
  sub $8, %rsp

@@ -25,22 +25,30 @@ FOLLOWED = {
     AMD64.name: re.compile(r"push rbp|mov qword ptr \[r[sb]p[^]*]*\], rbp"),
     AARCH64.name: re.compile(r"st\w+ [^[]*\[(?:sp|x29|fp)[],]"),
 }
+# What may bring it back, unseen: loads by other registers than SP and FP, moves from registers.
+RETURNS = {
+    (AMD64.name, "FP"): re.compile(r"(?:mov|movq|xchg|cmov\w+) rbp, (?:r(?![sb]p\b)\w+$|xmm|qword ptr (?:\w+:)?\[(?!r[sbi]p\b))"),
+    (AARCH64.name, "FP"): re.compile(r"(?:mov x29, x|ld\w+ (?:x\d+, )?x29, (?:x\d+, )?\[(?!sp\b|x29\b))"),
+    (AARCH64.name, "RA"): re.compile(r"(?:mov x30, x|ld\w+ (?:x\d+, )?x30, (?:x\d+, )?\[(?!sp\b|x29\b))"),
+}
 # Instructions that only write the register that is their first operand.
 WRITES = {AMD64.name: {"mov", "movabs", "movzx", "lea", "pop"}, AARCH64.name: {"mov", "movz", "movn", "adr", "adrp"}}
 LOADS = {AMD64.name: (), AARCH64.name: ("ld",)}  # begins of those that write all registers outside of brackets
 
 
 def copies(instructions: Iterable[tuple[Instruction, State | None]], what: str, abi: Abi) -> int:
-    """0: it is nowhere but in its register; 1: only where an analysis follows it; more: perhaps elsewhere.
+    """0: it is nowhere but in its register; 1: only where an analysis follows it; more: perhaps elsewhere, or back unseen.
 
-    Counted are the instructions that name the register, but not only to write it, where it has the caller's value, or where nothing
-    is known. `instructions`: with the state before each, None where it is not known. `what`: FP or RA.
+    Counted are the instructions that name the register, but not only to write it, where it has the caller's value or nothing is
+    known; and those that may bring it back. `instructions`: with the state before each, None where it is not known. `what`: FP, RA.
     """
     name = NAMES.get((abi.name, what))
     count = 0
     for (_, _, mnemonic, operands), state in instructions:
         if name is None or not name.search(operands):
             continue
+        if RETURNS[abi.name, what].match(f"{mnemonic} {operands}"):
+            count += 2
         if state is not None and (state.fp if what == "FP" else state.ra) != CALLERS:
             continue
         if mnemonic.startswith(LOADS[abi.name]) and not name.search(operands.partition("[")[2]):
