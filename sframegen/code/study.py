@@ -58,7 +58,7 @@ class Found(NamedTuple):
     jumps: int = 0  #: those that jump to anywhere
     keeps_frame: bool = False  #: all of these find the frame of the entry
     at_calls: frozenset[int] = frozenset()  #: SP less the CFA where calls are made, modulo ALIGNMENT
-    returns_as_entered: bool = False  #: an instruction that returns does
+    returns_as_entered: bool = False  #: an instruction that returns does, or one that jumps by memory at a fixed address
     contradiction: int | None = None
 
     def row_at(self, address: int) -> int:
@@ -118,6 +118,9 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         [columns.at(piece.start + piece.at[number]) for piece in pieces for number in piece.numbers_of(Flow.RETURN)],
         [columns.at(address) for address in analysis.jumps],
     ]
+    by_slot = [
+        columns.at(piece.start + piece.at[number]) for piece in pieces for number in piece.numbers_of(Flow.INDIRECT | 1 << SLOT)
+    ]
     reached = [[is_entry(state, isa) for state in some if state is not None] for some in at_end]
     calling = [
         columns.at(piece.start + piece.at[number]) for piece in pieces for kind in CALLS for number in piece.numbers_of(kind)
@@ -126,7 +129,7 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         returns=len(reached[0]),
         jumps=len(reached[1]),
         keeps_frame=all(map(all, reached)),
-        returns_as_entered=any(reached[0]),
+        returns_as_entered=any(reached[0]) or any(is_entry(state, isa) for state in by_slot if state is not None),
         at_calls=frozenset(state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None),
     )
 

@@ -330,9 +330,7 @@ class _Passes:
         result = Survey(never_return=self.around.never_return, decoded_bytes=self.crew.done)
         every = [found for found in self.found.values() if found.entries]
         called = {callee for found in every for callee in found.calls}
-        result.certain = {
-            start for found in every if found.returns_as_entered or not called.isdisjoint(found.entries) for start, _ in found.unit
-        }
+        result.certain = {start for found in every if self._is_certain(found, called) for start, _ in found.unit}
         result.contradictions = [found.contradiction for found in every if found.contradiction is not None]
         if self.proving:
             every = proven(every, self.entries, self.called, self.around, self._owner())
@@ -345,6 +343,11 @@ class _Passes:
             result.state.extend([own[number] for number in rows[2::3]])
         result.states = list(numbers)
         return result
+
+    def _is_certain(self, found: Found, called: set[Callee]) -> bool:
+        """Whether it is entered as functions are: it is called, or returns or leaves to what is called with that frame."""
+        left_to = (self.around.callee(one.target, None) for one in found.exits if one.as_entered)
+        return found.returns_as_entered or not called.isdisjoint(found.entries) or not called.isdisjoint(left_to)
 
     def _owner(self) -> Callable[[int], Found | None]:
         """What an address of analysed code belongs to."""
