@@ -53,9 +53,10 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
 def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
     """Those of the addresses that relocations make pointers to, or that words of data have as their values."""
     found = callees.pointed_at(elf) & starts
+    size = len(elf.data)
     headers = [(0, EHDR_SIZE), (elf.header.e_phoff, elf.header.e_phoff + PHDR_SIZE * len(elf.segments))]
     data = disjoint(
-        (load.p_offset, load.p_offset + load.p_filesz)
+        (min(load.p_offset, size), min(load.p_offset + load.p_filesz, size))
         for load in elf.segments
         if load.p_type == PT_LOAD and not load.p_flags & PF_X
     )
