@@ -347,7 +347,7 @@ CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
     "segments of a section alone": (remove, own_segments, 16),
     "branches to the first": (synthesize, all_branch_to_the_first, 100),
     "functions that leave to the next": (synthesize, functions_that_leave_to_the_next, 40),
-    "functions in one another": (synthesize, functions_in_one_another, 24),
+    "functions in one another": (synthesize, functions_in_one_another, 40),
     "jump tables": (synthesize, jump_tables, 80),
     "begins everywhere": (synthesize, begins_everywhere, 16),
     "calls that do not return": (synthesize, calls_that_do_not_return, 40),

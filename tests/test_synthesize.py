@@ -242,6 +242,17 @@ def test_only_what_is_proven(code: str, compile_c: Compiler, tmp_path: Path) -> 
     assert found == (set(range(begin, begin + len(code_bytes))) if SHAPES[code] == "all" else set())
 
 
+def test_no_function_begins_within_an_instruction(compile_c: Compiler) -> None:
+    """Whatever points there: what is left of the instruction may look like a function, and even return."""
+    source = r"""__asm__(".text\n.globl f\n.type f, @function\nf: push %rbx\n mov $0xffffffffffffffc3, %rax\n"
+        "pop %rbx\n ret\n .size f, .-f\n"
+        ".data\n.quad f + 4\n"); int main(void) { return 0; }"""
+    file = compile_c(source, "-O1", "-pie")
+    start = next(symbol.address for symbol in open_elf(file).functions() if symbol.name == "f")
+    assert bytes(open_elf(file).at(start + 4, 1)) == b"\xc3"
+    assert start + 4 not in covered(described(file))
+
+
 def test_a_jump_to_a_piece_is_no_function(compile_c: Compiler) -> None:
     """As linkers' veneers, which have symbols, stand between the pieces of a function: they run in its frame."""
     source = r"""__asm__(".text\n.globl main\n.type main, @function\nmain: .cfi_startproc\n push %rbx\n .cfi_def_cfa_offset 16\n"

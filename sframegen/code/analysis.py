@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 STEPS = 8  # for each byte of code: that many instructions that matter may be walked. Large real functions take half of one
 MIN_STEPS = 1 << 12
+MAX_OVERLAPS = 256  # different ones of a function that are looked at: jumps into instructions are rare
 
 
 class Row(NamedTuple):
@@ -220,6 +221,8 @@ class _Function:
         piece = self._piece(address)
         overlap = piece.around(address) if piece else (b"", 0)
         if overlap not in self.likeness:
+            if len(self.likeness) == MAX_OVERLAPS:
+                return False
             self.likeness[overlap] = is_alike_from(*overlap, self.isa)
         return self.likeness[overlap]
 

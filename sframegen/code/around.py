@@ -52,8 +52,12 @@ class Around:
 
     def holds(self, address: int) -> bool:
         """Whether it is in code that is analysed."""
+        return address < self.limit(address)
+
+    def limit(self, address: int) -> int:
+        """Where the analysed code ends that the address is in; the address itself if it is in none."""
         number = bisect_right(self.starts, address) - 1
-        return number >= 0 and address < self.code[number][1]
+        return max(address, self.code[number][1]) if number >= 0 else address
 
     def callee(self, target: int | None, slot: int | None) -> Callee:
         """Who is called; `slot`: the memory that a call without target reads it from."""

@@ -59,6 +59,7 @@ class Found(NamedTuple):
     keeps_frame: bool = False  #: all of these find the frame of the entry
     at_calls: frozenset[int] = frozenset()  #: SP less the CFA where calls are made, modulo ALIGNMENT
     returns_as_entered: bool = False  #: an instruction that returns does, or one that jumps by memory at a fixed address
+    overruns: tuple[int, bool] | None = None  #: a begin over which an instruction goes on, and whether that is reached
     contradiction: int | None = None
 
     def row_at(self, address: int) -> int:

@@ -21,7 +21,7 @@ from sframegen.code.plt import find_plt
 from sframegen.code.proof import is_credible, never_returning, proven
 from sframegen.code.starts import pointed_at
 from sframegen.code.study import study, study_pieces
-from sframegen.code.sweep import called, chunks, sweep
+from sframegen.code.sweep import called, chunks, crossing, sweep
 from sframegen.workers import outcomes
 
 if TYPE_CHECKING:
@@ -104,7 +104,16 @@ def _alone(around: Around, ranges: list[Range]) -> list[Found]:
 
 
 def _swept(around: Around, parts: list[Range]) -> list[Found]:
-    return [study_pieces(around, [piece], (piece.start,)) for part in parts for piece in sweep(around, *part)]
+    found = []
+    for start, end in parts:
+        for piece in sweep(around, start, end):
+            one = study_pieces(around, [piece], (piece.start,))
+            at = crossing(around, piece, end)
+            reached = at is not None and one.state_at(at) is not None
+            found.append(one if at is None else one._replace(overruns=(end, reached)))
+            if reached:
+                break  # what is left is in that instruction
+    return found
 
 
 def _together(around: Around, units: list[tuple[Unit, Entries]]) -> list[Found]:
@@ -161,18 +170,23 @@ class _Passes:
         self.proving = proving
         self.pointed_at: set[int] = set()
         self.entries = known  # of functions, wherever they are
+        self.certain = frozenset(known)
+        self.false_begins: set[int] = set()  # where instructions of other functions go on
+        self.doubtful: set[int] = set()  # where instructions go on of what may be no code
         self.called: set[int] = set()
         self.found: dict[Unit, Found] = {}
         self.states: dict[State, State] = {}
         self.cut: dict[Range, tuple[Callee, ...]] = {}  # ranges, with the calls behind which they went on when they were made
+        self.parts: Sequence[Range] = ()  # of the code, of which ranges are made
         self.ranges: list[Range] = []
         self.starts: list[int] = []
 
     def run(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> Survey:
+        self.parts = parts
         self._sample(look, parts)
         self._cut(look, parts)
         if self.proving:
-            self._cut_again(look, parts)
+            self._cut_again(look)
         else:
             self._settle()
         return self._result()
@@ -181,21 +195,24 @@ class _Passes:
         """Makes ranges of parts of the code."""
         before = set(self.found)
         self._look(look, parts, _size)
-        self.cut.update((unit[0], self.found[unit].goes_on) for unit in self.found.keys() - before)
+        for unit in self.found.keys() - before:
+            found = self.found[unit]
+            self.cut[unit[0]] = found.goes_on
+            if found.overruns is not None:
+                begin, reached = found.overruns
+                doubt = self.false_begins if reached and is_credible(found, self.entries) else self.doubtful
+                doubt.add(begin)
+        self.false_begins -= self.certain
         self.ranges = sorted(self.cut)
         self.starts = [start for start, _ in self.ranges]
         self.pointed_at = pointed_at(self.around.elf, set(self.starts))
 
-    def _cut_again(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
+    def _cut_again(self, look: Callable[[Around, list[Range]], list[Found]]) -> None:
         """Parts whose ranges go on behind calls that turn out not to return are cut anew, until there are none."""
-        begins = [start for start, _ in parts]
-
-        def part(one: Range) -> Range:
-            return parts[bisect_right(begins, one[0]) - 1]
 
         def wrong() -> set[Range]:
             never_return = self.around.never_return
-            return {part(one) for one, goes_on in self.cut.items() if not never_return.isdisjoint(goes_on)}
+            return {self._part(one) for one, goes_on in self.cut.items() if not never_return.isdisjoint(goes_on)}
 
         for _ in range(MAX_CUTS):
             self._learn()
@@ -206,12 +223,16 @@ class _Passes:
                 stale = wrong()
             if not stale:
                 return
-            self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(part, unit))}
-            self.cut = {one: goes_on for one, goes_on in self.cut.items() if part(one) not in stale}
+            self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(self._part, unit))}
+            self.cut = {one: goes_on for one, goes_on in self.cut.items() if self._part(one) not in stale}
             self._cut(look, sorted(stale))
         self._settle()
         stale = wrong()
-        self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(part, unit))}
+        self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(self._part, unit))}
+
+    def _part(self, one: Range) -> Range:
+        """Which a range was made of."""
+        return self.parts[bisect_right(self.parts, one[0], key=itemgetter(0)) - 1]
 
     def _settle(self) -> None:
         """Looks again at what depends on others, until that changes nothing."""
@@ -333,6 +354,8 @@ class _Passes:
         result.certain = {start for found in every if self._is_certain(found, called) for start, _ in found.unit}
         result.contradictions = [found.contradiction for found in every if found.contradiction is not None]
         if self.proving:
+            false = self.false_begins | (self.doubtful - self.entries)
+            every = [found for found in every if not any(self._part(one)[0] in false for one in found.unit)]
             every = proven(every, self.entries, self.called, self.around, self._owner())
         numbers: dict[State, int] = {}
         for (start, end), found in sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0)):

@@ -17,19 +17,23 @@ if TYPE_CHECKING:
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
 IN_STEP = 64  # bytes behind which decoding from anywhere gives instructions as they are
+MIN_FUNCTION = 16  # bytes, on average; where there seem to be more than that and SOME functions, there is data, or malice
+SOME = 256
 SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
 LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
+IN_STEP = 32  # instructions before another, so many that decoding from there meets it, even if it was cut
 FLOW = 7  # the bits of a Flow
 
 
 def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
     """The functions of [start, limit), which begins with one. Those behind it begin behind the padding that follows another.
 
-    What seems to have no end ends the sweep.
+    What seems to have no end ends the sweep, and so do more functions than real code has.
     """
     tables = around.tables(lambda _: False)
     here = start
+    number = 0
     window = around.decode(here, min(limit, here + WINDOW))
     while True:
         while (end := _end(around, tables, window, here, limit)) is None:
@@ -38,6 +42,9 @@ def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
             window = around.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
         is_all = window.start == here and window.behind_padding(end) == window.end == limit
         yield window if is_all else around.decode(here, end)
+        number += 1
+        if number > SOME + (end - start) // MIN_FUNCTION:
+            return
         while (here := window.behind_padding(end)) == window.end < limit:
             end = here
             window = around.decode(here, min(limit, here + WINDOW))
@@ -56,12 +63,24 @@ def called(around: Around, start: int, end: int) -> set[int]:
     return found
 
 
+def crossing(around: Around, piece: Piece, limit: int) -> int | None:
+    """The instruction that begins before the limit, which is near the piece's end, and goes on behind it."""
+    if limit - piece.end >= around.isa.longest:
+        return None
+    start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
+    tail = around.decode(start, min(limit + around.isa.longest, around.limit(limit)))
+    return None if tail.end <= limit or tail.begins(limit) else tail.begin(limit)
+
+
 def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
-    """The ranges, cut where functions begin. Both ascend."""
+    """The ranges, cut where functions begin, but for those in which more seem to begin than real code has. Both ascend."""
     ordered = sorted(begins)
     for start, end in silent:
         here = start
-        for place in range(bisect_left(ordered, start + 1), bisect_left(ordered, end)):
+        first, last = bisect_left(ordered, start + 1), bisect_left(ordered, end)
+        if last - first > SOME + (end - start) // MIN_FUNCTION:
+            last = first
+        for place in range(first, last):
             yield here, ordered[place]
             here = ordered[place]
         yield here, end
