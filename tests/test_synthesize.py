@@ -224,6 +224,8 @@ SHAPES = {
     "xor %eax, %eax; 1: hlt; jmp 1b": "none",  # never returns
     "mov %rbx, %rax; pop %rbx; ret": "none",  # the middle of a function
     '.ascii "no code at all"': "none",
+    "add %eax, %ebx; ret $8": "none",  # no caller expects that
+    ".byte 6; ret": "none",  # behind what is no instruction
     "jmp *%rdi": "none",
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from sframegen.code.around import size_of
 from sframegen.code.doubts import unguard
 from sframegen.code.effects import Flow
 from sframegen.code.records import DIRECT, SLOT
-from sframegen.code.state import CALLERS
+from sframegen.code.state import CALLERS, after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +116,11 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         contradiction=analysis.contradiction,
     )
     at_end = [
-        [columns.at(piece.start + piece.at[number]) for piece in pieces for number in piece.numbers_of(Flow.RETURN)],
+        [
+            _behind(columns.at(piece.start + piece.at[number]), piece, number)
+            for piece in pieces
+            for number in piece.numbers_of(Flow.RETURN)
+        ],
         [columns.at(address) for address in analysis.jumps],
     ]
     by_slot = [
@@ -133,6 +137,11 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         returns_as_entered=any(reached[0]) or any(is_entry(state, isa) for state in by_slot if state is not None),
         at_calls=frozenset(state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None),
     )
+
+
+def _behind(state: State | None, piece: Piece, number: int) -> State | None:
+    """The state behind a point: a return may authenticate, or take arguments off the stack."""
+    return None if state is None else after(state, piece.frames.effects[piece.effects[number]])
 
 
 def is_entry(state: State, isa: Isa) -> bool:

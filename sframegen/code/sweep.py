@@ -20,6 +20,7 @@ IN_STEP = 64  # bytes behind which decoding from anywhere gives instructions as 
 MIN_FUNCTION = 16  # bytes, on average; where there seem to be more than that and SOME functions, there is data, or malice
 SOME = 256
 SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
+STOP = bytes([Flow.STOP])
 LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
 IN_STEP = 32  # instructions before another, so many that decoding from there meets it, even if it was cut
@@ -29,7 +30,7 @@ FLOW = 7  # the bits of a Flow
 def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
     """The functions of [start, limit), which begins with one. Those behind it begin behind the padding that follows another.
 
-    What seems to have no end ends the sweep, and so do more functions than real code has.
+    What seems to have no end ends the sweep, and so do bytes that are no instruction, and more functions than real code has.
     """
     tables = around.tables(lambda _: False)
     here = start
@@ -41,9 +42,10 @@ def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
                 return
             window = around.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
         is_all = window.start == here and window.behind_padding(end) == window.end == limit
-        yield window if is_all else around.decode(here, end)
+        piece = window if is_all else around.decode(here, end)
+        yield piece
         number += 1
-        if number > SOME + (end - start) // MIN_FUNCTION:
+        if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
             return
         while (here := window.behind_padding(end)) == window.end < limit:
             end = here
@@ -61,6 +63,11 @@ def called(around: Around, start: int, end: int) -> set[int]:
         calls = window.numbers_of(Flow.CALL | 1 << DIRECT)
         found.update(window.addresses[call] for call in calls if window.at[call] >= before)
     return found
+
+
+def _is_no_code(piece: Piece) -> bool:
+    """Whether what it ends with is no instruction."""
+    return piece.flows[-1:] == STOP and piece.instruction(len(piece) - 1)[2] == ".byte"
 
 
 def crossing(around: Around, piece: Piece, limit: int) -> int | None:
