@@ -70,10 +70,14 @@ class Traced:
     def word(self, address: int) -> int:
         return int.from_bytes(os.pread(self.memory, 8, address), "little")
 
+    def _is_gone(self, frame: Frame, sp: int, pc: int) -> bool:
+        return sp > frame.cfa or (sp == frame.cfa and pc == frame.ra) or self.word(frame.cfa - 8) != frame.ra
+
     def run(self, look: Callable[[Step], None], steps: int = 1 << 22) -> None:
         """To the program's end, or so many steps; `look` is called before each instruction.
 
-        A call is what pushes the address behind itself; its frame is gone when SP has left that behind, or another is in its place.
+        A call is what pushes the address behind itself; its frame is gone when control is back there, SP is beyond, or another
+        address is in its place.
         """
         calls: list[Frame] = []
         before = self._registers()
@@ -86,7 +90,7 @@ class Traced:
             sp = registers[RSP]
             if sp == before[RSP] - 8 and 2 <= (ra := self.word(sp)) - before[RIP] <= LONGEST_CALL and registers[RIP] != ra:
                 calls.append(Frame(sp + 8, ra, before[RBP]))
-            while calls and (sp >= calls[-1].cfa or self.word(calls[-1].cfa - 8) != calls[-1].ra):
+            while calls and self._is_gone(calls[-1], sp, registers[RIP]):
                 calls.pop()
             before = registers
 

@@ -224,6 +224,7 @@ SHAPES = {
     "xor %eax, %eax; 1: hlt; jmp 1b": "none",  # never returns
     "mov %rbx, %rax; pop %rbx; ret": "none",  # the middle of a function
     '.ascii "no code at all"': "none",
+    "push %rbx; call 1f; nop; nop; .balign 16; 1: pop %rax; jmp *%rax": "none",
     "add %eax, %ebx; ret $8": "none",  # no caller expects that
     ".byte 6; ret": "none",  # behind what is no instruction
     "jmp *%rdi": "none",
@@ -286,8 +287,10 @@ FUNCTIONS = {
         ("f", "die"),
         ("part", "fill"),
     ),
-    ".type f, @function; f: sub $24, %rsp; test %edi, %edi; js 1f; add $24, %rsp; ret; 1: call *%rdi; nop; hidden: push %rax;"
+    ".type f, @function; f: sub $24, %rsp; test %edi, %edi; js 1f; add $24, %rsp; ret; 1: call *%rdi; hidden: push %rax;"
     "call *%rdi; end:": (),
+    ".type f, @function; f: sub $24, %rsp; test %edi, %edi; js 1f; add $24, %rsp; ret; 1: call *%rdi; fill: nop; hidden: push %rax;"
+    "call *%rdi; end:": (("f", "fill"),),
     # a landing pad, and behind it a function that nothing leads to
     "mov %rax, %rbx; call *%rdx; nop; push %rbx; pop %rbx; ret": (),
 }  # fmt: skip

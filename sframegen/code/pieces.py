@@ -31,7 +31,7 @@ class Piece:
     """
 
     __slots__ = (
-        "_texts",
+        "_targets", "_texts",
         "addresses", "at", "code", "code_end", "effects", "end", "ends", "flows", "frames", "marks", "offsets", "start", "taken",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class Piece:
         self.frames = frames
         self.marks = bytearray(len(code))
         self._texts: dict[int, list[Instruction]] = {}
+        self._targets: set[int] | None = None
         self._decode()
         last = self.marks.rfind(1)  # those behind it pad
         padding = self.marks.find(2, last + 1)
@@ -151,6 +152,13 @@ class Piece:
         while number >= 0:
             yield number
             number = self.flows.find(kind, number + 1)
+
+    def targets(self) -> set[int]:
+        """Of direct jumps and branches."""
+        if self._targets is None:
+            kinds = (Flow.JUMP | 1 << DIRECT, Flow.BRANCH | 1 << DIRECT)
+            self._targets = {self.addresses[number] for kind in kinds for number in self.numbers_of(kind)}
+        return self._targets
 
     def point(self, number: int) -> Point:
         """One of them."""

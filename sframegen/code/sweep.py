@@ -19,6 +19,7 @@ WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
 IN_STEP = 64  # bytes behind which decoding from anywhere gives instructions as they are
 MIN_FUNCTION = 16  # bytes, on average; where there seem to be more than that and SOME functions, there is data, or malice
 SOME = 256
+ALIGNMENT = 16  # bytes: of functions that padding is before
 SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
 STOP = bytes([Flow.STOP])
 LEADS = {Flow.JUMP, Flow.BRANCH}
@@ -63,6 +64,12 @@ def called(around: Around, start: int, end: int) -> set[int]:
         calls = window.numbers_of(Flow.CALL | 1 << DIRECT)
         found.update(window.addresses[call] for call in calls if window.at[call] >= before)
     return found
+
+
+def _is_last_call(window: Piece, end: int) -> bool:
+    """Whether padding up to where a function could begin follows a call that ends there, and no loop begins behind it."""
+    behind = window.behind_padding(end)
+    return behind not in (end, window.end) and behind % ALIGNMENT == 0 and behind not in window.targets()
 
 
 def _is_no_code(piece: Piece) -> bool:
@@ -114,7 +121,9 @@ def _end(around: Around, tables: TargetsOf, window: Piece, start: int, limit: in
         point = window.point(number)
         if flow == Flow.INDIRECT:
             furthest = max(furthest, *tables(window, point, lambda target: start <= target < limit), 0)
-        is_end = flow in ENDS or (flow == Flow.CALL and not around.returns(point.target, point.slot))
+        is_end = flow in ENDS or (
+            flow == Flow.CALL and (not around.returns(point.target, point.slot) or _is_last_call(window, end))
+        )
         if is_end and furthest < end <= last:
             return end
     return limit if window.end == limit else None
