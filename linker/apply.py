@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, BinaryIO
 
 from linker import undo
-from linker.replace import unchanged
+from linker.replace import Source, unchanged
 from linker.undo import Write
 from sframegen.elf import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
 
@@ -78,20 +78,16 @@ def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:
 
 def copy_file(elf: ElfFile, out: BinaryIO) -> None:
     """The original's bytes to `out`, an empty file; holes stay holes. FormatError where the file is no longer what was read."""
-    if elf.status is None:
+    source = elf.descriptor
+    if source is None or elf.status is None:
         out.write(elf.data)
         return
-    try:
-        source = open(elf.name, "rb")  # noqa: PTH123, SIM115 - a name, not yet a Path; closed below
-    except FileNotFoundError:
-        raise elf.error("it was removed while it was read") from None
-    with source:
-        if not unchanged(elf.status, os.fstat(source.fileno())):
-            raise elf.error("it was changed while it was read")
-        if supported(fcntl.ioctl, out.fileno(), FICLONE, source.fileno()) is None:
-            for start, end in extents(source.fileno(), len(elf.data)):
-                copy_range(elf, source.fileno(), out, start, end)
-            out.truncate(len(elf.data))
+    if not unchanged(Source(source, elf.status)):
+        raise elf.error("it was changed while it was read")
+    if supported(fcntl.ioctl, out.fileno(), FICLONE, source) is None:
+        for start, end in extents(source, len(elf.data)):
+            copy_range(elf, source, out, start, end)
+        out.truncate(len(elf.data))
 
 
 def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:

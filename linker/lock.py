@@ -5,31 +5,87 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import ExitStack, contextmanager
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from linker.location import Location
 
+NOTICE_SECONDS = 1.0
+PATIENCE_SECONDS = 30.0
+PAUSE_SECONDS = 0.05
 # What a file system without locks says: there, whoever comes second notices when it replaces the file.
 NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Waits for another run that is to replace the file at `path`, through symbolic links, then keeps others waiting.
+def open_locked(location: Location) -> int:
+    """A descriptor of the file of that name, locked: another run that would replace the file waits for `close_locked`.
 
-    The file that the block finds there is the one that it replaces. Where there is no regular file, there is nothing to wait for.
+    If another process keeps the lock, a warning of the logger `sframegen` says which. Raises TimeoutError after PATIENCE_SECONDS,
+    FormatError where the file is not a regular one, or OSError.
     """
-    with ExitStack() as held:
-        while path.is_file():
-            file = held.enter_context(path.open("rb", buffering=0))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
-            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                break  # else it was replaced while we waited
-        yield
+    begin = time.monotonic()
+    is_said = False
+    while True:
+        descriptor = location.open()
+        try:
+            is_free = _lock(descriptor)
+            if is_free and location.is_at(os.fstat(descriptor)):
+                kept, descriptor = descriptor, -1
+                return kept  # else it was replaced while we waited
+            waited = time.monotonic() - begin
+            if waited > PATIENCE_SECONDS:
+                who = "someone replaces it again and again" if is_free else f"{_holder(descriptor)} keeps it locked"
+                raise TimeoutError(errno.ETIMEDOUT, f"{who}; end that process, or change a copy of the file", location.path)
+            if not is_free and not is_said and waited > NOTICE_SECONDS:
+                is_said = True
+                _say_who(descriptor, location)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        time.sleep(PAUSE_SECONDS)
+
+
+def close_locked(descriptor: int) -> None:
+    """Unlocks, too: a mapping of the file has a copy of the descriptor, which would keep the lock."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """False if another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
+
+
+def _say_who(descriptor: int, location: Location) -> None:
+    import logging  # noqa: PLC0415 - takes time, and is seldom needed
+
+    from sframegen.names import printable  # noqa: PLC0415 - as above
+
+    path = printable(location.path)
+    logging.getLogger("sframegen").warning("sframegen: %s: waiting for %s, which has locked it", path, _holder(descriptor))
+
+
+def _holder(descriptor: int) -> str:
+    """The process that holds the lock on an open file, as far as /proc says."""
+    status = os.fstat(descriptor)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        for kind, process in ((words[1], words[4]) for words in map(str.split, lines) if place in words):
+            if kind == "FLOCK" and process.isdigit() and process != "0":
+                name = Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+                return f"process {process} ({name})"
+    except OSError:
+        pass
+    return "another process"

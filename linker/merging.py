@@ -20,7 +20,8 @@ from linker.relocatable import Filled, objects_in
 from sframegen.abi import abi_of
 from sframegen.code.plt import find_plt
 from sframegen.coverage import Coverage, Pieces, Unsaid
-from sframegen.elf import ElfFile, map_file
+from sframegen.elf import ElfFile
+from sframegen.files import map_file
 from sframegen.format.words import EncodedRules
 from sframegen.lower import lower
 from sframegen.optimize import encoder_of

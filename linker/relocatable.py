@@ -13,7 +13,8 @@ from linker.pieces import Piece, old_sections, pieces_of, write_object
 from sframegen.abi import abi_of
 from sframegen.agreement import difference
 from sframegen.conversion import Converted, convert
-from sframegen.elf import ET_REL, SHT_GNU_SFRAME, ElfFile, map_file
+from sframegen.elf import ET_REL, SHT_GNU_SFRAME, ElfFile
+from sframegen.files import map_file
 from sframegen.format.decode import decode
 from sframegen.optimize import encoder_of
 from sframegen.sources import Sources, find_sources
@@ -21,6 +22,7 @@ from sframegen.sources import Sources, find_sources
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from linker.replace import Source
     from sframegen.format.layouts import Layout
     from sframegen.model import FunctionTable
     from sframegen.optimize import Level
@@ -130,11 +132,15 @@ class Objects(NamedTuple):
 
 
 def open_given(path: str) -> ElfFile | Objects:
-    """A linked ELF file, or what is not linked yet: an object or an archive. Raises FormatError or OSError."""
-    data, status = map_file(path)
+    """What `given` makes of the file at `path`. Raises OSError, too."""
+    return given(map_file(path)[0], path)
+
+
+def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
+    """A linked ELF file, or what is not linked yet: an object or an archive. Raises FormatError."""
     if is_archive(data):
         return Objects(path, data, {at: elf for at, _, elf in objects_in(data, path)})
-    elf = ElfFile(data, path, status)
+    elf = ElfFile(data, path, source.status, source.descriptor) if source else ElfFile(data, path)
     return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else elf
 
 

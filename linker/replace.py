@@ -7,10 +7,12 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from linker.location import Location
 
 ACCESS_LIST = "system.posix_acl_access"
 # What keeps users, file systems and user namespaces from giving a copy all that the original has.
@@ -19,78 +21,120 @@ OF_CONTENT = ("security.ima", "security.evm")  # checksums and signatures: a ker
 SET_ID = {stat.S_ISUID: "set-user-ID bit", stat.S_ISGID: "set-group-ID bit"}
 
 
+class StepError(OSError):
+    """Says which step failed."""
+
+
+class Source(NamedTuple):
+    """The file that a new one is made of, held open: its status when it was opened."""
+
+    descriptor: int
+    status: os.stat_result
+
+
+class Replaced(NamedTuple):
+    """What came of it: other names (hard links) that keep the old file; rights and attributes that the new one does not have."""
+
+    other_names: int
+    lost: list[str]
+
+
 def write_atomically(
-    target: Path,
+    target: Location,
     write: Callable[[BinaryIO], None],
     check: Callable[[Path], None] | None = None,
     *,
-    source: Path,
+    source: Source,
+    in_place: bool,
+    hard_links: Sequence[Location] = (),
     preserve_timestamps: bool = False,
-) -> int:
-    """Writes `target`, through symbolic links: at any moment it is the old file or the new one, never less.
+) -> Replaced:
+    """Writes `target`: at any moment it is the old file or the new one, never less.
 
     The new file has mode, owner and extended attributes of `source`; `check` reads it before it takes its place, and raises to
-    stop. What takes another file's place is on the disk before it does, and the exchange is before this returns; a file of a new
-    name is written out when the system likes, as by cp. Returns how many other names (hard links) keep the old file. Raises
-    OSError; upon any exception the target is untouched, but for the very last step, whose exception says so.
+    stop. With `in_place` the target has to be `source`, unchanged, up to the last moment, and `hard_links` are other names of it
+    that follow. What takes another file's place is on the disk before it does, and the exchange is before this returns; a file of
+    a new name is written out when the system likes, as by cp. Raises OSError; upon any exception the target is untouched, except
+    in the very last steps, whose exceptions say so.
     """
-    asked_for = target
-    target = Path(os.path.realpath(target))
-    if target.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(asked_for))
-    status = source.stat()
-    replaced = target.stat() if target.exists() else None
+    replaced = target.status()
     if replaced is not None and not stat.S_ISREG(replaced.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(target))
-    in_place = replaced is not None and os.path.samestat(status, replaced)
-    with opened(target.parent, asked_for) as directory, temporary_name(directory) as temporary:
-        with step("no temporary file beside it", asked_for):
+        raise OSError(errno.EINVAL, "not a regular file", target.path)
+    with opened(target) as directory, temporary_name(directory) as temporary:
+        with step("cannot create a file in its directory", target):
             file = new_file(directory, temporary)
-        with step("cannot be written", asked_for), file:
+        with step("cannot be written", target), file:
             descriptor = file.fileno()
             nameless = not os.fstat(descriptor).st_nlink
-            link = f"/proc/self/fd/{descriptor}"
             write(file)
             file.flush()
             if check is not None:
-                with step("cannot be read back", asked_for):
-                    check(Path(link) if nameless else Path(target.parent, temporary))
-            with step("owner, mode or attributes cannot be kept", asked_for):
-                take_over(source, status, descriptor, strict=in_place)
+                with step("cannot be read back", target):
+                    check(readable(descriptor, target, temporary))
+            with step("owner, mode or attributes cannot be kept", target):
+                take_over(source, descriptor, strict=in_place)
                 if preserve_timestamps:
-                    os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
+                    os.utime(descriptor, ns=(source.status.st_atime_ns, source.status.st_mtime_ns))
             if replaced is not None:
                 os.fsync(descriptor)
+            os.close(os.dup(descriptor))  # where a network file system says that it could not be written
             if nameless:
-                os.link(link, temporary, dst_dir_fd=directory, follow_symlinks=True)
-        with step("cannot be replaced", asked_for):
-            if replaced is not None and not unchanged(replaced, target.stat()):
-                raise OSError(errno.ESTALE, "someone else changed it meanwhile")
-            os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
-        if replaced is None:
-            return 0
-        sync(directory, asked_for)
-    return replaced.st_nlink - 1
+                link(descriptor, directory, temporary)
+            with step("cannot be replaced", target):
+                if in_place and not (target.is_at(source.status) and unchanged(source)):
+                    raise OSError(errno.ESTALE, "someone else changed it meanwhile")
+                os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
+            if replaced is not None:
+                sync(directory, target)
+            for name in hard_links:
+                relink(descriptor, name, source)
+            lost = losses(source.descriptor, descriptor)
+    return Replaced(source.status.st_nlink - 1 - len(hard_links) if in_place else 0, lost)
 
 
-def relink(target: Path, name: Path) -> None:
-    """Makes `name`, until now another name of the file that `target` was, a name of the file that it is."""
-    target, name = Path(os.path.realpath(target)), Path(os.path.realpath(name))
-    with opened(name.parent, name) as directory:
+def relink(descriptor: int, name: Location, old: Source) -> None:
+    """Makes `name`, until now a name of the old file, one of the open file that replaced it."""
+    with opened(name) as directory:
         with step("it keeps the old file", name), temporary_name(directory) as temporary:
-            os.link(target, temporary, dst_dir_fd=directory)
+            link(descriptor, directory, temporary)
+            if not name.is_at(old.status):
+                raise OSError(errno.ESTALE, "it is no longer a name of that file")
             os.replace(temporary, name.name, src_dir_fd=directory, dst_dir_fd=directory)
         sync(directory, name)
 
 
-def new_file(directory: int, name: str) -> BinaryIO:
+def write_new(target: Location, data: bytes, mode: int) -> None:
+    """Writes a file that is not made from another one: the old content or the new one. `mode`: less the umask. Raises OSError."""
+    with opened(target) as directory, temporary_name(directory) as temporary:
+        with step("cannot create a file in its directory", target):
+            file = new_file(directory, temporary, mode)
+        with step("cannot be written", target), file:
+            file.write(data)
+            file.flush()
+            if not os.fstat(file.fileno()).st_nlink:
+                link(file.fileno(), directory, temporary)
+            os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def new_file(directory: int, name: str, mode: int = 0o600) -> BinaryIO:
     """An empty file without a name, of which nothing is left if the process is killed; where there are none, one of this name."""
     with suppress(OSError):
-        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600, dir_fd=directory)
+        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR, mode, dir_fd=directory)
         if Path(f"/proc/self/fd/{descriptor}").exists():  # the way to give it one
             return os.fdopen(descriptor, "wb")
         os.close(descriptor)
-    return os.fdopen(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600, dir_fd=directory), "wb")
+    return os.fdopen(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode, dir_fd=directory), "wb")
+
+
+def link(descriptor: int, directory: int, name: str) -> None:
+    """Gives an open file that name, whatever other names of it lead to by now."""
+    os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+
+
+def readable(descriptor: int, target: Location, temporary: str) -> Path:
+    """A path of a new file: its descriptor's, which leads nowhere else; without /proc its own."""
+    path = Path(f"/proc/self/fd/{descriptor}")
+    return path if path.exists() else Path(target.path).parent / temporary
 
 
 @contextmanager
@@ -105,9 +149,10 @@ def temporary_name(directory: int) -> Iterator[str]:
 
 
 @contextmanager
-def opened(directory: Path, asked_for: Path) -> Iterator[int]:
-    with step("its directory cannot be read", asked_for):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def opened(location: Location) -> Iterator[int]:
+    """The directory of a location, as something to flush; by itself it is only good for looking up names."""
+    with step("its directory cannot be read", location):
+        descriptor = location.open_directory()
     try:
         yield descriptor
     finally:
@@ -115,31 +160,34 @@ def opened(directory: Path, asked_for: Path) -> Iterator[int]:
 
 
 @contextmanager
-def step(failure: str, path: Path) -> Iterator[None]:
-    """An OSError of the block says what it means for which file."""
+def step(failure: str, location: Location) -> Iterator[None]:
+    """An OSError of the block says what it means for which file, unless an inner step has said it."""
     try:
         yield
+    except StepError:
+        raise
     except OSError as error:
-        if error.filename == str(path):  # said already
-            raise
-        raise OSError(error.errno, f"{failure}: {error.strerror}", str(path)) from error
+        raise StepError(error.errno, f"{failure}: {error.strerror}", location.path) from error
 
 
-def sync(directory: int, path: Path) -> None:
+def sync(directory: int, location: Location) -> None:
     """Makes what was renamed there last."""
-    with step("replaced, but it may not outlast a crash of the system", path):
+    with step("replaced, but it may not outlast a crash of the system", location):
         os.fsync(directory)
 
 
-def unchanged(before: os.stat_result, now: os.stat_result) -> bool:
-    return os.path.samestat(before, now) and (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
+def unchanged(source: Source) -> bool:
+    """True if the open file is as it was when it was opened. The time of change is the one that no user can set."""
+    before, now = source.status, os.fstat(source.descriptor)
+    return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
 
-def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: bool) -> None:
+def take_over(source: Source, descriptor: int, *, strict: bool) -> None:
     """Owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
 
     With `strict` an attribute that may not be kept raises; without it a copy does without, as any user's copy of another's file.
     """
+    status = source.status
     mode = stat.S_IMODE(status.st_mode)
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
@@ -149,30 +197,30 @@ def take_over(source: Path, status: os.stat_result, descriptor: int, *, strict: 
             if strict or error.errno not in NOT_ALLOWED:
                 raise
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    kept = [attribute for attribute in attributes(source) if attribute not in OF_CONTENT]
+    kept = [attribute for attribute in attributes(source.descriptor) if attribute not in OF_CONTENT]
     if ACCESS_LIST in attributes(descriptor) and ACCESS_LIST not in kept:
         os.removexattr(descriptor, ACCESS_LIST)  # inherited from the directory
     os.fchmod(descriptor, mode)
     for attribute in kept:
         try:
-            os.setxattr(descriptor, attribute, os.getxattr(source, attribute))
+            os.setxattr(descriptor, attribute, os.getxattr(source.descriptor, attribute))
         except OSError as error:
             if strict or error.errno not in NOT_ALLOWED:
                 raise
 
 
-def losses(source: Path, copy: Path) -> list[str]:
-    """A warning if `copy` is without rights or attributes that `source` has, as happens to copies of others' files."""
-    mode = source.stat().st_mode & ~copy.stat().st_mode
+def losses(source: int, copy: int) -> list[str]:
+    """Rights and attributes of one open file that its copy is without, as happens to copies of others' files."""
+    mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
     bits = [name for bit, name in SET_ID.items() if mode & bit]
-    missing = sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})
-    return [f"{copy} could not be given {', '.join(bits + missing)}"] if bits or missing else []
+    return bits + sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})
 
 
-def attributes(path: Path | int) -> list[str]:
+def attributes(descriptor: int) -> list[str]:
+    """Names of its extended attributes."""
     try:
-        return os.listxattr(path)
+        return os.listxattr(descriptor)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             return []
-        raise
+        raise OSError(error.errno, error.strerror) from error  # which would name the descriptor

@@ -11,6 +11,7 @@ from sframegen.elf import SHT_NOBITS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from linker.replace import Source
     from sframegen.elf import ElfFile, Section
 
 # Behind the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.
@@ -28,8 +29,8 @@ NOTES = {(b"FDO\0", 0xCAFE2A8E), (b"FDO\0", 0x8E2AFECA)}
 BESIDE = (".{name}.hmac", "fipscheck/{name}.hmac")  # FIPS 140: GnuTLS', fipscheck's
 
 
-def signatures(elf: ElfFile, path: Path) -> list[str]:
-    """What signs the file at `path`, or is a checksum of it, in a few words each."""
+def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
+    """What signs the file at `path`, held open as `source`, or is a checksum of it, in a few words each."""
     filled = [section.name for section in elf.sections if section.name in SECTIONS and is_filled(elf, section)]
     beside = [path.parent / place.format(name=path.name) for place in BESIDE]
     if path.suffix == ".so":
@@ -38,7 +39,7 @@ def signatures(elf: ElfFile, path: Path) -> list[str]:
         *(["a signature appended to it"] if appended_size(elf) else []),
         *(f"a signature {SECTIONS[name]} in {name}" for name in filled),
         *("a FIPS 140 checksum in a note" for note in elf.notes() if (note.name, note.type) in NOTES),
-        *(f"its attribute {name}" for name in attributes(path) if name in OF_CONTENT),
+        *(f"its attribute {name}" for name in attributes(source.descriptor) if name in OF_CONTENT),
         *(f"a checksum in {place}" for place in beside if place.exists()),
     ]
 

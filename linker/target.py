@@ -1,19 +1,29 @@
-"""Where the result of a change goes, and how it gets there: what adding, converting and removing do alike."""
+"""Which file a change reads and which one it writes, and how the result gets there: what adding, converting and removing share."""
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TypeVar
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeVar
 
 from linker.apply import copy_file
-from linker.replace import losses, relink, write_atomically
+from linker.location import Location, locate
+from linker.lock import close_locked, open_locked
+from linker.replace import Source, write_atomically
+from sframegen.elf import ElfFile
+from sframegen.files import map_descriptor, open_regular
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
-    from sframegen.elf import ElfFile
+    StrPath = str | os.PathLike[str]
+
+STDOUT = 1
 
 
 class Report(Protocol):
@@ -24,32 +34,58 @@ class Report(Protocol):
 R = TypeVar("R", bound=Report)
 
 
-class Target(NamedTuple):
-    source: Path
-    path: Path
-    verify: bool
-    dry_run: bool
-    preserve_timestamps: bool = False
-    hard_links: Sequence[Path] = ()  # other names of the file, which follow it
+class Target:
+    """A block that changes a file: `source` is open from its begin to its end, and all that is known of it comes from there.
 
-    @classmethod
-    def of(
-        cls,
-        path: str | os.PathLike[str],
-        output: str | os.PathLike[str] | None,
+    In place the file is locked, unless it is a dry run, and its name is looked up once. A `Location` as path is used as such.
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        output: StrPath | None,
+        *,
         verify: bool,
         dry_run: bool,
-        preserve_timestamps: bool,
-        hard_links: Sequence[str | os.PathLike[str]],
-    ) -> Target:
+        preserve_timestamps: bool = False,
+        hard_links: Sequence[StrPath] = (),  # other names of the file, which follow it
+    ) -> None:
         """`output` None: in place."""
-        return cls(
-            Path(path), Path(path if output is None else output), verify, dry_run, preserve_timestamps, [*map(Path, hard_links)]
-        )
+        self.path = Path(path)
+        self.output = self.path if output is None else Path(output)
+        self.verify = verify
+        self.dry_run = dry_run
+        self.preserve_timestamps = preserve_timestamps
+        self._given = (path, output, hard_links)
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        path, output, hard_links = self._given
+        with ExitStack() as held:
+            is_written = output is None or not (self.dry_run or is_stdout(output))
+            self._location = _located(path if output is None else output, held) if is_written else None
+            self.in_place = self._location is not None and (output is None or _leads_to(path, self._location))
+            self._hard_links = [_located(link, held) for link in hard_links] if self.in_place else []
+            if self._location is None or not self.in_place:
+                descriptor = open_regular(os.fspath(path), os.fspath(path))
+            else:
+                descriptor = self._location.open() if self.dry_run else open_locked(self._location)
+            held.callback(close_locked, descriptor)
+            self.data, status = map_descriptor(descriptor, os.fspath(path))
+            self.source = Source(descriptor, status)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def elf(self) -> ElfFile:
+        """Raises FormatError."""
+        return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
     def copy(self, elf: ElfFile, report: R) -> R:
         """Nothing changes in the file; another one becomes a copy."""
-        if self.path != self.source and not self.dry_run:
+        if not self.in_place and not self.dry_run:
             self._write(report, partial(copy_file, elf), None)
         return report
 
@@ -58,18 +94,57 @@ class Target(NamedTuple):
         if not self.dry_run:
             if self.verify:
                 import linker.verify  # noqa: F401, PLC0415 - before there is a temporary file: an interrupted import of LIEF ends the process
-            links = self._write(report, write, check if self.verify else None)
-            for name in self.hard_links:
-                relink(self.path, name)
-            left = links - len(self.hard_links)
-            if left:
-                names = "name" if left == 1 else "names"
-                report.warnings.append(f"{left} other {names} (hard links) of {self.path} keep the old file")
+            self._write(report, write, check if self.verify else None)
         return report
 
-    def _write(self, report: Report, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> int:
-        links = write_atomically(self.path, write, check, source=self.source, preserve_timestamps=self.preserve_timestamps)
-        report.output = str(self.path)
-        if self.path != self.source:
-            report.warnings += losses(self.source, self.path)
-        return links
+    def _write(self, report: Report, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
+        if self._location is None:
+            _to_stdout(write, check)
+            report.output = str(self.output)
+            return
+        replaced = write_atomically(
+            self._location,
+            write,
+            check,
+            source=self.source,
+            in_place=self.in_place,
+            hard_links=self._hard_links,
+            preserve_timestamps=self.preserve_timestamps,
+        )
+        report.output = str(self.output)
+        if replaced.lost:
+            report.warnings.append(f"{self.output} could not be given {', '.join(replaced.lost)}")
+        if replaced.other_names > 0:
+            names = "name" if replaced.other_names == 1 else "names"
+            report.warnings.append(f"{replaced.other_names} other {names} (hard links) of {self.output} keep the old file")
+
+
+def _located(path: StrPath, held: ExitStack) -> Location:
+    return path if isinstance(path, Location) else held.enter_context(locate(path))
+
+
+def _leads_to(path: StrPath, location: Location) -> bool:
+    """True if the path leads to the file that the location has."""
+    there = location.status()
+    return there is not None and os.path.samestat(os.stat(path), there)  # noqa: PTH116 - a PathLike of any kind
+
+
+def is_stdout(output: StrPath | None) -> bool:
+    """True if it is the pipe or device that standard output is, /dev/stdout for one: nothing that could be replaced by name."""
+    try:
+        ours = os.fstat(STDOUT)
+        return output is not None and not stat.S_ISREG(ours.st_mode) and os.path.samestat(os.stat(output), ours)  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def _to_stdout(write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
+    """Only what is complete and verified."""
+    with TemporaryFile() as file:
+        write(file)
+        file.flush()
+        if check is not None:
+            check(Path(f"/proc/self/fd/{file.fileno()}"))
+        file.seek(0)
+        with open(STDOUT, "wb", closefd=False) as stdout:
+            copyfileobj(file, stdout)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
@@ -13,6 +11,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cfi.errors import FormatError
+from sframegen.files import map_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -165,10 +164,13 @@ class Note(NamedTuple):
 class ElfFile:
     """A 64-bit ELF file over a read-only view of its bytes; raises FormatError where header or tables do not fit it."""
 
-    def __init__(self, data: memoryview, name: str = "", status: os.stat_result | None = None) -> None:
+    def __init__(
+        self, data: memoryview, name: str = "", status: os.stat_result | None = None, descriptor: int | None = None
+    ) -> None:
         self.name = name
         self.data = data
         self.status = status  # of the file, when it was opened; None for bytes of no file
+        self.descriptor = descriptor  # of the file, as long as whoever opened it keeps it open
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
@@ -426,22 +428,6 @@ def _names(table: bytes, places: tuple[int, ...]) -> list[str]:
 
 def _string(table: bytes, at: int, limit: int) -> str:
     return table[at : at + limit].partition(b"\0")[0].decode(errors="replace")
-
-
-def map_file(path: str | Path, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
-    """A file's bytes, mapped read-only, and its status. Raises FormatError, or OSError where it cannot be opened.
-
-    Files of no more than `small` bytes are read: quicker, where there are thousands.
-    """
-    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # may be a FIFO
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise FormatError("not a regular file", file=str(path))
-        if status.st_size == 0:
-            raise FormatError("the file is empty", file=str(path))
-        if status.st_size > small:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), status
-        return memoryview(file.read(status.st_size)), status
 
 
 def open_elf(path: str | Path) -> ElfFile:

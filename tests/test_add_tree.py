@@ -355,7 +355,7 @@ def test_what_may_not_be_read_or_written(root: Path) -> None:
     assert sorted(done.stderr.splitlines()) == [
         f"sframegen: warning: {root}/usr/bin/tree: Permission denied",
         f"sframegen: warning: {root}/usr/lib/deep: Permission denied",
-        f"sframegen: warning: {root}/usr/lib/libtree.so.1: no temporary file beside it: Permission denied",
+        f"sframegen: warning: {root}/usr/lib/libtree.so.1: cannot create a file in its directory: Permission denied",
     ]
     assert as_owner("--fatal", root).returncode == 1
     assert as_owner("--fatal", "--exclude", "deep", "--exclude", "tree", "--exclude", "libtree*", root).returncode == 0
@@ -437,9 +437,8 @@ def test_paths_longer_than_the_system_takes(root: Path) -> None:
         here = below
     os.close(here)
     result = run(root)
-    assert result.exit_code == 0
-    assert result.stderr.endswith("ddd: File name too long\n")
-    assert result.stdout.startswith("3 files given a section, 0 unchanged, 0 without CFI, 1 refused")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("3 files given a section, 0 unchanged, 0 without CFI, 0 refused")
 
 
 @pytest.mark.parametrize("place", ["absent", "file"])

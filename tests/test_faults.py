@@ -42,11 +42,10 @@ KILLED = -signal.SIGKILL
 MODE = 0o4751
 
 # Everything that is used to read, write, keep and replace.
-CALLS = {"open64", "flock", "mmap64", "openat64", "ioctl", "lseek64", "copy_file_range", "ftruncate64", "write"}
+CALLS = {"flock", "mmap64", "openat64", "ioctl", "lseek64", "copy_file_range", "ftruncate64", "write"}
 CALLS |= {
-    "listxattr",
     "flistxattr",
-    "getxattr",
+    "fgetxattr",
     "fsetxattr",
     "fchown",
     "fchmod",

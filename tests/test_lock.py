@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
+import re
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.lock import locked
+from cfi.errors import FormatError
+from linker.location import locate
+from linker.lock import open_locked
 from sframegen import add_section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from peers import Compiler
 
 
@@ -41,6 +47,16 @@ def replace(path: Path) -> None:
     path.with_name("new").replace(path)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    with locate(path) as location:
+        descriptor = open_locked(location)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
 def test_for_the_time_of_the_block(file: Path) -> None:
     with suppress(KeyError), locked(file):
         assert is_locked(file)
@@ -58,30 +74,65 @@ def test_the_file_that_a_link_leads_to(file: Path) -> None:
 @pytest.mark.parametrize("name", ["absent", ".", "dangling"])
 def test_nothing_to_lock(file: Path, name: str) -> None:
     file.with_name("dangling").symlink_to("nowhere")
-    with locked(file.parent / name):
+    with pytest.raises((IsADirectoryError, FileNotFoundError)), locked(file.parent / name):
         pass
 
 
-@pytest.mark.parametrize("again", [replace, Path.unlink])
-def test_the_file_that_is_there_after_waiting(file: Path, again: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever holds the lock replaces the file before letting go of it."""
-    asked = []
     flock = fcntl.flock
+    asked = []
 
-    def wait(descriptor: object, operation: int) -> None:
+    def lock(descriptor: int, operation: int) -> None:
         asked.append(operation)
         if len(asked) == 1:
-            assert callable(again)
-            again(file)
-        flock(descriptor, operation)  # type: ignore[arg-type]
+            replace(file)
+        flock(descriptor, operation)
 
     with monkeypatch.context() as patch:
-        patch.setattr("linker.lock.fcntl.flock", wait)
-        lock = locked(file)
-        lock.__enter__()
-    assert asked == [fcntl.LOCK_EX] * (1 + file.exists())
-    assert not file.exists() or is_locked(file)
-    lock.__exit__(None, None, None)
+        patch.setattr("linker.lock.fcntl.flock", lock)
+        with locked(file) as descriptor:
+            assert os.read(descriptor, 8) == b"new"
+    assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB] * 2
+
+
+def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The run says whom it waits for, and does not wait for ever."""
+    monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("linker.lock.NOTICE_SECONDS", -1.0)
+    who = rf"process {os.getpid()} \(.+\)"
+    with file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with (
+            pytest.raises(TimeoutError, match=rf"{who} keeps it locked; end that process, or change a copy") as error,
+            locked(file),
+        ):
+            pass
+        assert error.value.filename == str(file)
+        monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 600.0)
+        monkeypatch.setattr("linker.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
+        with locked(file):
+            assert is_locked(file)
+    [record] = caplog.records
+    assert re.fullmatch(rf"sframegen: {re.escape(str(file))}: waiting for {who}, which has locked it", record.getMessage())
+
+
+def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("linker.lock.fcntl.flock", lambda *_: replace(file))
+    with pytest.raises(TimeoutError, match="someone replaces it again and again"), locked(file):
+        pass
+
+
+def test_a_dry_run_takes_no_lock(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    shutil.copy(compile_c("int main(void) { return 0; }", "-O2", name="dry"), program)
+    monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 0.0)
+    with program.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert add_section(program, dry_run=True).plan is not None
+        with pytest.raises(TimeoutError):
+            add_section(program, verify=False)
 
 
 def test_file_systems_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +175,13 @@ def test_runs_at_the_same_time(compile_c: Compiler, tmp_path: Path) -> None:
     assert all(error.count("\n") == (status != 0) for _, error, status in ends)
     assert [path.name for path in directory.iterdir()] == ["program"]
     assert (directory / "program").read_bytes() in possible
+
+
+def test_the_lock_ends_with_the_change(compile_c: Compiler, tmp_path: Path) -> None:
+    """Even if somebody keeps the error, and with it what was mapped."""
+    program = tmp_path / "program"
+    program.write_bytes(compile_c("int main(void) { return 0; }", "-O2", name="kept").read_bytes()[:2000])
+    with pytest.raises(FormatError) as error:
+        add_section(program, verify=False)
+    assert error.value.__traceback__ is not None
+    assert not is_locked(program)

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from linker_inputs import small_file
 
+from linker.replace import Source
 from linker.signed import APPENDED_MARKER, appended_size, signatures
 from sframegen.cli import cli
 from sframegen.elf import ElfFile, open_elf
@@ -84,10 +85,15 @@ def test_files_that_only_look_signed(program: Callable[..., Path]) -> None:
     assert run(file).exit_code == 0
 
 
+def found(file: Path) -> list[str]:
+    with file.open("rb") as source:
+        return signatures(open_elf(file), file, Source(source.fileno(), file.stat()))
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_sections(name: str, program: Callable[..., Path]) -> None:
     file = program(**{name: "sig"})
-    [reason] = signatures(open_elf(file), file)
+    [reason] = found(file)
     assert reason.startswith("a signature ")
     assert reason.endswith(f" in {name}")
     assert_only_by_force(file, reason)
@@ -111,7 +117,7 @@ def test_a_checksum_beside_a_library(tmp_path: Path) -> None:
     file = tmp_path / "libsoftokn3.so"
     file.write_bytes(small_file())
     file.with_suffix(".chk").touch()
-    assert signatures(open_elf(file), file) == [f"a checksum in {tmp_path}/libsoftokn3.chk"]
+    assert found(file) == [f"a checksum in {tmp_path}/libsoftokn3.chk"]
 
 
 def test_an_appended_signature(program: Callable[..., Path]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.cli.link_output import is_linked
+from sframegen.elf import EHDR_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +65,7 @@ def build(project: Project, directory: Path, environment: Mapping[str, str], *, 
             return made
     for file in regular_files(directory):
         name = str(file.relative_to(directory))
-        if is_linked(str(file)) and not (project.tried and name.startswith(project.tried)):
+        if is_linked(file.read_bytes()[:EHDR_SIZE]) and not (project.tried and name.startswith(project.tried)):
             made.outputs[name] = sha256_of(file)
     if len(made.outputs) < project.outputs:
         made.problems.append(f"{len(made.outputs)} linked files, {project.outputs} were to be")

@@ -10,8 +10,7 @@ from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
 from linker.image import is_program
-from linker.lock import locked
-from linker.relocatable import Objects, open_given
+from linker.relocatable import Objects, given, open_given
 from linker.remove import extents
 from linker.target import Target
 from sframegen.abi import abi_of
@@ -80,10 +79,10 @@ def add_section(
     Raises FormatError where the file cannot be read or given a section, or OSError: the target is then as it was. ValueError for
     a version or level that there is not.
     """
-    target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
     layout, level = layout_of(version), level_of(optimize)
-    with naming(str(target.source)), locked(target.path):
-        elf = open_given(str(target.source))
+    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
+    with naming(str(target.path)), target:
+        elf = given(target.data, str(target.path), target.source)
         if isinstance(elf, Objects):
             if synthesize:
                 raise FormatError("what is not linked has no rows but those of its call frame information")
@@ -98,7 +97,7 @@ def add_section(
 
             converted = synthesized(base.elf, converted, jobs, progress)
         table, coverage, encoded = converted
-        summary = _summary(str(target.source), base.elf, sources, converted, per_function=per_function)
+        summary = _summary(str(target.path), base.elf, sources, converted, per_function=per_function)
         if not len(table):
             summary.note = "nothing to add: " + (
                 "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
@@ -117,7 +116,7 @@ def add_section(
         summary.section_bytes = encoder.size_bytes
         summary.rows = len(encoder.table.row_start)
         if dry_run and not present:
-            summary.warnings += signed([elf], target.source, force=force)
+            summary.warnings += signed([elf], target, force=force)
             summary.plan = plan
             return summary
         writes = all_writes(plan, base, encoder)
@@ -125,7 +124,7 @@ def add_section(
             return target.copy(elf, _unchanged(summary, encoder.size_bytes))
         if present and not replace:
             raise elf.error(ANOTHER)
-        summary.warnings += signed([elf], target.source, force=force)
+        summary.warnings += signed([elf], target, force=force)
         summary.plan = plan
         return target.write(summary, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
 
@@ -178,9 +177,9 @@ def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Lev
         parts.append(part)
         if filled.pieces:
             changed.append(filled.elf)
-    summary = total(str(target.source), parts)
-    summary.warnings += signed(changed, target.source, force=force)
-    if not summary.section_bytes and target.path == target.source:
+    summary = total(str(target.path), parts)
+    summary.warnings += signed(changed, target, force=force)
+    if not summary.section_bytes and target.in_place:
         return summary
 
     def check(written: Path) -> None:

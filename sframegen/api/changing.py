@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cfi.errors import naming
 from linker.apply import write_all
 from linker.exchange import find_place, plan_exchange, verify_exchange
-from linker.lock import locked
 from linker.merge import Merger
 from linker.original import original_of
 from linker.remove import extents, own_loads, plan_removal, unchanged
@@ -55,17 +54,17 @@ def convert(
     Raises FormatError where there is no section, or where the new one does not fit, or OSError: the target is then as it was.
     ValueError for a version that is not written.
     """
-    target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
+    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     layout = layout_of(version)
-    with naming(str(target.source)), locked(target.path):
-        elf = open_elf(target.source)
+    with naming(str(target.path)), target:
+        elf = target.elf()
         pieces = read_pieces(elf)
         abi = pieces[0].abi
         merger = Merger()
         for piece in pieces:
             merger.add(piece)
         merged, dead = merger.merged(elf.executable_ranges())
-        change = VersionChange(str(target.source), min(piece.header.version for piece in pieces), layout.version)
+        change = VersionChange(str(target.path), min(piece.header.version for piece in pieces), layout.version)
         change.pieces, change.dead = len(pieces), dead
         is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
         if layout.version == change.from_version and is_good:
@@ -119,13 +118,13 @@ def remove(
 
     Raises FormatError where the file cannot be read, or its section is by others, or OSError: the target is then as it was.
     """
-    target = Target.of(path, output, verify, dry_run, preserve_timestamps, hard_links)
-    with naming(str(target.source)), locked(target.path):
-        elf = open_elf(target.source)
+    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
+    with naming(str(target.path)), target:
+        elf = target.elf()
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error("neither a program nor a library")
         places, size = extents(elf), len(elf.data)
-        removal = SectionRemoval(str(target.source), section_bytes=sum(p.size for p in places), size_before=size, size=size)
+        removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
         if not places:
             return target.copy(elf, removal)
 

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
     from linker.base import Base
     from linker.plan import InjectionPlan
+    from linker.target import Target
     from sframegen.elf import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.optimize import Level
 
 
-def signed(changed: list[ElfFile], source: Path, *, force: bool) -> list[str]:
+def signed(changed: list[ElfFile], target: Target, *, force: bool) -> list[str]:
     """A warning, if what is about to change is signed; without `force` a FormatError."""
-    found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, source)))
+    found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, target.path, target.source)))
     if found and not force:
         raise FormatError(f"signed: {found}; --force changes it all the same, and it is to be signed anew")
     return [f"to be signed anew: {found}"] if found else []

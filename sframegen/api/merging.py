@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, plan_section
-from linker.lock import locked
 from linker.relocatable import check_object, write_object_of
 from linker.target import Target
 from sframegen.api.common import layout_of, level_of, refuse, signed, verify_plan
@@ -54,7 +53,7 @@ def merge(
     layout, level = layout_of(version), level_of(optimize)
     report = Merged(str(executable or output))
     if executable is not None and map_file is not None:
-        target = Target(Path(executable), Path(output), verify, dry_run)
+        target = Target(executable, output, verify=verify, dry_run=dry_run)
         return _merge_into(target, Path(map_file), progress(objects), layout, level, report)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
 
@@ -67,7 +66,7 @@ def merge(
         except FormatError:
             read_all(objects)  # which says it better, if an object is the reason
             raise
-        target = Target(made.output, Path(output), verify, dry_run)
+        target = Target(made.output, output, verify=verify, dry_run=dry_run)
         report.warnings += made.messages
         return _merge_into(target, made.map_file, progress(objects), layout, level, report)
 
@@ -77,8 +76,8 @@ def _merge_into(
 ) -> Merged:
     from linker.merging import fill, in_linked, merge_objects  # noqa: PLC0415
 
-    with naming(report.file), locked(target.path):
-        elf = open_elf(target.source)
+    with naming(report.file), target:
+        elf = target.elf()
         if elf.header.e_type == ET_REL:
             filled = fill(elf, map_file, objects, layout, level, report)
 
@@ -86,7 +85,7 @@ def _merge_into(
                 refuse(check_object(filled, open_elf(written)))
 
             return target.write(report, partial(write_object_of, filled), check)
-        report.warnings += signed([elf], target.source, force=True)  # another file is written, which is to be signed anyhow
+        report.warnings += signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
         base = base_of(elf)
         encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
         plan = plan_section(base, encoder)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import errno
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import click
 
 from sframegen.cli.output import VERSIONS, Run, in_words, level, note
 from sframegen.cli.several import JOBS, all_of
-from sframegen.cli.tree_files import Exclusions, find
+from sframegen.cli.tree_files import Exclusions, Trees, find
 from sframegen.cli.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.summary import percent
 
@@ -81,7 +81,11 @@ def command(
         elif not quiet:
             note(f"warning: {text}")
 
-    found = find(roots, exclusions)
+    with run.file(roots[0]):
+        directories = ctx.with_resource(Trees(roots))
+    if run.status:
+        ctx.exit(run.status)
+    found = find(directories, exclusions)
     for name, unreadable in found.unreadable:
         refuse([name], unreadable)
     names_of = {names[0].full: names for names in found.files}
@@ -92,7 +96,7 @@ def command(
         "verify": verify,
         "preserve_timestamps": preserve_timestamps,
     }
-    work = _worker(names_of, options)
+    work = _worker(directories, names_of, options)
     for path, outcome in all_of(tuple(names_of), work, jobs, verify=verify, lines=verbose):
         names = names_of[path]
         if isinstance(outcome, Exception):
@@ -118,28 +122,25 @@ def command(
     ctx.exit(run.status)
 
 
-def _worker(names_of: dict[str, list[Name]], options: dict[str, Any]) -> Callable[[str], tuple[str, Summary] | None]:
+def _worker(trees: Trees, names_of: dict[str, list[Name]], options: dict[str, Any]) -> Callable[[str], tuple[str, Summary] | None]:
     """What is done to one file: its build-id and what add-section says, or None for a separate debug file."""
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
-    from sframegen.elf import SHF_EXECINSTR, SHT_NOBITS, open_elf  # noqa: PLC0415
+    from sframegen.elf import SHF_EXECINSTR, SHT_NOBITS, ElfFile  # noqa: PLC0415
+    from sframegen.files import map_descriptor  # noqa: PLC0415
 
     def work(path: str) -> tuple[str, Summary] | None:
-        for name in names_of[path]:
-            _check_place(name)
-        elf = open_elf(Path(path))
-        code = [section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR]
-        if code and set(code) == {SHT_NOBITS}:
-            return None
-        summary = api.add_section(path, replace=True, hard_links=[Path(name.full) for name in names_of[path][1:]], **options)
-        return (elf.build_id() or b"").hex(), summary
+        with ExitStack() as held:
+            file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
+            descriptor = file.open()
+            held.callback(os.close, descriptor)
+            elf = ElfFile(map_descriptor(descriptor, path)[0], path)
+            code = [section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR]
+            if code and set(code) == {SHT_NOBITS}:
+                return None
+            summary = api.add_section(file, replace=True, hard_links=hard_links, **options)
+            return (elf.build_id() or b"").hex(), summary
 
     return work
-
-
-def _check_place(name: Name) -> None:
-    """Raises OSError where a symbolic link now leads elsewhere: what is outside of the root is not ours to change."""
-    if os.path.realpath(name.full) != os.path.join(os.path.realpath(name.root), name.path):  # noqa: PTH118 - as in tree_files
-        raise OSError(errno.ELOOP, "a symbolic link has come in its way", name.full)
 
 
 def _lines(file: Path) -> Iterable[str]:

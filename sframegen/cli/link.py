@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from cfi.errors import FormatError
+from linker.location import locate
 from sframegen.cli.link_output import is_linked, output_of, state_of
 from sframegen.cli.output import VERSIONS, Run, level, note
+from sframegen.elf import EHDR_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +83,9 @@ def command(
         ctx.exit(status)
 
     def add() -> None:
-        if is_linked(output):
+        with open(output, "rb") as file:  # noqa: PTH123 - a name need not be what pathlib makes of it
+            header = file.read(EHDR_SIZE)
+        if is_linked(header):
             from sframegen import api  # noqa: PLC0415 - takes longer than most links
 
             summary = api.add_section(
@@ -92,7 +96,8 @@ def command(
 
     problem = _in_a_process(add, output)
     if problem and fatal:
-        Path(output).unlink(missing_ok=True)  # as linkers do when they fail: make would take it for finished
+        with locate(output) as location:
+            location.unlink()  # as linkers do when they fail: make would take it for finished
         note(problem)
         ctx.exit(1)
     if problem:

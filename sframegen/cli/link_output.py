@@ -94,10 +94,8 @@ def state_of(path: str) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def is_linked(path: str) -> bool:
-    """Whether this is a linked ELF file for an ABI that SFrame has; raises OSError."""
-    with open(path, "rb") as file:  # noqa: PTH123
-        header = file.read(EHDR_SIZE)
+def is_linked(header: bytes) -> bool:
+    """True if a file that begins so is a linked ELF file for an ABI that SFrame has."""
     order = ORDERS.get(header[4:6])
     if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
         return False

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sframegen
+from linker.location import locate
+from linker.replace import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,8 +78,6 @@ def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iter
             package=shlex.quote(sframegen.__file__),
             options=" ".join(options),
         )
-        temporary = shim.with_name(f".{name}.{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
-        temporary.chmod(0o755)
-        temporary.replace(shim)  # a build may be running it
+        with locate(shim) as location:  # replaced whole: a build may be running it
+            write_new(location, text.encode(errors="surrogateescape"), 0o777)
         yield shim, linkers.get(name, "the command after it")

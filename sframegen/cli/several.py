@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
+from linker.target import is_stdout
 from sframegen import workers
 from sframegen.cli.output import by_file, note, outputs_of
 
@@ -64,6 +65,8 @@ def changes(
     Names of one file are one. Warnings are printed before their report is given.
     """
     outputs = outputs_of(files, output, output_dir)
+    if is_stdout(output):
+        sys.stdout = sys.stderr  # for the report
     links = {file: [] for file in files} if outputs else by_file(files)
 
     def work(path: str) -> R:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.errors import FormatError
+from linker.location import below, locate
 from sframegen.cli.link_output import is_linked
+from sframegen.elf import EHDR_SIZE
+from sframegen.files import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
+
+    from linker.location import Location
 
 # Of a pattern: any directories, anything, anything but a slash, one character, one of several, itself.
 TOKEN = re.compile(
@@ -32,7 +39,7 @@ class Name(NamedTuple):
 
 class Found(NamedTuple):
     files: list[list[Name]]  # the names of each, sorted, as are the files by the first
-    unreadable: list[tuple[Name, OSError]]  # files and directories
+    unreadable: list[tuple[Name, Exception]]  # files and directories
 
 
 class Exclusions:
@@ -75,49 +82,83 @@ def _part(token: re.Match[str]) -> str:
     return FIXED.get(token.lastgroup or "") or re.escape(token[0])
 
 
-def find(roots: Sequence[str], exclusions: Exclusions) -> Found:
+class Trees(ExitStack):
+    """The directories that were asked for, held open: what is below them is looked up from there, without symbolic links."""
+
+    def __init__(self, roots: Iterable[str]) -> None:
+        """Raises OSError."""
+        super().__init__()
+        self.roots = {}
+        for root in roots:
+            with locate(root) as location:
+                self.roots[root] = self.enter_context(below(location.directory, f"{location.name}/.", root)).directory
+
+    def locate(self, name: Name) -> Location:
+        """Raises OSError."""
+        return below(self.roots[name.root], name.path, name.full)
+
+    def open_directory(self, name: Name) -> int:
+        """Raises OSError."""
+        with below(self.roots[name.root], os.path.join(name.path, "."), name.full) as location:  # noqa: PTH118
+            return location.open_directory()
+
+
+def find(trees: Trees, exclusions: Exclusions) -> Found:
     """Linked ELF files for ABIs of SFrame: regular files, no symbolic links. One that has a name that is left out is left out."""
     names: dict[tuple[int, int], list[Name]] = {}
     left_out: set[tuple[int, int]] = set()
-    unreadable: list[tuple[Name, OSError]] = []
-    seen: set[str] = set()  # one directory may be below another
-    for root in roots:
-        real = os.path.realpath(root)
-        for name, excluded in _below(root, exclusions, unreadable):
-            place = os.path.join(real, name.path)  # noqa: PTH118
+    unreadable: list[tuple[Name, Exception]] = []
+    seen: set[tuple[int, int, str]] = set()  # one directory may be below another
+    for name, excluded, directory in _regular_files(trees, exclusions, unreadable):
+        try:
+            above = os.fstat(directory)
+            place = above.st_dev, above.st_ino, os.path.basename(name.path)  # noqa: PTH119
             if place in seen:
                 continue
             seen.add(place)
-            try:
-                status = os.lstat(name.full)
-                key = status.st_dev, status.st_ino
-                if excluded and status.st_nlink > 1:
-                    left_out.add(key)
-                elif not excluded and is_linked(name.full):
-                    names.setdefault(key, []).append(name)
-            except OSError as error:
-                if not excluded:
-                    unreadable.append((name, error))
-    order = {root: number for number, root in reversed(list(enumerate(roots)))}
+            status = os.lstat(place[2], dir_fd=directory)
+            key = status.st_dev, status.st_ino
+            if excluded and status.st_nlink > 1:
+                left_out.add(key)
+            elif not excluded and is_linked(_beginning(directory, place[2], name.full)):
+                names.setdefault(key, []).append(name)
+        except (FormatError, OSError) as error:
+            if not excluded:
+                unreadable.append((name, error))
+    order = {root: number for number, root in enumerate(trees.roots)}
     files = [sorted(found, key=lambda name: (order[name.root], name.path)) for key, found in names.items() if key not in left_out]
     return Found(sorted(files, key=lambda found: (order[found[0].root], found[0].path)), unreadable)
 
 
-def _below(root: str, exclusions: Exclusions, unreadable: list[tuple[Name, OSError]]) -> Iterator[tuple[Name, bool]]:
-    """Regular files, and whether they are left out. Deep trees cost memory, no recursion."""
-    waiting = [(Name(root, ""), False)]
+def _beginning(directory: int, name: str, shown: str) -> bytes:
+    descriptor = open_regular(name, shown, os.O_NOFOLLOW, directory=directory)
+    try:
+        return os.read(descriptor, EHDR_SIZE)
+    finally:
+        os.close(descriptor)
+
+
+def _regular_files(
+    trees: Trees, exclusions: Exclusions, unreadable: list[tuple[Name, Exception]]
+) -> Iterator[tuple[Name, bool, int]]:
+    """Each with whether it is left out, and its directory, open. Deep trees cost memory, no recursion."""
+    waiting = [(Name(root, ""), False) for root in reversed(trees.roots)]
     while waiting:
         directory, out = waiting.pop()
         try:
-            with os.scandir(directory.full) as entries:
-                for entry in entries:
-                    name = Name(root, os.path.join(directory.path, entry.name))  # noqa: PTH118
-                    is_directory = entry.is_dir(follow_symlinks=False)
-                    excluded = out or exclusions.fit(name.path, is_directory=is_directory)
-                    if is_directory:
-                        waiting.append((name, excluded))
-                    elif entry.is_file(follow_symlinks=False):
-                        yield name, excluded
+            descriptor = trees.open_directory(directory)
+            try:
+                with os.scandir(descriptor) as entries:
+                    for entry in entries:
+                        name = Name(directory.root, os.path.join(directory.path, entry.name))  # noqa: PTH118
+                        is_directory = entry.is_dir(follow_symlinks=False)
+                        excluded = out or exclusions.fit(name.path, is_directory=is_directory)
+                        if is_directory:
+                            waiting.append((name, excluded))
+                        elif entry.is_file(follow_symlinks=False):
+                            yield name, excluded, descriptor
+            finally:
+                os.close(descriptor)
         except OSError as error:
             if not out:
                 unreadable.append((directory, error))

@@ -6,9 +6,10 @@ import json
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linker.location import locate
+from linker.replace import write_new
 from sframegen.names import count_of
 from sframegen.summary import percent
 
@@ -95,11 +96,5 @@ def to_json(trees: dict[str, list[Entry]]) -> str:
 
 def write(path: str, text: str) -> None:
     """A whole file or none. Raises OSError."""
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".sframegen.{os.urandom(8).hex()}")  # nobody has made a link of that name
-    try:
-        with temporary.open("x", encoding="ascii") as file:
-            file.write(text)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with locate(path) as location:
+        write_new(location, text.encode("ascii"), 0o666)

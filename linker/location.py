@@ -1,0 +1,201 @@
+"""A name in an open directory: nothing that others do to the path that led there sends us elsewhere."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from sframegen.files import open_regular
+
+ROOT = 0  # the user
+MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
+DIRECTORY = os.O_PATH | os.O_DIRECTORY
+
+
+class Location:
+    """An entry of a directory that is held open, until `close` or the end of the block.
+
+    A PathLike whose path is for messages only: `linker.target` looks up the name in the directory and follows no link there.
+    """
+
+    def __init__(self, directory: int, name: str, path: str) -> None:
+        self.directory = directory  # a descriptor (O_PATH), closed with this object
+        self.name = name
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __str__(self) -> str:
+        return self.path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self.directory)
+
+    def status(self) -> os.stat_result | None:
+        """The entry's own, even if it is a link; None where there is none. Raises OSError."""
+        try:
+            return os.lstat(self.name, dir_fd=self.directory)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
+
+    def is_at(self, status: os.stat_result) -> bool:
+        """True if the name leads to the file of that status."""
+        now = self.status()
+        return now is not None and os.path.samestat(now, status)
+
+    def open(self) -> int:
+        """A descriptor of the regular file of that name. Raises FormatError for what is none, or OSError."""
+        try:
+            return open_regular(self.name, self.path, os.O_NOFOLLOW, directory=self.directory)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(errno.ELOOP, "a symbolic link has come in its way", self.path) from error
+            raise
+
+    def open_directory(self) -> int:
+        """A descriptor of the directory itself, to list or to flush it. Raises OSError."""
+        try:
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
+
+    def unlink(self) -> None:
+        """Remove the name, if it is there. Raises OSError."""
+        try:
+            os.unlink(self.name, dir_fd=self.directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
+
+
+def locate(path: str | os.PathLike[str]) -> Location:
+    """Where a path that the user gave leads; its last name need not exist. Raises OSError.
+
+    Symbolic links are followed one by one, and only those that nobody else can have made or moved: otherwise another user chooses,
+    by a link in a directory of theirs, which file we change.
+    """
+    shown = os.fspath(path)
+    try:
+        return _walk(shown)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, shown) from error
+
+
+def below(root: int, path: str, shown: str) -> Location:
+    """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
+
+    Each directory is opened in the one before it, so that the entry is below `root` whatever is exchanged meanwhile.
+    """
+    *directories, name = path.split("/")
+    try:
+        with _Descriptor(".", directory=root) as here:
+            for directory in directories:
+                here.move(os.open(directory, DIRECTORY | os.O_NOFOLLOW, dir_fd=here.number))
+            return Location(os.dup(here.number), name, shown)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(errno.ELOOP, "a symbolic link has come in its way", shown) from error
+        raise OSError(error.errno, error.strerror, shown) from error
+
+
+def _walk(path: str) -> Location:
+    if not path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    waiting, links = _parts(path), 0
+    with _Descriptor("/" if path.startswith("/") else ".") as here:
+        while True:
+            name = waiting.pop() if waiting else "."
+            try:
+                entry = _Descriptor(name, os.O_PATH | os.O_NOFOLLOW, here.number)
+            except FileNotFoundError:
+                if waiting:
+                    raise
+                return Location(os.dup(here.number), name, path)
+            with entry:
+                status = os.fstat(entry.number)
+                if not stat.S_ISLNK(status.st_mode):
+                    if not waiting:
+                        return Location(os.dup(here.number), name, path)
+                    here.move(os.dup(entry.number))
+                    continue
+                links += 1
+                if links > MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                _check_trusted(status, os.fstat(here.number))
+                text = os.readlink("", dir_fd=entry.number)
+            if status.st_dev == _proc_device():
+                led_to = os.stat(name, dir_fd=here.number)
+                if not stat.S_ISDIR(led_to.st_mode):
+                    return _named(text, led_to, path)
+                here.move(os.open(name, DIRECTORY, dir_fd=here.number))  # its text may be a path for another root
+                continue
+            if text.startswith("/"):
+                here.move(os.open("/", DIRECTORY))
+            waiting += _parts(text)
+
+
+def _named(text: str, status: os.stat_result, path: str) -> Location:
+    """The file that a link of /proc leads to, if the link's text is still its path: a deleted or replaced file has none."""
+    try:
+        found = _walk(text)
+    except FileNotFoundError:
+        pass
+    else:
+        if found.is_at(status):
+            return Location(found.directory, found.name, path)
+        found.close()
+    raise OSError(errno.ESTALE, "the file that this link of /proc leads to has no name here; -o writes the result elsewhere")
+
+
+class _Descriptor:
+    """A descriptor that is closed at the end of the block."""
+
+    def __init__(self, name: str, flags: int = DIRECTORY, directory: int | None = None) -> None:
+        self.number = os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
+
+    def move(self, number: int) -> None:
+        os.close(self.number)
+        self.number = number
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.number)
+
+
+def _parts(path: str) -> list[str]:
+    """Its names, the last one first."""
+    return [part for part in path.split("/") if part not in ("", ".")][::-1]
+
+
+@cache
+def _proc_device() -> int:
+    try:
+        return Path("/proc/self").stat().st_dev
+    except OSError:
+        return -1
+
+
+def _check_trusted(link: os.stat_result, directory: os.stat_result) -> None:
+    """Raises OSError where someone who is neither root nor this user can have made the link, or put it there."""
+    user = os.geteuid()
+    ours = {ROOT, user}
+    writable = directory.st_mode & stat.S_IWOTH or (user == ROOT and directory.st_gid != ROOT and directory.st_mode & stat.S_IWGRP)
+    movable = directory.st_uid not in ours or (writable and not directory.st_mode & stat.S_ISVTX)
+    if link.st_uid not in ours or movable:
+        raise OSError(errno.ELOOP, "a symbolic link that another user controls is in its way; name the file that it leads to")

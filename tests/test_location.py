@@ -1,0 +1,209 @@
+"""Which links are followed on the way to a file, and that what is found stays what it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+from linker.location import below, locate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.once
+
+NOBODY = 65534
+CONTROLLED = "a symbolic link that another user controls"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A file in two directories below another one."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").write_bytes(b"content")
+    return tmp_path
+
+
+def content(path: str | Path) -> bytes:
+    with locate(path) as location, os.fdopen(location.open(), "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("path", ["a/b/file", "a//b/./file", "a/b/../b/file", "a/link/file", "link", "absolute", "chain"])
+def test_the_kernel_finds_the_same(tree: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "a/link").symlink_to("b")
+    (tree / "link").symlink_to("a/link/../b/file")
+    (tree / "absolute").symlink_to(tree / "a/b/file")
+    (tree / "chain").symlink_to("link")
+    monkeypatch.chdir(tree)
+    for name in (path, str(tree / path)):
+        assert content(name) == b"content"
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("", errno.ENOENT),
+        ("absent/file", errno.ENOENT),
+        ("a/b/file/x", errno.ENOTDIR),
+        ("loop", errno.ELOOP),
+        ("loop/x", errno.ELOOP),
+    ],
+)
+def test_the_kernels_errors(tree: Path, path: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "loop").symlink_to("loop")
+    monkeypatch.chdir(tree)
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))) as error:
+        locate(path)
+    assert (error.value.errno, error.value.filename) == (number, path)
+
+
+@pytest.mark.parametrize("path", [".", "/", "a/..", "a/"])
+def test_a_directory_is_no_file(tree: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    with locate(path) as location, pytest.raises(IsADirectoryError):
+        location.open()
+
+
+def test_a_name_that_is_not_there_yet(tree: Path) -> None:
+    (tree / "dangling").symlink_to("a/new")
+    with locate(tree / "dangling") as location:
+        assert location.status() is None
+        (tree / "a").rename(tree / "moved")
+        (tree / "moved/new").write_bytes(b"new")
+        status = location.status()
+        assert status is not None
+        assert location.is_at((tree / "moved/new").stat())
+
+
+def test_what_is_exchanged_afterwards_is_not_followed(tree: Path) -> None:
+    with locate(tree / "a/b/file") as location:
+        (tree / "a/b/file").rename(tree / "a/b/other")
+        (tree / "a/b/file").symlink_to("other")
+        with pytest.raises(OSError, match="a symbolic link has come in its way"):
+            location.open()
+    root = os.open(tree, os.O_PATH)
+    (tree / "a").rename(tree / "real")
+    (tree / "a").symlink_to("real")
+    with pytest.raises(OSError, match="a symbolic link has come in its way") as error:
+        below(root, "a/b/other", "shown")
+    assert error.value.filename == "shown"
+    with below(root, "real/b/other", "shown") as location:
+        assert location.is_at((tree / "real/b/other").stat())
+    os.close(root)
+
+
+@contextmanager
+def of_another_user(mode: int, owner: int) -> Iterator[Path]:
+    """A directory with such a mode and owner; in it a file of the user who runs the tests."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a second user")
+    with TemporaryDirectory() as name:
+        directory = Path(name, "theirs")
+        directory.mkdir()
+        (directory / "file").write_bytes(b"content")
+        os.chown(directory, owner, 0 if owner == 0 else -1)
+        directory.chmod(mode)
+        yield directory
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "link_owner", "is_followed"),
+    [
+        (0o755, 0, 0, True),
+        (0o755, 0, NOBODY, False),
+        (0o755, NOBODY, 0, False),  # its owner can have moved the link there
+        (0o777, 0, 0, False),
+        (0o1777, 0, 0, True),  # /tmp
+        (0o1777, 0, NOBODY, False),
+    ],
+)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_whose_links_are_followed(mode: int, owner: int, link_owner: int, is_followed: bool, is_last: bool) -> None:
+    with of_another_user(mode, owner) as directory:
+        link = directory / "link"
+        link.symlink_to("file" if is_last else directory)
+        os.chown(link, link_owner, -1, follow_symlinks=False)
+        path = link if is_last else link / "file"
+        if is_followed:
+            assert content(path) == b"content"
+        else:
+            with pytest.raises(OSError, match=CONTROLLED) as error:
+                locate(path)
+            assert error.value.filename == str(path)
+
+
+def test_a_directory_of_a_group() -> None:
+    """Root does not follow what the group can make there; its members do."""
+    with of_another_user(0o775, 0) as directory:
+        os.chown(directory, 0, NOBODY)
+        (directory / "link").symlink_to("file")
+        with pytest.raises(OSError, match=CONTROLLED):
+            locate(directory / "link")
+        directory.parent.chmod(0o755)
+        os.chown(directory, NOBODY, NOBODY)
+        os.chown(directory / "link", NOBODY, NOBODY, follow_symlinks=False)
+        os.seteuid(NOBODY)
+        try:
+            assert content(directory / "link") == b"content"
+        finally:
+            os.seteuid(0)
+
+
+# -- links of /proc, whose text is a path only as long as the file has it
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A program that waits, and the link of /proc to it."""
+    program = tmp_path / "program"
+    program.write_bytes(Path("/bin/cat").read_bytes())
+    program.chmod(0o755)
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+        yield program, f"/proc/{process.pid}/exe"
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def add(*arguments: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "sframegen", "add-section", "--no-verify", *map(str, arguments)], capture_output=True, check=False
+    )
+
+
+def test_a_running_program(running: tuple[Path, str]) -> None:
+    program, link = running
+    size = program.stat().st_size
+    assert add(link).returncode == 0
+    assert program.stat().st_size > size
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_program_that_was_deleted_or_replaced(running: tuple[Path, str], is_replaced: bool) -> None:
+    program, link = running
+    program.unlink()
+    if is_replaced:
+        program.write_bytes(b"another one")
+    run = add(link)
+    message = f"sframegen: {link}: the file that this link of /proc leads to has no name here; -o writes the result elsewhere\n"
+    assert (run.returncode, run.stderr.decode()) == (1, message)
+    assert [path.read_bytes() for path in program.parent.iterdir()] == [b"another one"] * is_replaced
+    output = program.with_name("output")
+    assert add("-o", output, link).returncode == 0
+    assert output.stat().st_mode & stat.S_IXUSR
+
+
+def test_the_current_directory_of_a_process(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    assert content("/proc/self/cwd/a/b/file") == b"content"
+    assert content(f"/proc/self/root{tree}/a/b/file") == b"content"
