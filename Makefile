@@ -1,7 +1,7 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, BLIND_FLAGS, FUZZ_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores,
-# corpus/stacks, corpus/blind, the fuzzer and tests/mutations.py get.
+# STACKS_FLAGS, BLIND_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores,
+# corpus/stacks, corpus/blind, the fuzzer, tests/attacks and tests/mutations.py get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -127,6 +127,10 @@ differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI
 .PHONY: fuzz
 fuzz: .venv-pure/test-tools ## fuzz each target of tests/fuzz/ for FUZZ_SECONDS; FUZZ_FLAGS
 	PYTHONSAFEPATH=1 PYTHONPATH=tests .venv-pure/bin/python -m fuzz --seconds $${FUZZ_SECONDS:-60} --corpus .fuzz $(FUZZ_FLAGS)
+
+.PHONY: attacks
+attacks: .venv/test-tools ## as root: a second user exchanges files while root gives them sections: docs/injection.md; ATTACKS_FLAGS
+	PYTHONSAFEPATH=1 PYTHONPATH=tests .venv/bin/python -m attacks $(ATTACKS_FLAGS)
 
 .PHONY: mutations
 mutations: .venv/test-tools corpus ## damage of every kind to real sections, and what check says: docs/checking.md; MUTATIONS_FLAGS
