@@ -371,7 +371,7 @@ def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (root / "usr/bin/tree").unlink()
         return result
 
-    monkeypatch.setattr("sframegen.cli.add_tree.find", find)
+    monkeypatch.setattr("sframegen.cli.trees.find", find)
     result = run(root)
     assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {root}/usr/bin/tree: No such file or directory\n")
     assert "2 files given a section" in result.stdout
@@ -391,7 +391,7 @@ def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: 
         (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
         return result
 
-    monkeypatch.setattr("sframegen.cli.add_tree.find", find)
+    monkeypatch.setattr("sframegen.cli.trees.find", find)
     result = run(root)
     assert (outside / "tree").read_bytes() == before
     assert (result.exit_code, result.stderr) == (
@@ -500,3 +500,54 @@ def test_ten_thousand_files(tmp_path: Path, program: Path) -> None:
     for number in range(40):
         shutil.copy(program, tmp_path / f"pkg/{number}/program")
     assert "40 files given a section" in run(tmp_path / "pkg").stdout
+
+
+# -- undoing it, and not doing it
+
+
+def test_a_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
+    add_section(root / "usr/bin/tree", verify=False)
+    damaged(root)
+    before = state(root)
+    result = run("--dry-run", "--report", tmp_path / "report.json", root)
+    assert result.stdout.startswith("1 file would be given a section, 1 unchanged, 0 without CFI, 1 refused; 100.00 % of ")
+    assert state(root) == before
+    dry = by_path(tmp_path / "report.json")
+    run("--report", tmp_path / "report.json", root)
+    assert by_path(tmp_path / "report.json") == dry
+
+
+def remove_tree(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["remove-tree", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_remove_tree_gives_the_files_back(root: Path, peers: Peers, compile_c: Compiler) -> None:
+    (root / "usr/bin/other").hardlink_to(root / "usr/bin/tree")
+    stripped = root / "usr/lib/libtree.so.1"
+    whole = [root / "usr/bin/tree", root / "usr/lib/deep/er/plugin.so"]
+    contents = [path.read_bytes() for path in whole]
+    run(root)
+    subprocess.run([peers.tool("objcopy"), stripped], check=True)
+    shutil.copy(compile_c(LIBRARY, "-O2", "-shared", "-fPIC", name="bare.so"), root / "usr/lib/bare.so")
+    (root / "usr/lib/outside").symlink_to("/usr/lib")
+    before = state(root)
+    line = "restored, 1 with the section taken out, 1 without one, 0 refused\n"
+    assert remove_tree("--dry-run", root).stdout == f"2 files would be {line}"
+    assert state(root) == before
+    assert remove_tree("--exclude", "bin", root).stdout == f"1 file {line}"
+    result = remove_tree("-v", root)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1] == "1 file restored, 0 with the section taken out, 3 without one, 0 refused"
+    assert [path.read_bytes() for path in whole] == contents
+    assert not has_section(stripped)
+    assert (root / "usr/bin/other").samefile(root / "usr/bin/tree")
+
+
+@pytest.mark.parametrize(("options", "status"), [([], 0), (["--fatal"], 1)])
+def test_remove_tree_refuses_what_is_damaged(root: Path, options: list[str], status: int) -> None:
+    run(root)
+    file = damaged(root)
+    result = remove_tree(*options, root)
+    assert result.exit_code == status
+    assert str(file) in result.stderr
+    assert result.stdout == "2 files restored, 0 with the section taken out, 0 without one, 1 refused\n"

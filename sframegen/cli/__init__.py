@@ -23,6 +23,7 @@ COMMANDS = {
     "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
     "register": "Print how SFrame sections would be registered with the kernel.",
     "remove": "Take SFrame sections out again: the files as they were.",
+    "remove-tree": "Take the SFrame sections of a build root out again.",
     "stack": "Print the stacks of a process, by the SFrame sections of what it has loaded.",
 }
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}

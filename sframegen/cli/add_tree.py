@@ -2,31 +2,27 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sframegen.cli.output import VERSIONS, Run, in_words, level, note
-from sframegen.cli.several import JOBS, all_of
-from sframegen.cli.tree_files import Exclusions, Trees, find
+from sframegen.cli.several import JOBS
 from sframegen.cli.tree_report import REFUSED, Entry, Totals, to_json, write
+from sframegen.cli.trees import ROOTS, each_file, exclusions, exclusions_of
 from sframegen.summary import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
+    from linker.location import Location
     from sframegen.cli.tree_files import Name
     from sframegen.summary import Summary
 
 
 @click.command(name="add-tree")
-@click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
-@click.option("--exclude", "globs", multiple=True, metavar="GLOB", help="Leave these files and directories alone; may be repeated.")
-@click.option(
-    "--exclude-from", "lists", multiple=True, type=click.Path(exists=True, dir_okay=False), help="A file with a GLOB on each line."
-)
+@ROOTS
+@exclusions
 @click.option("--report", metavar="FILE", type=click.Path(), help="Write what became of each file, as JSON.")
 @click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of all code is covered.")
 @click.option("--fatal", is_flag=True, help="Exit 1 if a file cannot be given a section, not only warn.")
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
 @click.option("--verify", is_flag=True, help="Read the results back with LIEF: slower.")
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
+@click.option("--dry-run", is_flag=True, help="Print what would be added; write nothing except the report.")
 @JOBS
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for each file, too.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -53,6 +50,7 @@ def command(
     synthesize: bool,
     verify: bool,
     preserve_timestamps: bool,
+    dry_run: bool,
     jobs: int,
     verbose: bool,
     quiet: bool,
@@ -67,10 +65,6 @@ def command(
     any directories. What is below a directory that fits is left alone, too.
     """
     run = Run()
-    try:
-        exclusions = Exclusions([*globs, *(glob for file in lists for glob in _lines(Path(file)))])
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     trees: dict[str, list[Entry]] = {root: [] for root in roots}
 
     def refuse(names: list[Name], error: Exception) -> None:
@@ -81,30 +75,22 @@ def command(
         elif not quiet:
             note(f"warning: {text}")
 
-    with run.file(roots[0]):
-        directories = ctx.with_resource(Trees(roots))
-    if run.status:
-        ctx.exit(run.status)
-    found = find(directories, exclusions)
-    for name, unreadable in found.unreadable:
-        refuse([name], unreadable)
-    names_of = {names[0].full: names for names in found.files}
     options: dict[str, Any] = {
         "version": int(version),
         "optimize": optimize,
         "synthesize": synthesize,
         "verify": verify,
         "preserve_timestamps": preserve_timestamps,
+        "dry_run": dry_run,
     }
-    work = _worker(directories, names_of, options)
-    for path, outcome in all_of(tuple(names_of), work, jobs, verify=verify, lines=verbose):
-        names = names_of[path]
+    work = _worker(options)
+    for names, outcome in each_file(roots, exclusions_of(globs, lists), work, jobs, verify=verify and not dry_run, lines=verbose):
         if isinstance(outcome, Exception):
             refuse(names, outcome)
         elif outcome is not None:
             build_id, summary = outcome
             for warning in () if quiet else summary.warnings:
-                note(f"{path}: warning: {warning}")
+                note(f"{names[0].full}: warning: {warning}")
             if verbose and not quiet:
                 click.echo(summary.one_line())
             summary.warnings = [_local(names[0], warning) for warning in summary.warnings]
@@ -112,7 +98,7 @@ def command(
 
     totals = Totals(entry for entries in trees.values() for entry in entries)
     if not quiet:
-        click.echo(totals.one_line())
+        click.echo(totals.one_line(dry_run=dry_run))
     covered, code = (totals.numbers[name] for name in ("covered_bytes", "code_bytes"))
     if min_coverage is not None and 100 * covered < min_coverage * code:
         run.finding(f"--min-coverage: {percent(covered, code)} % is below {min_coverage:g} %")
@@ -122,31 +108,25 @@ def command(
     ctx.exit(run.status)
 
 
-def _worker(trees: Trees, names_of: dict[str, list[Name]], options: dict[str, Any]) -> Callable[[str], tuple[str, Summary] | None]:
+def _worker(options: dict[str, Any]) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
     """What is done to one file: its build-id and what add-section says, or None for a separate debug file."""
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
     from sframegen.elf import SHF_EXECINSTR, SHT_NOBITS, ElfFile  # noqa: PLC0415
     from sframegen.files import map_descriptor  # noqa: PLC0415
 
-    def work(path: str) -> tuple[str, Summary] | None:
-        with ExitStack() as held:
-            file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
-            descriptor = file.open()
-            held.callback(os.close, descriptor)
-            elf = ElfFile(map_descriptor(descriptor, path)[0], path)
-            code = [section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR]
-            if code and set(code) == {SHT_NOBITS}:
-                return None
-            summary = api.add_section(file, replace=True, hard_links=hard_links, **options)
-            return (elf.build_id() or b"").hex(), summary
+    def work(file: Location, hard_links: list[Location]) -> tuple[str, Summary] | None:
+        descriptor = file.open()
+        try:
+            elf = ElfFile(map_descriptor(descriptor, file.path)[0], file.path)
+        finally:
+            os.close(descriptor)
+        code = [section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR]
+        if code and set(code) == {SHT_NOBITS}:
+            return None
+        summary = api.add_section(file, replace=True, hard_links=hard_links, **options)
+        return (elf.build_id() or b"").hex(), summary
 
     return work
-
-
-def _lines(file: Path) -> Iterable[str]:
-    """Without empty lines and those that begin with #."""
-    lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
-    return (line for line in lines if line.strip() and not line.startswith("#"))
 
 
 def _refused(names: list[Name], text: str) -> Entry:

@@ -43,7 +43,7 @@ class Entry:
 
     @classmethod
     def of(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
-        done = ADDED if summary.output else UNCHANGED if summary.section_bytes else NOTHING
+        done = ADDED if summary.plan is not None else UNCHANGED if summary.section_bytes else NOTHING
         fates = {group: {fate: count for fate, count in counts.items() if count} for group, counts in summary.fates.items()}
         numbers = {name: getattr(summary, name) for name in NUMBERS}
         reason = summary.note if done is NOTHING else ""
@@ -62,12 +62,13 @@ class Totals:
             for group, counts in entry.fates.items():
                 self.fates.setdefault(group, Counter()).update(counts)
 
-    def one_line(self) -> str:
+    def one_line(self, *, dry_run: bool = False) -> str:
         files = self.files
         covered, code, size = (self.numbers[name] for name in ("covered_bytes", "code_bytes", "section_bytes"))
+        would_be = "would be " if dry_run else ""
         line = (
-            f"{count_of(files[ADDED], 'file')} given a section, {files[UNCHANGED]:,} unchanged, {files[NOTHING]:,} without CFI, "
-            f"{files[REFUSED]:,} refused"
+            f"{count_of(files[ADDED], 'file')} {would_be}given a section, {files[UNCHANGED]:,} unchanged, "
+            f"{files[NOTHING]:,} without CFI, {files[REFUSED]:,} refused"
         )
         if not code:
             return line

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <fcntl.h>
 
-enum { LONGEST = 1 << 20 };
+enum { LONGEST = 1 << 24 };
 
 int main(int count, char **names) {
   unsigned random = 1;
@@ -14,7 +14,7 @@ int main(int count, char **names) {
   if (write(1, "\n", 1) != 1) return 1;
   for (;;) {
     random = random * 1103515245 + 12345;
-    for (volatile unsigned pause = LONGEST >> (random >> 16) % 21; pause; pause--) {}
+    for (volatile unsigned pause = LONGEST >> (random >> 16) % 25; pause; pause--) {}
     renameat2(AT_FDCWD, names[1], AT_FDCWD, names[2], RENAME_EXCHANGE);
   }
 }

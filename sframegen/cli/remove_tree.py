@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from sframegen.cli.output import Run, in_words, note
+from sframegen.cli.several import JOBS
+from sframegen.cli.trees import ROOTS, each_file, exclusions, exclusions_of
+from sframegen.names import count_of
+
+if TYPE_CHECKING:
+    from linker.location import Location
+    from sframegen.removal import SectionRemoval
+
+
+@click.command(name="remove-tree")
+@ROOTS
+@exclusions
+@click.option("--force", is_flag=True, help="Take out sections that other tools made, too.")
+@click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused, not only warn.")
+@click.option("--verify", is_flag=True, help="Read the results back with LIEF: slower.")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
+@JOBS
+@click.option("-v", "--verbose", is_flag=True, help="Print a line for each file that has a section, too.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    roots: tuple[str, ...],
+    *,
+    globs: tuple[str, ...],
+    lists: tuple[str, ...],
+    force: bool,
+    fatal: bool,
+    verify: bool,
+    preserve_timestamps: bool,
+    dry_run: bool,
+    jobs: int,
+    verbose: bool,
+    quiet: bool,
+) -> None:
+    """Undo add-tree: take the SFrame section out of all programs and shared libraries below each ROOT, in place.
+
+    Each file becomes what add-tree was given, byte for byte, unless another tool wrote it since. Symbolic links are not followed;
+    hard links stay links. GLOBs are those of add-tree. A file that is refused is a warning.
+    """
+    run = Run()
+    counts: Counter[str] = Counter()
+    work = partial(_remove, force=force, verify=verify, preserve_timestamps=preserve_timestamps, dry_run=dry_run)
+    for names, outcome in each_file(roots, exclusions_of(globs, lists), work, jobs, verify=verify and not dry_run, lines=verbose):
+        if isinstance(outcome, Exception):
+            counts["refused"] += 1
+            text = in_words(outcome, names[0].full)
+            if fatal:
+                run.finding(text)
+            elif not quiet:
+                note(f"warning: {text}")
+            continue
+        counts["restored" if outcome.restored else "taken out" if outcome.section_bytes else "without"] += 1
+        for warning in () if quiet else outcome.warnings:
+            note(f"{names[0].full}: warning: {warning}")
+        if verbose and outcome.section_bytes and not quiet:
+            click.echo(outcome.one_line())
+    if not quiet:
+        would_be = "would be " if dry_run else ""
+        click.echo(
+            f"{count_of(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
+            f"{counts['without']:,} without one, {counts['refused']:,} refused"
+        )
+    ctx.exit(run.status)
+
+
+def _remove(
+    file: Location, hard_links: list[Location], *, force: bool, verify: bool, preserve_timestamps: bool, dry_run: bool
+) -> SectionRemoval:
+    from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
+
+    return api.remove(
+        file, force=force, verify=verify, preserve_timestamps=preserve_timestamps, dry_run=dry_run, hard_links=hard_links
+    )

@@ -1,0 +1,82 @@
+"""What the commands for whole trees share: which files are left out, and the work on each of the others."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from sframegen.cli.several import all_of
+from sframegen.cli.tree_files import Exclusions, Trees, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from linker.location import Location
+    from sframegen.cli.tree_files import Name
+
+    Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+T = TypeVar("T")
+
+ROOTS = click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+
+
+def exclusions(command: Decorated) -> Decorated:
+    """The options that leave files out; the command is given both lists for `each_file`."""
+    from_list = click.option(
+        "--exclude-from",
+        "lists",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file with a GLOB on each line.",
+    )
+    from_here = click.option(
+        "--exclude", "globs", multiple=True, metavar="GLOB", help="Leave these files and directories alone; may be repeated."
+    )
+    return from_here(from_list(command))
+
+
+def exclusions_of(globs: Iterable[str], lists: Iterable[str]) -> Exclusions:
+    """Raises UsageError for what is no pattern."""
+    try:
+        return Exclusions([*globs, *(glob for file in lists for glob in _lines(Path(file)))])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def each_file(
+    roots: Sequence[str],
+    left_out: Exclusions,
+    work: Callable[[Location, list[Location]], T],
+    jobs: int,
+    *,
+    verify: bool,
+    lines: bool,
+) -> Iterator[tuple[list[Name], T | Exception]]:
+    """The names of each program and library below the roots, and what `work` returns for it or why it is refused.
+
+    `work` is given the file by its first name, and its other names (hard links). `verify`, `lines`: as for `all_of`. Raises
+    OSError where a root cannot be opened.
+    """
+    with Trees(roots) as trees:
+        found = find(trees, left_out)
+        for name, error in found.unreadable:
+            yield [name], error
+        names_of = {names[0].full: names for names in found.files}
+
+        def work_on(path: str) -> T:
+            with ExitStack() as held:
+                file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
+                return work(file, hard_links)
+
+        for path, outcome in all_of(tuple(names_of), work_on, jobs, verify=verify, lines=lines):
+            yield names_of[path], outcome
+
+
+def _lines(file: Path) -> Iterable[str]:
+    """Without empty lines and those that begin with #."""
+    lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    return (line for line in lines if line.strip() and not line.startswith("#"))
