@@ -15,6 +15,8 @@ import struct
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sframegen.stack.rust import demangle_v0
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
@@ -110,8 +112,9 @@ def _receive(file: BinaryIO) -> bytes:
 
 def _serve(names: BinaryIO, texts: BinaryIO) -> None:
     """Until there are no more names, or one is too much."""
-    for number in (signal.SIGINT, signal.SIGPROF):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # who asks may still want names: it ends with that one
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     functions = _functions()
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
@@ -137,5 +140,7 @@ def _length(address: int) -> int:
 @lru_cache(1 << 14)
 def demangle(name: str) -> str:
     """The name itself where it is not mangled, nobody here can read it, or it would be too long."""
+    if name.startswith("_R"):
+        return demangle_v0(name) or name
     text = _HELPER.ask(name.encode()) if name.startswith("_Z") and _functions() else b""
     return RUST_HASH.sub("", text.decode(errors="replace")) or name
