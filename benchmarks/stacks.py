@@ -74,6 +74,9 @@ class Held:
     def thread_name(self, _: int) -> str:
         return ""
 
+    def idle(self, _: int) -> None:
+        return None
+
     def registers(self, tid: int) -> Registers:
         return self.known[tid]
 

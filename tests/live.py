@@ -6,16 +6,23 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import sframegen
+from sframegen.stack.process import Process
+from sframegen.stack.symbols import Symbols
+from sframegen.stack.tracer import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
     from peers import Compiler
+
+    from sframegen.stack.tracer import Thread
 
 # What every program begins with: hold() says "here\n" and waits for a byte.
 HOLD = r"""
@@ -131,3 +138,36 @@ def state_of(pid: int) -> str:
     while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) == "R":
         pass
     return state
+
+
+def stack_line(*arguments: object) -> list[str]:
+    return [sys.executable, "-P", "-m", "sframegen", "stack", *map(str, arguments)]
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(stack_line(*arguments), capture_output=True, text=True, check=False, timeout=300)
+
+
+class Names:
+    """Traces one process, and names its frames."""
+
+    def __init__(self, pid: int, *, convert: bool = False) -> None:
+        self.process = Process(pid)
+        weakref.finalize(self, self.process.__exit__)
+        self.tracer = Tracer(convert=convert)
+        self.symbols = Symbols(self.tracer.objects)
+
+    def threads(self) -> list[Thread]:
+        return self.tracer.trace_process(self.process)
+
+    def of(self, thread: Thread) -> list[str]:
+        """Functions, the innermost first; SIGNAL for a signal frame."""
+        return ["SIGNAL" if frame.signal else self.symbols.place(frame).function or "??" for frame in thread.frames]
+
+    def first(self) -> tuple[list[str], Thread]:
+        thread = self.threads()[0]
+        return self.of(thread), thread
+
+
+def between(names: list[str], first: str, last: str = "main") -> list[str]:
+    return names[names.index(first) : names.index(last) + 1]

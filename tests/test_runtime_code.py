@@ -159,6 +159,9 @@ class Walked:
     def thread_name(self, tid: int) -> str:
         return str(tid)
 
+    def idle(self, tid: int) -> None:
+        assert tid == 7
+
     def registers(self, tid: int) -> Registers:
         assert tid == 7
         return Registers(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})

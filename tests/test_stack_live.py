@@ -11,12 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from live import HOLD, Program, compiled, state_of, stopped_at
+from live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
 
 import sframegen
 from sframegen.elf import ElfFile, Symbol, open_elf
@@ -26,8 +25,7 @@ from sframegen.stack import ptrace, symbols
 from sframegen.stack.objects import Objects
 from sframegen.stack.process import Process
 from sframegen.stack.snapshot import StackError
-from sframegen.stack.symbols import Symbols
-from sframegen.stack.tracer import Thread, Tracer
+from sframegen.stack.tracer import Tracer
 from sframegen.stack.walk import End, How
 
 if TYPE_CHECKING:
@@ -36,36 +34,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
 
 STATIC = ("-O2", "-static", "-fomit-frame-pointer")
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-P", "-m", "sframegen", "stack", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
-
-
-class Names:
-    """Traces one process, and names its frames."""
-
-    def __init__(self, pid: int, *, convert: bool = False) -> None:
-        self.process = Process(pid)
-        weakref.finalize(self, self.process.__exit__)
-        self.tracer = Tracer(convert=convert)
-        self.symbols = Symbols(self.tracer.objects)
-
-    def threads(self) -> list[Thread]:
-        return self.tracer.trace_process(self.process)
-
-    def of(self, thread: Thread) -> list[str]:
-        """Functions, the innermost first; SIGNAL for a signal frame."""
-        return ["SIGNAL" if frame.signal else self.symbols.place(frame).function or "??" for frame in thread.frames]
-
-    def first(self) -> tuple[list[str], Thread]:
-        thread = self.threads()[0]
-        return self.of(thread), thread
-
-
-def between(names: list[str], first: str, last: str = "main") -> list[str]:
-    return names[names.index(first) : names.index(last) + 1]
 
 
 # -- the programs of the kernel's proof of concept
@@ -560,7 +528,7 @@ def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path
     with Program(program) as running:
         by = Names(running.pid)
         for _ in range(3):
-            by.tracer.objects = by.symbols._objects = Objects()
+            by.tracer.objects = by.symbols.objects = Objects()
             assert by.first()[0][-1] == "_start"
     assert len(read) == 1
 

@@ -132,6 +132,9 @@ class Made:
     def thread_name(self, tid: int) -> str:
         return f"thread {tid}"
 
+    def idle(self, tid: int) -> bool | None:
+        return {5: True}.get(tid)
+
     def registers(self, tid: int) -> Registers:
         return self.threads_registers[tid]
 
@@ -305,7 +308,7 @@ def test_a_whole_trace(abi: Abi) -> None:
     snapshot.contents.append((STACK, stack(abi, ras)))
     snapshot.threads_registers[5] = Registers(BASE + TEXT + 1, {abi.sp: STACK, abi.fp: 0})
     (thread,) = Tracer().trace(snapshot)
-    assert (thread.tid, thread.name, thread.end) == (5, "thread 5", End.OUTERMOST)
+    assert (thread.tid, thread.name, thread.idle, thread.end) == (5, "thread 5", True, End.OUTERMOST)
     assert [frame.pc for frame in thread.frames] == [BASE + TEXT + 1, *ras]
     assert {frame.how for frame in thread.frames} == {How.SFRAME}
 

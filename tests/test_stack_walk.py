@@ -13,7 +13,7 @@ from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.model import OUTERMOST, Rule, Where
 from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 from sframegen.stack.registers import ALL_BITS, GENERAL, Registers, registers_of
-from sframegen.stack.walk import Described, End, How, walk
+from sframegen.stack.walk import Described, End, How, guess, walk
 
 CODE = range(0x400000, 0x410000)
 STACK = (0x70000000, 0x70100000)
@@ -39,6 +39,7 @@ class Space:
         self.functions: dict[int, Described] = {}
         self.stacks = [STACK, OTHER_STACK]
         self.asked: list[int] = []
+        self.after_calls = range(CODE.stop)
 
     def word(self, address: int) -> int | None:
         return self.words.get(address)
@@ -48,6 +49,9 @@ class Space:
         if self.asked[-1] not in CODE:
             return End.NOT_CODE
         return self.functions.get(self.asked[-1] // FUNCTION, End.NOT_COVERED)
+
+    def returns_to(self, pc: int) -> bool:
+        return pc in self.after_calls
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
         return next((stack for stack in self.stacks if stack[0] <= address < stack[1]), None)
@@ -233,6 +237,69 @@ def test_behind_a_frame_record_of_aarch64_sp_is_not_known() -> None:
     space.save(SP + 16, caller, SP + 0x100)
     found = walk(Registers(pc, {31: SP, 29: SP}), AARCH64, space)
     assert ([frame.pc for frame in found.frames], found.end) == ([pc, caller], End.UNKNOWN_REGISTER)
+
+
+# -- guesses
+
+
+def guessing(abi: Abi, *, covered: int) -> tuple[Space, Registers, list[int]]:
+    """Four functions with frame records; a section covers one of them and says the same."""
+    space = Space(abi)
+    record = FRAME_RECORDS[abi.machine]
+    guessed = guess(abi, End.NOT_COVERED)
+    assert isinstance(guessed, Described)
+    pcs = []
+    for number in range(4):
+        pcs.append(space.function(number, record.rule, sp_is_cfa=record.sp_is_cfa) + 8)
+        if number != covered:
+            space.functions[CODE.start // FUNCTION + number] = guessed
+    fps = [SP + 0x20, SP + 0x60, SP + 0x100, SP + 0x140]
+    for fp, ra, caller in zip(fps, [*pcs[1:], 0], [*fps[1:], 0], strict=True):
+        space.save(fp + 16, ra, caller)
+    return space, space.registers(pcs[0], **{f"r{abi.fp}": fps[0]}), pcs
+
+
+@pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
+def test_code_that_nothing_describes_is_left_by_frame_pointers(abi: Abi) -> None:
+    """What a guess led to is marked, and only that; the walk goes on."""
+    space, registers, pcs = guessing(abi, covered=1)
+    found = walk(registers, abi, space)
+    assert [frame.pc for frame in found.frames] == pcs
+    assert [frame.guessed for frame in found.frames] == [False, True, False, True]
+    assert [frame.how for frame in found.frames] == [How.FRAME_POINTER, How.SFRAME, How.FRAME_POINTER, How.FRAME_POINTER]
+    assert found.end is End.NO_RETURN
+
+
+@pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
+@pytest.mark.parametrize("why", ["no call", "not aligned", "downwards", "off the stack"])
+def test_a_guess_has_to_lead_to_a_caller(abi: Abi, why: str) -> None:
+    """Else the walk ends as if nothing had been guessed: a wrong frame is worse than none."""
+    space, registers, pcs = guessing(abi, covered=1)
+    wrong = {"not aligned": SP + 0x104, "downwards": SP - 0x100, "off the stack": STACK[1]}.get(why)
+    if wrong:
+        space.save(SP + 0x70, pcs[2], wrong)
+        space.save(wrong + 16, pcs[3], 0)
+    else:
+        space.after_calls = range(pcs[3])
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.NOT_COVERED)
+    assert found.frames[-1].cfa is None
+
+
+def test_s390x_has_no_frame_pointers_to_guess_by() -> None:
+    assert guess(S390X, End.NOT_COVERED) is End.NOT_COVERED
+
+
+def test_a_rule_on_a_register_that_is_lost_gives_way_to_a_guess() -> None:
+    """Which code with a realigned stack has; it has a frame pointer, too."""
+    space, registers, pcs, cfas = chain(AMD64)
+    space.function(1, Rule(Where(OTHER_REGISTER, 24), *SAVED))
+    space.save(cfas[0], pcs[1], cfas[1] - 16)
+    found = walk(registers, AMD64, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs, End.OUTERMOST)
+    assert [(frame.how, frame.guessed) for frame in found.frames] == [
+        (How.SFRAME, False), (How.FRAME_POINTER, False), (How.SFRAME, True), (How.SFRAME, False),
+    ]  # fmt: skip
 
 
 # -- ends

@@ -63,7 +63,7 @@ def test_what_excuses_a_difference() -> None:
     other = stack((0x10, 0x1000), (0x20, 0x1018), (0x38, 0x1020))
     assert compare(other, WHOLE, NO_CODE) == (1, "gdb guesses: no CFI for no mapping", False)
     guessed = other._replace(guessed=frozenset({1}))
-    assert compare(guessed, WHOLE, Described()) == (1, "we guess by the frame pointer: no mapping has no section", False)
+    assert compare(guessed, WHOLE, Described()) == (1, "we guess by the frame pointer: nothing describes no mapping", False)
     elsewhere = other._replace(guessed=frozenset({0, 2}))
     assert compare(elsewhere, WHOLE, Described()).differs
 

@@ -37,7 +37,7 @@ def compare(ours: Stack, gdb: Stack, code: Code) -> Compared:
         # A PC comes from the frame before, a CFA from this one.
         guilty = at if pc == gdb.frames[at][0] else at - 1
         if guilty in ours.guessed:
-            return Compared(at, f"we guess by the frame pointer: {code.place(_code(ours, guilty))} has no section")
+            return Compared(at, f"we guess by the frame pointer: nothing describes {code.place(_code(ours, guilty))}")
         if guilty >= 0 and (why := code.without_cfi(_code(gdb, guilty))):
             return Compared(at, f"gdb guesses: {why}")
         there = ", ".join(f"{name} {_text(one)}" for name, one in (("ours", (pc, cfa)), ("gdb's", gdb.frames[at])))
@@ -51,7 +51,7 @@ def compare(ours: Stack, gdb: Stack, code: Code) -> Compared:
         if not why and at > 1 and ours.end == End.UNKNOWN_REGISTER.value:
             why = code.needs_register(address)
         if not why and at - 1 in ours.guessed:
-            why = f"{code.place(address)} has no section"
+            why = f"nothing describes {code.place(address)}"
         return Compared(at, f"we end: {ours.end}" + (f"; {why}" if why else ""), differs=not why)
     return Compared(at)
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import time
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen.cli.output import Run, note
+from sframegen.names import count_of
 from sframegen.stack import report
 from sframegen.stack.corefile import Core
-from sframegen.stack.process import Process
+from sframegen.stack.sampling import Command, Interrupts, Plan, Sampler
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.symbols import Symbols
 from sframegen.stack.tracer import Tracer
@@ -20,6 +20,8 @@ from sframegen.stack.walk import MAX_FRAMES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MAX_NAMED = 3  # objects in the note that --convert may help
+
 
 @click.command(name="stack")
 @click.argument("arguments", metavar="PID | --core FILE | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
@@ -27,9 +29,12 @@ if TYPE_CHECKING:
 @click.option("--exe", type=click.Path(), help="The program of the core file, if it is not where it was.")
 @click.option("--sysroot", type=click.Path(), help="A directory that has the other files of the core, as / had them.")
 @click.option("--tid", type=click.IntRange(1), help="This thread only.")
-@click.option("--convert", is_flag=True, help="Code without a section: make one in memory, of its call frame information.")
-@click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="So many samples.")
+@click.option("--convert", is_flag=True, help="Make sections in memory for objects without one, from their call frame information.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Number of samples.  [default: 1]")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Take samples for this number of seconds.")
+@click.option("--until-exit", is_flag=True, help="Take samples until the process ends.")
 @click.option("--interval", type=click.FloatRange(0), default=0.1, show_default=True, help="Seconds from one to the next.")
+@click.option("--no-idle", is_flag=True, help="Leave out threads that wait: neither on a processor nor ready to run.")
 @click.option("--json", "form", flag_value="json", help="One JSON object a sample, with CFAs and how each frame was found.")
 @click.option("--folded", "form", flag_value="folded", help="Equal stacks of all samples once, for flame graphs.")
 @click.option("--raw", "form", flag_value="raw", help="Addresses without names.")
@@ -45,8 +50,11 @@ def command(
     sysroot: str | None,
     tid: int | None,
     convert: bool,
-    count: int,
+    count: int | None,
+    duration: float | None,
+    until_exit: bool,
     interval: float,
+    no_idle: bool,
     form: str | None,
     max_frames: int,
     verbose: bool,
@@ -60,26 +68,56 @@ def command(
         raise click.UsageError("the id of a process, a command to start, or --core: one of these")
     if core is None and (exe or sysroot):
         raise click.UsageError("--exe and --sysroot are for --core")
+    if core and (count or duration or until_exit or no_idle):
+        raise click.UsageError("a core file is one sample, and does not say who waits")
+    if bool(count) + bool(duration) + until_exit > 1:
+        raise click.UsageError("-n, --duration and --until-exit exclude each other")
     run = Run()
     tracer = Tracer(convert=convert, limit=max_frames)
-    symbols = Symbols(tracer.objects)
-    folded = report.Folded() if form == "folded" else None
-    with run.file(core or ""), told_by(run):
-        for sample, problems in of_core(core, exe, sysroot, tracer, tid) if core else live(arguments, tracer, tid, count, interval):
-            for problem in problems:
-                run.finding(problem)
-            if folded:
-                folded.add(sample.threads, symbols)
-            elif form == "json":
-                click.echo(report.as_json(sample, symbols, problems))
-            elif sample.threads:
-                for line in report.text(sample, symbols, raw=form == "raw"):
-                    click.echo(line)
-            if verbose and sample.stopped_ms is not None:
-                note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
-    for line in folded.lines() if folded else ():
-        click.echo(line)
-    ctx.exit(run.status)
+    output = Output(run, Symbols(tracer.objects), form, verbose=verbose, hint=not convert)
+    if core:
+        with run.file(core), told_by(run):
+            output.add(*of_core(core, exe, sysroot, tracer, tid))
+        output.finish()
+        ctx.exit(run.status)
+    if not (count or duration or until_exit):
+        count = 1
+    plan = Plan(interval, count, duration, tid, idle=not no_idle)
+    ctx.exit(sample(arguments, tracer, plan, output) or run.status)
+
+
+class Output:
+    """Samples as they come, or, folded, at the end."""
+
+    def __init__(self, run: Run, symbols: Symbols, form: str | None, *, verbose: bool, hint: bool) -> None:
+        """`hint`: `--convert` was not given, and may help."""
+        self.run, self.symbols, self.form, self.verbose, self.hint = run, symbols, form, verbose, hint
+        self.folded = report.Folded()
+
+    def add(self, sample: report.Sample, problems: list[str]) -> None:
+        if self.hint and (files := report.without_section(sample.threads, self.symbols.objects)):
+            self.hint = False
+            more = f" and {len(files) - MAX_NAMED} more" if len(files) > MAX_NAMED else ""
+            note(
+                f"no SFrame section in {', '.join(files[:MAX_NAMED])}{more}: frames are missing, or guesses by frame pointers;"
+                " --convert makes sections in memory"
+            )
+        for problem in problems:
+            self.run.finding(problem)
+        if self.form == "folded":
+            self.folded.add(sample.threads, self.symbols)
+        elif self.form == "json":
+            click.echo(report.as_json(sample, self.symbols, problems))
+        elif sample.threads:
+            for line in report.text(sample, self.symbols, raw=self.form == "raw"):
+                click.echo(line)
+        if self.verbose and sample.stopped_ms is not None:
+            note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
+
+    def finish(self) -> None:
+        for line in self.folded.lines():
+            click.echo(line)
+        sys.stdout.flush()
 
 
 @contextmanager
@@ -91,48 +129,43 @@ def told_by(run: Run) -> Iterator[None]:
         run.finding(str(error))
 
 
-def of_core(
-    path: str, exe: str | None, sysroot: str | None, tracer: Tracer, tid: int | None
-) -> Iterator[tuple[report.Sample, list[str]]]:
+def of_core(path: str, exe: str | None, sysroot: str | None, tracer: Tracer, tid: int | None) -> tuple[report.Sample, list[str]]:
     """The one sample that a core is. Raises StackError, FormatError."""
     core = Core(path, Path(exe) if exe else None, Path(sysroot) if sysroot else None, tid)
     threads = tracer.trace(core)
     for remark in core.remarks():
         note(f"{path}: {remark}")
-    yield report.Sample(core.pid, core.executable, threads, None), list(tracer.problems.values())
+    return report.Sample(core.pid, core.executable, threads, None), list(tracer.problems.values())
 
 
-def live(
-    arguments: tuple[str, ...], tracer: Tracer, tid: int | None, count: int, interval: float
-) -> Iterator[tuple[report.Sample, list[str]]]:
-    """Samples of a process, which is waited for if it was started here. Raises StackError."""
-    child = None if is_pid(arguments) else start(arguments)
-    try:
-        with Process(child.pid if child else int(arguments[0])) as process:
-            for number in range(count):
-                if number or child:
-                    time.sleep(interval)
-                yield take(process, tracer, tid)
-    finally:
-        if child:
-            child.wait()
+def sample(arguments: tuple[str, ...], tracer: Tracer, plan: Plan, output: Output) -> int:
+    """The exit status if it is not the findings': of the command; without one, of the signal that ended the sampling."""
+    command = None if is_pid(arguments) else start(arguments)
+    with Interrupts(at_once=command is None) as interrupts:
+        sampler = Sampler(tracer, output.symbols, plan, interrupts)
+        try:
+            with output.run.file(""), told_by(output.run):
+                for taken, problems in sampler.samples(command.pid if command else int(arguments[0]), command):
+                    output.add(taken, problems)
+            if interrupts.number:
+                note(f"interrupted after {count_of(sampler.taken, 'sample')}")
+            output.finish()
+        except Exception:
+            if command:
+                command.finish(interrupts)
+            raise
+        if command:
+            return command.finish(interrupts)
+        return 128 + interrupts.number if interrupts.number else 0
 
 
 def is_pid(arguments: tuple[str, ...]) -> bool:
     return len(arguments) == 1 and arguments[0].isdecimal() and arguments[0].isascii()
 
 
-def start(arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def start(arguments: tuple[str, ...]) -> Command:
     """Raises a usage error where there is no such program."""
     try:
-        return subprocess.Popen(arguments)
+        return Command(arguments)
     except OSError as error:
         raise click.UsageError(f"{arguments[0]}: neither the id of a process nor a program: {error.strerror}") from None
-
-
-def take(process: Process, tracer: Tracer, tid: int | None) -> tuple[report.Sample, list[str]]:
-    """One sample, and what could not be had."""
-    before = process.stopped_seconds
-    threads = tracer.trace_process(process, tid)
-    stopped_ms = 1000 * (process.stopped_seconds - before)
-    return report.Sample(process.pid, process.executable, threads, round(stopped_ms, 3)), list(tracer.problems.values())

@@ -70,6 +70,9 @@ class Core:
     def thread_name(self, tid: int) -> str:
         return self._notes.name if tid == self.pid else ""
 
+    def idle(self, tid: int) -> None:
+        """Nothing in a core file says so."""
+
     def registers(self, tid: int) -> Registers:
         thread = self._notes.threads[tid]
         pac = thread.pac_mask

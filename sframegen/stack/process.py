@@ -108,6 +108,10 @@ class Process:
             return elf
         return None
 
+    def has_ended(self) -> bool:
+        """Also while its last thread is about to: its memory is gone then."""
+        return not any("VmSize" in ptrace.fields_of(tid) for tid in ptrace.threads_of(self.pid))
+
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
         """All its threads, or one, stand still within the block. Raises StackError where none can be stopped."""
@@ -178,6 +182,9 @@ class StoppedProcess:
         except OSError:
             return ""
 
+    def idle(self, tid: int) -> bool:
+        return tid in self._threads.idle
+
     def registers(self, tid: int) -> Registers:
         try:
             general = ptrace.register_set(tid, ptrace.NT_PRSTATUS)
@@ -218,7 +225,7 @@ class CopiedProcess:
         self.pid, self.abi, self.executable, self.mappings = stopped.pid, stopped.abi, stopped.executable, stopped.mappings
         self.memory = CopiedMemory(parts, self.mappings, self.abi.byte_order)
         self.file_of = stopped.file_of
-        self.thread_name = stopped.thread_name
+        self.thread_name, self.idle = stopped.thread_name, stopped.idle
         self._registers = registers
 
     def threads(self) -> Sequence[int]:

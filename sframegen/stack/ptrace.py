@@ -26,6 +26,7 @@ ASLEEP = "it is in an uninterruptible sleep"
 TOO_FAST = "the process starts threads faster than they can be stopped"
 EXECUTES = "it executes another program just now: try again"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
+SLEEPS_ON, RUNS = b"D", b"R"
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
 ATTEMPTS = 3  # to seize a thread: EPERM is also of one that just ended, and another took over its id to execute a program
@@ -87,15 +88,15 @@ def _signal(state: State) -> int:
     return 0 if event == EVENT_STOP else number
 
 
-def _sleeps_on(tid: int, deadline: float) -> bool:
-    """Whether it is in an uninterruptible sleep until then. Seized in that state, it would stop much later, with nobody there."""
+def _scheduled(tid: int, deadline: float) -> bytes:
+    """The letter of its state. Seized in an uninterruptible sleep (`D`), it would stop much later: that is waited for."""
     while True:
         try:
             state = Path(f"/proc/{tid}/stat").read_bytes().rpartition(b") ")[2][:1]
         except OSError:
-            return False
-        if state != b"D" or time.monotonic() > deadline:
-            return state == b"D"
+            return b""
+        if state != SLEEPS_ON or time.monotonic() > deadline:
+            return state
         time.sleep(0.001)
 
 
@@ -109,6 +110,7 @@ class Stopped:
         self.pid = pid
         self.tids: list[int] = []
         self.refused: dict[int, str] = {}
+        self.idle: set[int] = set()  # that did not run, nor wait for a processor, just before
         self.began = self.ended = 0.0  # by time.monotonic(): the first did not run any more, all ran again
         self._seized: dict[int, int | None] = {}  # with the signal to deliver when it goes on; None: has not stopped yet
 
@@ -136,10 +138,13 @@ class Stopped:
                 break
             deadline = time.monotonic() + PATIENCE
             for tid in new:  # others may begin as long as one runs
-                if _sleeps_on(tid, deadline):
+                state = _scheduled(tid, deadline)
+                if state == SLEEPS_ON:
                     self.refused[tid] = ASLEEP
-                else:
-                    self._seize(tid)
+                    continue
+                if state != RUNS:
+                    self.idle.add(tid)
+                self._seize(tid)
             self.began = self.began or time.monotonic()
             for tid in new:
                 if tid in self._seized:

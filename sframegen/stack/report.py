@@ -7,16 +7,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.names import printable
-from sframegen.stack.walk import End
+from sframegen.stack.walk import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.stack.symbols import Symbols
+    from sframegen.stack.objects import Objects
+    from sframegen.stack.symbols import Place, Symbols
     from sframegen.stack.tracer import Thread
     from sframegen.stack.walk import Frame
 
 UNKNOWN = "??"
+GUESSED = " [guess]"  # frames that were reached by a frame pointer of code that nothing describes
 SIGNAL = "<signal handler called>"
 BOTTOM = {End.OUTERMOST, End.NO_RETURN}  # the whole stack was walked
 
@@ -36,15 +38,21 @@ def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
     for thread in sample.threads:
         yield f"TID {thread.tid}:"
         for number, frame in enumerate(thread.frames):
-            yield f"#{number:<2} {frame.pc:#018x}" + ("" if raw else _named(frame, symbols))
+            yield f"#{number:<2} {frame.pc:#018x}" + ("" if raw else _named(frame, symbols)) + GUESSED * frame.guessed
         if thread.end not in BOTTOM:
             yield f"    {thread.end.value}" + (f": {thread.detail}" if thread.detail else "")
 
 
 def _named(frame: Frame, symbols: Symbols) -> str:
     place = symbols.place(frame)
-    function = f" {place.function} + {place.offset:#x}" if place.function else f" {SIGNAL if frame.signal else UNKNOWN}"
+    name = _function(frame, place)
+    function = f" {name} + {place.offset:#x}" if name and name != SIGNAL else f" {name or UNKNOWN}"
     return function + (f" - {printable(place.object)}" if place.object else "")
+
+
+def _function(frame: Frame, place: Place) -> str | None:
+    """As people see it; None where not even its start is known."""
+    return SIGNAL if frame.signal and not place.function else place.label
 
 
 def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
@@ -53,6 +61,7 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
         {
             "tid": thread.tid,
             "name": thread.name,
+            "idle": thread.idle,
             "frames": [_frame(frame, symbols) for frame in thread.frames],
             "end": thread.end.value,
             "complete": thread.end in BOTTOM,
@@ -79,11 +88,21 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
         "cfa": frame.cfa,
         "how": frame.how.value if frame.how else None,
         "signal": frame.signal,
+        "guessed": frame.guessed,
         "function": place.function,
         "offset": place.offset,
         "object": place.object,
         "address": place.address,
+        "start": place.start,
     }
+
+
+def without_section(threads: Iterable[Thread], objects: Objects) -> list[str]:
+    """Files of code that nothing described, though their call frame information might."""
+    found = (
+        objects.known_at(frame.code) for thread in threads for frame in thread.frames if frame.how in (None, How.FRAME_POINTER)
+    )
+    return sorted({loaded.name for loaded in found if loaded and loaded.file and not loaded.section})
 
 
 class Folded:
@@ -97,7 +116,8 @@ class Folded:
             names = [thread.name or str(thread.tid)]
             for frame in reversed(thread.frames):
                 place = symbols.place(frame)
-                names.append(place.function or (SIGNAL if frame.signal else f"[{place.object or UNKNOWN}]"))
+                name = _function(frame, place) or f"[{place.object_name or UNKNOWN}]"
+                names.append(name + GUESSED * frame.guessed)
             self.counts[";".join(printable(name).replace(";", ":") for name in names)] += 1
 
     def lines(self) -> Iterator[str]:

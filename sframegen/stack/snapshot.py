@@ -193,6 +193,9 @@ class Snapshot(Protocol):
     def thread_name(self, tid: int) -> str:
         """What the kernel calls it; empty where that is not known."""
 
+    def idle(self, tid: int) -> bool | None:
+        """True for a thread that waited; None where that is not known."""
+
     def registers(self, tid: int) -> Registers:
         """Raises StackError where they cannot be had."""
 

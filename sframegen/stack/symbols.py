@@ -5,18 +5,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi import reader
 from cfi.errors import FormatError
+from cfi.section import Registers
+from sframegen.abi import abi_of
 from sframegen.elf import SHT_SYMTAB, open_elf
 from sframegen.names import printable
+from sframegen.sources import find_sources
 from sframegen.stack.demangle import demangle
 from sframegen.stack.image import identity
+from sframegen.stack.perf_map import PerfMap
+from sframegen.stack.snapshot import DELETED
 from sframegen.stack.walk import ADDRESS_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from sframegen.elf import ElfFile, Symbol
-    from sframegen.stack.objects import Objects
+    from sframegen.stack.objects import LoadedObject, Objects
+    from sframegen.stack.tracer import Thread
     from sframegen.stack.walk import Frame
 
 DEBUG_FILES = "/usr/lib/debug/.build-id"
@@ -29,38 +36,73 @@ class Place(NamedTuple):
     offset: int
     object: str | None
     address: int | None  # link-time, in the object
+    start: int | None = None  # of the function, the same
+
+    @property
+    def label(self) -> str | None:
+        """The function; where it has no name, its object and start: `[postgres+0x35f640]`."""
+        if self.function or not self.object or self.start is None:
+            return self.function
+        return f"[{self.object_name}+{self.start:#x}]"
+
+    @property
+    def object_name(self) -> str:
+        return printable((self.object or "").removesuffix(DELETED).rpartition("/")[2].strip("[]"))
 
 
 class Symbols:
     """Names by the symbol tables of the objects that were walked through."""
 
     def __init__(self, objects: Objects, *, demangled: bool = True) -> None:
-        self._objects = objects
+        self.objects = objects
         self._demangled = demangled
         self._tables: dict[Hashable, tuple[list[Symbol], list[int]]] = {}  # by file
+        self._starts: dict[Hashable, list[tuple[int, int]]] = {}
         self._places: dict[tuple[Hashable, int, bool], Place] = {}
+        self._perf_map: PerfMap | None = None
+
+    def follow(self, pid: int, threads: Iterable[Thread]) -> None:
+        """Reads the names that the process has written for the code that it made, if these stacks have such code."""
+        codes = {frame.code for thread in threads for frame in thread.frames}
+        if any(loaded is None or loaded.file is None for loaded in map(self.objects.known_at, codes)):
+            self._perf_map = self._perf_map or PerfMap(pid)
+            self._perf_map.read()
 
     def place(self, frame: Frame) -> Place:
         """As of the last trace."""
-        loaded = self._objects.known_at(frame.code)
-        if loaded is None:
-            return Place(None, 0, None, None)
-        file = loaded.file
-        if file is None:
-            return Place(None, 0, loaded.name or None, None)
-        address = frame.pc - loaded.bias & ADDRESS_MASK
-        known = identity(file)
-        key = (known, address, frame.exact)
+        loaded = self.objects.known_at(frame.code)
+        if loaded is None or loaded.file is None:
+            entry = self._perf_map.find(frame.code) if self._perf_map else None
+            name = (loaded and loaded.name) or None
+            if entry is None:
+                return Place(None, 0, name, None)
+            return Place(printable(entry.name.decode(errors="replace")), frame.pc - entry.start, name, None)
+        known = identity(loaded.file)
+        key = (known, frame.pc - loaded.bias & ADDRESS_MASK, frame.exact)
         if key not in self._places:
-            symbol = self._symbol(file, known, address - (frame.pc - frame.code))
-            if symbol is None:
-                self._places[key] = Place(None, 0, loaded.name, address)
-            else:
-                name = printable(symbol.name.partition("@")[0])  # without its version
-                self._places[key] = Place(
-                    demangle(name) if self._demangled else name, address - symbol.address, loaded.name, address
-                )
+            self._places[key] = self._in_file(frame, loaded, loaded.file)
         return self._places[key]
+
+    def _in_file(self, frame: Frame, loaded: LoadedObject, file: ElfFile) -> Place:
+        address, code = (at - loaded.bias & ADDRESS_MASK for at in (frame.pc, frame.code))
+        symbol = self._symbol(file, identity(file), code)
+        if symbol is not None:
+            name = printable(symbol.name.partition("@")[0])  # without its version
+            function = demangle(name) if self._demangled else name
+            return Place(function, address - symbol.address, loaded.name, address, symbol.address)
+        start = self._start(file, code)
+        if start is None:
+            start = _start_by_section(loaded, frame.code)
+        return Place(None, 0 if start is None else address - start, loaded.name, address, start)
+
+    def _start(self, file: ElfFile, address: int) -> int | None:
+        """Of the function, by call frame information: sections join neighbours."""
+        known = identity(file)
+        if known not in self._starts:
+            self._starts[known] = _described(file)
+        at = bisect_right(self._starts[known], (address, ADDRESS_MASK)) - 1
+        start, size = self._starts[known][at] if at >= 0 else (0, 0)
+        return start if address - start < size else None
 
     def _symbol(self, file: ElfFile, known: Hashable, address: int) -> Symbol | None:
         """The function that holds it; one without a size reaches up to the next."""
@@ -73,6 +115,24 @@ class Symbols:
             return None
         symbol = symbols[at]
         return symbol if not symbol.size or address - symbol.address < symbol.size else None
+
+
+def _described(file: ElfFile) -> list[tuple[int, int]]:
+    """(start, size) of the functions that it has call frame information for."""
+    try:
+        abi = abi_of(file)
+        fdes = reader.read(find_sources(file).sections, Registers(abi.fp, abi.sp))
+    except FormatError:
+        return []
+    return sorted(zip(fdes.start, fdes.size, strict=True))
+
+
+def _start_by_section(loaded: LoadedObject, pc: int) -> int | None:
+    try:
+        found = loaded.look_up(pc)
+    except FormatError:
+        return None
+    return found.start - loaded.bias & ADDRESS_MASK if found else None
 
 
 def _functions(file: ElfFile) -> list[Symbol]:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.registry.regions import Registry
+from sframegen.stack.calls import ends_call
 from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 from sframegen.stack.objects import Objects
 from sframegen.stack.ptrace import GONE
 from sframegen.stack.runtime_code import RuntimeCode
 from sframegen.stack.snapshot import NotCopiedError, StackError
-from sframegen.stack.walk import MAX_FRAMES, Described, End, How, walk
+from sframegen.stack.walk import MAX_FRAMES, Described, End, How, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.stack.objects import LoadedObject
@@ -25,13 +26,14 @@ MAX_STACK_BYTES = 1 << 23  # that are copied of one stack
 
 
 class Thread(NamedTuple):
-    """One thread's stack, the innermost frame first. `detail`: more about the end, perhaps."""
+    """One thread's stack, the innermost frame first. `detail`: more about the end, perhaps. `idle`: it waited; None: not known."""
 
     tid: int
     name: str
     frames: list[Frame]
     end: End
     detail: str = ""
+    idle: bool | None = None
 
 
 class Tracer:
@@ -64,6 +66,8 @@ class Tracer:
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
                 self.runtime.follow(snapshot)
+                if not attempt:  # later, threads that wait have just been let go, and seem to run
+                    idle = {tid: snapshot.idle(tid) for tid in snapshot.threads()}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
                     threads = self._walk(snapshot)
@@ -77,7 +81,7 @@ class Tracer:
             except NotCopiedError:
                 self._stack_bytes = min(8 * self._stack_bytes, MAX_STACK_BYTES)
         self.problems |= refused
-        return threads
+        return [thread._replace(idle=idle.get(thread.tid, thread.idle)) for thread in threads]
 
     def _walk_copy(self, copy: CopiedProcess) -> list[Thread]:
         """As often as it shows that something is to be converted first. Raises NotCopiedError."""
@@ -99,7 +103,7 @@ class Tracer:
                 continue
             view.detail = ""
             done = walk(registers, snapshot.abi, view, self.limit)
-            threads.append(Thread(tid, snapshot.thread_name(tid), done.frames, done.end, view.detail))
+            threads.append(Thread(tid, snapshot.thread_name(tid), done.frames, done.end, view.detail, snapshot.idle(tid)))
         return threads
 
 
@@ -113,6 +117,7 @@ class _View:
         self.word = snapshot.memory.word
         self.stack_at = snapshot.mappings.stack_at
         self.detail = ""
+        self._returns: dict[int, bool] = {}
 
     def describe(self, pc: int, exact: bool) -> Described | End:
         found = self._registered(pc if exact else pc - 1)
@@ -152,7 +157,7 @@ class _View:
             return End.DAMAGED
         if found:
             return Described(found.rule, found.kind.signal, loaded.how)
-        return self._by_code(loaded, pc) or (End.NOT_COVERED if loaded.section else self._by_frame_pointer())
+        return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
         """Code that returns from a signal handler is known by itself: not every C library describes it."""
@@ -161,6 +166,18 @@ class _View:
                 return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
         return None
 
-    def _by_frame_pointer(self) -> Described | End:
-        record = FRAME_RECORDS.get(self.abi.machine)
-        return Described(record.rule, False, How.FRAME_POINTER, record.sp_is_cfa) if record else End.NO_SECTION
+    def _undescribed(self, loaded: LoadedObject) -> End:
+        """What to say of code that nothing describes, if frame pointers lead nowhere."""
+        if loaded.section:
+            return End.NOT_COVERED
+        return End.NO_FRAME_POINTER if self.abi.machine in FRAME_RECORDS else End.NO_SECTION
+
+    def returns_to(self, pc: int) -> bool:
+        """Code made at run time counts without a call: interpreters push addresses themselves."""
+        if pc not in self._returns:
+            before, after = self.objects.at(pc - 1), self.objects.at(pc)
+            self._returns[pc] = bool(
+                (before and (before.image is None or ends_call(before.code, pc, self.abi.machine)))
+                or (after and self._by_code(after, pc))
+            )
+        return self._returns[pc]

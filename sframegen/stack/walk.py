@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.stack.contexts import CONTEXTS
+from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
@@ -48,16 +49,29 @@ class How(Enum):
 
 
 class Described(NamedTuple):
-    """What is known of code. `sp_is_cfa`: the caller's SP follows from the CFA."""
+    """What is known of code. `sp_is_cfa`: the caller's SP follows from the CFA.
+
+    `failing`: of a guess, the end of the walk if it leads nowhere.
+    """
 
     rule: Rule
     signal: bool
     how: How
     sp_is_cfa: bool = True
+    failing: End | None = None
+
+
+def guess(abi: Abi, failing: End) -> Described | End:
+    """The frame pointer's record as the rule; `failing` on an ABI without one."""
+    record = FRAME_RECORDS.get(abi.machine)
+    return Described(record.rule, False, How.FRAME_POINTER, record.sp_is_cfa, failing) if record else failing
 
 
 class Frame(NamedTuple):
-    """`exact`: the next instruction to run is at `pc`; else a call ends there. `how`, `cfa`: None where they are not known."""
+    """`exact`: the next instruction to run is at `pc`; else a call ends there. `how`, `cfa`: None where they are not known.
+
+    `guessed`: a frame pointer led here, which code without one may use for anything else. So may what follows be wrong.
+    """
 
     pc: int
     sp: int | None
@@ -65,6 +79,7 @@ class Frame(NamedTuple):
     how: How | None
     exact: bool
     signal: bool = False
+    guessed: bool = False
 
     @property
     def code(self) -> int:
@@ -91,6 +106,9 @@ class View(Protocol):
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """(start, end) of the writable memory that holds it."""
 
+    def returns_to(self, pc: int) -> bool:
+        """Whether code may return to `pc`: a call ends there, as far as that can be seen."""
+
 
 class _EndedError(Exception):
     def __init__(self, end: End, cfa: int | None = None) -> None:
@@ -104,24 +122,19 @@ def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Wal
     frames: list[Frame] = []
     while len(frames) < limit:
         pc, sp, exact = walker.pc, walker.values.get(abi.sp), walker.exact
+        guessed = bool(frames) and frames[-1].how is How.FRAME_POINTER
         found = view.describe(pc, exact)
         if found is End.NOT_CODE and not exact:
-            return Walk(frames, _told(End.BAD_RETURN, frames[-1].how))
+            return Walk(frames, End.BAD_RETURN)
         if isinstance(found, End):
-            frames.append(Frame(pc, sp, None, None, exact))
+            frames.append(Frame(pc, sp, None, None, exact, guessed=guessed))
             return Walk(frames, found)
-        try:
-            cfa = walker.step(found)
-        except _EndedError as error:
-            frames.append(Frame(pc, sp, error.cfa, found.how, exact, found.signal))
-            return Walk(frames, _told(error.end, found.how))
-        frames.append(Frame(pc, sp, cfa, found.how, exact, found.signal))
+        found, result = walker.advance(found)
+        cfa = result.cfa if isinstance(result, _EndedError) else result
+        frames.append(Frame(pc, sp, cfa, found.how, exact, found.signal, guessed))
+        if isinstance(result, _EndedError):
+            return Walk(frames, result.end)
     return Walk(frames, End.TOO_DEEP)
-
-
-def _told(end: End, how: How | None) -> End:
-    """What is wrong with frame pointers that are none says nothing."""
-    return End.NO_FRAME_POINTER if how is How.FRAME_POINTER and end is not End.NO_RETURN else end
 
 
 class _Walker:
@@ -134,7 +147,20 @@ class _Walker:
         self.stack = view.stack_at(self.lowest)
         self.crossed: set[tuple[int, int]] = set()  # signal frames: all other steps lead upwards, no loop is without one
 
-    def step(self, found: Described) -> int:
+    def advance(self, found: Described) -> tuple[Described, int | _EndedError]:
+        """What led on to the caller, and the CFA of the frame that is left; or why nothing does."""
+        try:
+            return found, self._step(found)
+        except _EndedError as error:
+            if found.failing:  # what is wrong with frame pointers that are none says nothing
+                return found, error if error.end is End.NO_RETURN else _EndedError(found.failing)
+            instead = guess(self.abi, error.end)
+            if error.end is End.UNKNOWN_REGISTER and not isinstance(instead, End):
+                with suppress(_EndedError):
+                    return instead, self._step(instead)
+            return found, error
+
+    def _step(self, found: Described) -> int:
         """Goes on to the caller; returns the CFA of the frame that is left. Raises _EndedError where there is no caller."""
         stack, rule, abi = self.stack, found.rule, self.abi
         if rule.cfa is None:
@@ -163,6 +189,8 @@ class _Walker:
             raise _EndedError(End.OFF_THE_STACK)
         if ra == 0:
             raise _EndedError(End.NO_RETURN, cfa)
+        if found.how is How.FRAME_POINTER and (cfa & 7 or not self.view.returns_to(ra)):
+            raise _EndedError(End.BAD_RETURN)
         self.pc, self.values, self.exact, self.lowest = ra, values, found.signal, sp
         return cfa
 

@@ -1,0 +1,117 @@
+"""Names of code that a process makes at run time: `/tmp/perf-PID.map`, as node, Java and others write it for perf.
+
+Anybody can write to /tmp: the file counts only if the user of the process, or root, is the one who wrote it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.stack.ptrace import fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
+MAX_BYTES = 1 << 26  # of a file
+MAX_NAME = 4096  # bytes
+BUCKET_BITS = 14  # code is looked up by 16 KiB
+MAX_BUCKETS = 1 << 12  # of one entry: 64 MiB of code
+MAX_PLACES = 1 << 22  # in the buckets of all entries together
+STARTED_BEFORE = 2.0  # seconds by which a file may seem older than its process: clocks are set
+ROOT = 0
+
+
+class Entry(NamedTuple):
+    start: int
+    size: int
+    name: bytes
+
+
+class PerfMap:
+    """The map of one process, which may grow meanwhile."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._file: tuple[int, int] | None = None
+        self._read = 0  # bytes of it
+        self._places = 0
+        self._buckets: dict[int, list[Entry]] = {}
+
+    def read(self) -> None:
+        """What is new since it was last read. A file that may not be trusted has no names."""
+        try:
+            with _opened(self._pid) as file:
+                status = os.fstat(file)
+                if not _is_trusted(status, self._pid):
+                    self._forget()
+                    return
+                if (status.st_dev, status.st_ino) != self._file or status.st_size < self._read:
+                    self._forget()
+                    self._file = status.st_dev, status.st_ino
+                self._add(os.pread(file, min(status.st_size, MAX_BYTES) - self._read, self._read))
+        except OSError:
+            self._forget()
+
+    def find(self, address: int) -> Entry | None:
+        """The code that holds it: the last that was written, for space is used again."""
+        for entry in reversed(self._buckets.get(address >> BUCKET_BITS, ())):
+            if entry.start <= address < entry.start + entry.size:
+                return entry
+        return None
+
+    def _forget(self) -> None:
+        self._file, self._read, self._places, self._buckets = None, 0, 0, {}
+
+    def _add(self, data: bytes) -> None:
+        """Whole lines; the last may still be being written."""
+        data = data[: data.rfind(b"\n") + 1]
+        self._read += len(data)
+        for match in ENTRY.finditer(data):
+            entry = Entry(int(match[1], 16), int(match[2], 16), match[3][:MAX_NAME])
+            first, last = entry.start >> BUCKET_BITS, entry.start + entry.size - 1 >> BUCKET_BITS
+            if not 0 <= last - first < min(MAX_BUCKETS, MAX_PLACES - self._places):
+                continue
+            self._places += last - first + 1
+            for number in range(first, last + 1):
+                self._buckets.setdefault(number, []).append(entry)
+
+
+@contextmanager
+def _opened(pid: int) -> Iterator[int]:
+    """The file of the process' own mount and PID namespaces; no link on the way is followed. Raises OSError."""
+    name = f"perf-{fields_of(pid).get('NSpid', str(pid)).split()[-1]}.map"
+    opened = [os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)]
+    try:
+        opened.append(os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[0]))
+        opened.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=opened[1]))
+        yield opened[2]
+    finally:
+        for file in opened:
+            os.close(file)
+
+
+def _is_trusted(status: os.stat_result, pid: int) -> bool:
+    """A regular file that only its owner writes to, who is the user of the process, or root; not of an earlier one with that id."""
+    users = fields_of(pid).get("Uid", "").split()
+    return (
+        stat.S_ISREG(status.st_mode)
+        and not status.st_mode & stat.S_IWOTH
+        and status.st_nlink == 1
+        and str(status.st_uid) in (str(ROOT), *users[1:2])
+        and status.st_mtime + STARTED_BEFORE >= _started(pid)
+    )
+
+
+def _started(pid: int) -> float:
+    """By the clock of files."""
+    with suppress(OSError, IndexError, ValueError):
+        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[19])
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    return float("inf")

@@ -1,0 +1,153 @@
+"""Samples of a live process at regular intervals: how many, until when, and what ends them early."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from sframegen.stack.process import Process
+from sframegen.stack.report import Sample
+from sframegen.stack.snapshot import StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sframegen.stack.symbols import Symbols
+    from sframegen.stack.tracer import Tracer
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Plan(NamedTuple):
+    """When samples are taken. `most`: their number; `seconds`: how long; None: until the process ends."""
+
+    interval: float
+    most: int | None = 1
+    seconds: float | None = None
+    tid: int | None = None
+    idle: bool = True  # threads that wait, too
+
+
+class _WokenError(Exception):
+    """A signal came while there was nothing to do but wait."""
+
+
+class Interrupts:
+    """Within the block, Ctrl-C and the like end the sampling and not the program. A second one ends that, too."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        """`at_once`: the program as long as there is no sample."""
+        self.number = 0  # of the signal that came
+        self.at_once = at_once
+        self._waiting = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in ENDING:
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:  # nohup
+                self._before[number] = handler
+                signal.signal(number, self._came)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # as it was handed out
+
+    def _came(self, number: int, _frame: object) -> None:
+        if self.number or self.at_once:
+            self.__exit__()
+            signal.raise_signal(number)
+            return
+        self.number = number
+        if self._waiting:
+            raise _WokenError
+
+    def wait(self, waits: Callable[[], object]) -> None:
+        """Calls what waits. A signal ends that; after one there is no waiting."""
+        try:
+            self._waiting = True
+            if not self.number:
+                waits()
+        except _WokenError:
+            pass
+        finally:
+            self._waiting = False
+
+
+class Command:
+    """A program that is started to be sampled."""
+
+    def __init__(self, arguments: tuple[str, ...]) -> None:
+        """Raises OSError."""
+        self._process = subprocess.Popen(arguments)
+        self.pid = self._process.pid
+
+    def wait(self, seconds: float) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def finish(self, interrupts: Interrupts) -> int:
+        """Waits for its end. Ctrl-C goes to it, too, other signals are passed on. The exit status, as shells have it."""
+        interrupts.wait(self._process.wait)
+        if self._process.poll() is None:
+            if interrupts.number != signal.SIGINT:
+                self._process.send_signal(interrupts.number)
+            self._process.wait()
+        status = self._process.returncode
+        return status if status >= 0 else 128 - status
+
+
+class Sampler:
+    """Takes the samples of a process, or of a command that runs."""
+
+    def __init__(self, tracer: Tracer, symbols: Symbols, plan: Plan, interrupts: Interrupts) -> None:
+        self._tracer, self._symbols, self._plan, self._interrupts = tracer, symbols, plan, interrupts
+        self.taken = 0
+
+    def samples(self, pid: int, command: Command | None = None) -> Iterator[tuple[Sample, list[str]]]:
+        """Each with what could not be had. Raises StackError, also where it ends before there are `plan.most` samples."""
+        plan = self._plan
+        with Process(pid) as process:
+            due = time.monotonic() + (plan.interval if command else 0)
+            last = due + plan.seconds if plan.seconds is not None else None
+            while plan.most is None or self.taken < plan.most:
+                if not self._wait_until(due, command):
+                    if self.taken == 0 or plan.most is not None:
+                        raise StackError(f"process {pid}: it has ended")
+                    return
+                if self._interrupts.number:
+                    return
+                try:
+                    sample = self._take(process)
+                except StackError:
+                    if self.taken == 0 or plan.most is not None or not process.has_ended():
+                        raise
+                    return
+                yield sample
+                due = max(due + plan.interval, time.monotonic())
+                if last is not None and due > last:
+                    return
+
+    def _wait_until(self, due: float, command: Command | None) -> bool:
+        """False if the command has ended meanwhile."""
+        seconds = max(due - time.monotonic(), 0)
+        self._interrupts.wait(partial(command.wait if command else time.sleep, seconds))
+        return command is None or command.runs()
+
+    def _take(self, process: Process) -> tuple[Sample, list[str]]:
+        before = process.stopped_seconds
+        threads = self._tracer.trace_process(process, self._plan.tid)
+        if not self._plan.idle:
+            threads = [thread for thread in threads if not thread.idle]
+        self._symbols.follow(process.pid, threads)
+        stopped_ms = round(1000 * (process.stopped_seconds - before), 3)
+        self.taken += 1
+        self._interrupts.at_once = False
+        return Sample(process.pid, process.executable, threads, stopped_ms), list(self._tracer.problems.values())
