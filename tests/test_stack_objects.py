@@ -264,6 +264,26 @@ def test_an_object_in_the_place_of_another_is_noticed() -> None:
     assert function.start == BASE + TEXT + 0x80
 
 
+@pytest.mark.parametrize("beside", [None, "/lib/other.so"])
+def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -> None:
+    """As V8 does with its functions. Where the section would be is nothing, or something else: that is no damaged section."""
+    data = elf_bytes()
+    data[TEXT + 0x20B] = 0xE8  # a call
+    snapshot = Made(data)
+    copy = BASE + 0x100000
+    snapshot.map([row(copy + TEXT, 0x1000, "rx", TEXT)], data)
+    if beside:
+        snapshot.map([row(copy + SECTION, 0x2000, "r", SECTION, inode=5, path=beside)], elf_bytes())
+    snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
+    snapshot.threads_registers[1] = Registers(copy + TEXT, {AMD64.sp: STACK, AMD64.fp: STACK + 0x20})
+    snapshot.contents.append((STACK, (bytes(0x28) + (BASE + TEXT + 0x210).to_bytes(8, "little")).ljust(0x1000, b"\0")))
+    (thread,) = Tracer().trace(snapshot)
+    assert [(frame.pc - BASE, frame.how) for frame in thread.frames] == [
+        (0x100000 + TEXT, How.FRAME_POINTER), (TEXT + 0x210, How.SFRAME),
+    ]  # fmt: skip
+    assert thread.end is End.OUTERMOST
+
+
 @pytest.mark.parametrize("readable", [0, 20])
 def test_a_section_that_is_there_later(readable: int) -> None:
     """ld.so maps a library part by part: the code is mapped, the section is not yet, or not all of it."""

@@ -21,8 +21,8 @@ Where threads were, by workload and over all modes. A function's first instructi
 """
 WHY = """
 Why stacks were not compared to the end. Where there is no CFI, gdb guesses by the code's instructions, and goes on, rightly or
-wrongly. There, and where there is no section, sframegen follows the frame pointer, which code that does not keep one uses for anything
-else; it ends where that leads to no return address.
+wrongly. There, and where there is no section, sframegen follows the frame pointer, which code that does not keep one uses for
+anything else; it ends where that leads to no return address.
 """
 
 

@@ -62,6 +62,7 @@ def command(
     """Print the stacks of a process, all threads, by the SFrame sections of what it has loaded.
 
     PID is of a live process; COMMAND is started and sampled. The process is stopped for some milliseconds, and goes on unharmed.
+    Ctrl-C and SIGTERM end the sampling; what was sampled is printed. The exit status of COMMAND is passed on.
     What a core file lacks is read from the files that were mapped, where they are the same still.
     """
     if (core is None) == (not arguments):

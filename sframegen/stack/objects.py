@@ -175,8 +175,11 @@ class Objects:
         segment = next((segment for segment in image.segments if segment.p_type == PT_GNU_SFRAME), None)
         if segment is None:
             return
-        loaded.tried = True
         address, size = image.address(segment.p_vaddr), segment.p_filesz
+        there = snapshot.mappings.find(address)
+        if there is None or there.file != loaded.row.file:  # code alone: V8 moves its functions nearer to what it makes
+            return
+        loaded.tried = True
         head = snapshot.memory.read(address, min(size, HEAD))
         image.seen.append((address, head if len(head) == min(size, HEAD) else b""))  # is there later, perhaps: while ld.so maps it
         try:

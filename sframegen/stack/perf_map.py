@@ -23,7 +23,7 @@ MAX_BYTES = 1 << 26  # of a file
 MAX_NAME = 4096  # bytes
 BUCKET_BITS = 14  # code is looked up by 16 KiB
 MAX_BUCKETS = 1 << 12  # of one entry: 64 MiB of code
-MAX_PLACES = 1 << 22  # in the buckets of all entries together
+MAX_PLACES = 1 << 20  # in the buckets of all entries together: 200 MB of memory
 STARTED_BEFORE = 2.0  # seconds by which a file may seem older than its process: clocks are set
 ROOT = 0
 
@@ -76,9 +76,11 @@ class PerfMap:
         for match in ENTRY.finditer(data):
             entry = Entry(int(match[1], 16), int(match[2], 16), match[3][:MAX_NAME])
             first, last = entry.start >> BUCKET_BITS, entry.start + entry.size - 1 >> BUCKET_BITS
-            if not 0 <= last - first < min(MAX_BUCKETS, MAX_PLACES - self._places):
+            if not 0 <= last - first < MAX_BUCKETS:
                 continue
             self._places += last - first + 1
+            if self._places > MAX_PLACES:
+                break
             for number in range(first, last + 1):
                 self._buckets.setdefault(number, []).append(entry)
 

@@ -39,6 +39,11 @@ class Mapping(NamedTuple):
     inode: int
     path: str
 
+    @property
+    def file(self) -> tuple[str, int, str]:
+        """The same for all mappings of a file."""
+        return self.device, self.inode, self.path
+
 
 class Mappings:
     """All mappings of a process, ascending; of rows that overlap, as those of a hostile core file may, the first."""
@@ -63,8 +68,8 @@ class Mappings:
         if self._by_file is None:
             self._by_file = {}
             for other in self.rows:
-                self._by_file.setdefault((other.device, other.inode, other.path), []).append(other)
-        rows = self._by_file[row.device, row.inode, row.path]
+                self._by_file.setdefault(other.file, []).append(other)
+        rows = self._by_file[row.file]
         at = bisect_left(rows, row)
         return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
 
