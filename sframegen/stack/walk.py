@@ -120,21 +120,23 @@ def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Wal
     """All frames of a thread that has these registers."""
     walker = _Walker(start, abi, view)
     frames: list[Frame] = []
-    while len(frames) < limit:
+    guessed = False
+    end = None
+    while end is None and len(frames) < limit:
         pc, sp, exact = walker.pc, walker.values.get(abi.sp), walker.exact
-        guessed = bool(frames) and frames[-1].how is How.FRAME_POINTER
         found = view.describe(pc, exact)
-        if found is End.NOT_CODE and not exact:
-            return Walk(frames, End.BAD_RETURN)
         if isinstance(found, End):
+            if found is End.NOT_CODE and not exact:
+                return Walk(frames, End.BAD_RETURN)
             frames.append(Frame(pc, sp, None, None, exact, guessed=guessed))
             return Walk(frames, found)
-        found, result = walker.advance(found)
-        cfa = result.cfa if isinstance(result, _EndedError) else result
+        try:
+            cfa: int | None = walker.step(found)
+        except _EndedError as error:
+            found, cfa, end = walker.without(found, error)
         frames.append(Frame(pc, sp, cfa, found.how, exact, found.signal, guessed))
-        if isinstance(result, _EndedError):
-            return Walk(frames, result.end)
-    return Walk(frames, End.TOO_DEEP)
+        guessed = found.failing is not None
+    return Walk(frames, End.TOO_DEEP if end is None else end)
 
 
 class _Walker:
@@ -147,20 +149,7 @@ class _Walker:
         self.stack = view.stack_at(self.lowest)
         self.crossed: set[tuple[int, int]] = set()  # signal frames: all other steps lead upwards, no loop is without one
 
-    def advance(self, found: Described) -> tuple[Described, int | _EndedError]:
-        """What led on to the caller, and the CFA of the frame that is left; or why nothing does."""
-        try:
-            return found, self._step(found)
-        except _EndedError as error:
-            if found.failing:  # what is wrong with frame pointers that are none says nothing
-                return found, error if error.end is End.NO_RETURN else _EndedError(found.failing)
-            instead = guess(self.abi, error.end)
-            if error.end is End.UNKNOWN_REGISTER and not isinstance(instead, End):
-                with suppress(_EndedError):
-                    return instead, self._step(instead)
-            return found, error
-
-    def _step(self, found: Described) -> int:
+    def step(self, found: Described) -> int:
         """Goes on to the caller; returns the CFA of the frame that is left. Raises _EndedError where there is no caller."""
         stack, rule, abi = self.stack, found.rule, self.abi
         if rule.cfa is None:
@@ -189,10 +178,20 @@ class _Walker:
             raise _EndedError(End.OFF_THE_STACK)
         if ra == 0:
             raise _EndedError(End.NO_RETURN, cfa)
-        if found.how is How.FRAME_POINTER and (cfa & 7 or not self.view.returns_to(ra)):
+        if found.failing is not None and (cfa & 7 or not self.view.returns_to(ra)):
             raise _EndedError(End.BAD_RETURN)
         self.pc, self.values, self.exact, self.lowest = ra, values, found.signal, sp
         return cfa
+
+    def without(self, found: Described, error: _EndedError) -> tuple[Described, int | None, End | None]:
+        """What led on after all, with the CFA of the frame that is left; or what did not, and the end."""
+        if found.failing is not None:  # what is wrong with frame pointers that are none says nothing
+            return (found, error.cfa, error.end) if error.end is End.NO_RETURN else (found, None, found.failing)
+        instead = guess(self.abi, error.end)
+        if error.end is End.UNKNOWN_REGISTER and not isinstance(instead, End):
+            with suppress(_EndedError):
+                return instead, self.step(instead), None
+        return found, error.cfa, error.end
 
     def _known(self, register: int) -> int:
         value = self.values.get(register)
