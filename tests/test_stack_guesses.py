@@ -158,7 +158,7 @@ SCRIPT = r"""
 const fs = require('fs');
 function down(n) { return n ? down(n - 1) + 1 : held(); }
 function held() { fs.writeSync(1, 'here\n'); return fs.readSync(0, Buffer.alloc(1)); }
-down(10);
+[2, 1].sort(() => down(10));
 fs.writeSync(1, 'done\n');
 """
 
@@ -166,7 +166,10 @@ fs.writeSync(1, 'done\n');
 @pytest.mark.skipif(None in map(shutil.which, ("node", "eu-stack")), reason="no node and eu-stack on this machine")
 @pytest.mark.parametrize("section", [False, True])
 def test_node(section: bool, tmp_path: Path) -> None:
-    """Its built-in functions have no CFI, what it makes at run time has names in a map; libuv, V8 and libc around have CFI."""
+    """Its built-in functions have no CFI, what it makes at run time has names in a map; libuv, V8 and libc around have CFI.
+
+    Those functions are mapped once more, apart from everything else of the file, and its section.
+    """
     node = Path(shutil.which("node") or "").resolve()
     if section:
         copy = tmp_path / "node"
@@ -185,6 +188,7 @@ def test_node(section: bool, tmp_path: Path) -> None:
         theirs = subprocess.run(["eu-stack", "-1", "-p", str(running.pid)], capture_output=True, text=True, check=False).stdout
     Path(f"/tmp/perf-{running.pid}.map").unlink()
     assert [name for name in functions if name.startswith("JS:~down")] == [f"JS:~down {script}:3:14"] * 11
+    assert "Builtins_ArrayTimSort" in functions
     assert functions[-1] == "_start"
     assert thread.end is End.OUTERMOST
     assert len(thread.frames) >= len(plain.frames)
