@@ -129,6 +129,21 @@ def test_a_signal_is_passed_on_to_the_command(plan: tuple[str, ...]) -> None:
         assert tool.wait(60) == 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_ends_the_command_too(number: signal.Signals) -> None:
+    """As from a terminal: that there are fewer samples than asked for is no failure then."""
+    with started("--folded", "-n", FOR_EVER, "--interval", 0, "--", "sh", "-c", "echo $$; exec cat") as tool:
+        assert tool.stdout
+        child = int(tool.stdout.readline())
+        wait_for_samples(tool, 1)
+        tool.send_signal(number)
+        os.kill(child, number)
+        output, errors = tool.communicate(timeout=60)
+    assert tool.returncode == 128 + number
+    assert output.startswith(("cat;", "sh;"))
+    assert "interrupted after" in errors.splitlines()[-1]
+
+
 def test_a_command_that_a_signal_ends() -> None:
     """As shells say it."""
     with started("--until-exit", "--interval", 0, "--", "sh", "-c", "read line; kill -KILL $$") as tool:

@@ -118,22 +118,28 @@ class Sampler:
             due = time.monotonic() + (plan.interval if command else 0)
             last = due + plan.seconds if plan.seconds is not None else None
             while plan.most is None or self.taken < plan.most:
-                if not self._wait_until(due, command):
-                    if self.taken == 0 or plan.most is not None:
-                        raise StackError(f"process {pid}: it has ended")
-                    return
+                runs = self._wait_until(due, command)
                 if self._interrupts.number:
+                    return
+                if not runs and not self._may_end:
+                    raise StackError(f"process {pid}: it has ended")
+                if not runs:
                     return
                 try:
                     sample = self._take(process)
                 except StackError:
-                    if self.taken == 0 or plan.most is not None or not process.has_ended():
-                        raise
-                    return
+                    if self._may_end and process.has_ended():
+                        return
+                    raise
                 yield sample
                 due = max(due + plan.interval, time.monotonic())
                 if last is not None and due > last:
                     return
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether the end of the process is an end like any other: it was waited for, or the same signal ended both."""
+        return bool(self._interrupts.number or (self.taken and self._plan.most is None))
 
     def _wait_until(self, due: float, command: Command | None) -> bool:
         """False if the command has ended meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,7 +58,7 @@ class Symbols:
         self.objects = objects
         self._demangled = demangled
         self._tables: dict[Hashable, tuple[list[Symbol], list[int]]] = {}  # by file
-        self._starts: dict[Hashable, list[tuple[int, int]]] = {}
+        self._starts: dict[Hashable, tuple[array[int], array[int]]] = {}
         self._places: dict[tuple[Hashable, int, bool], Place] = {}
         self._perf_map: PerfMap | None = None
 
@@ -100,9 +101,9 @@ class Symbols:
         known = identity(file)
         if known not in self._starts:
             self._starts[known] = _described(file)
-        at = bisect_right(self._starts[known], (address, ADDRESS_MASK)) - 1
-        start, size = self._starts[known][at] if at >= 0 else (0, 0)
-        return start if address - start < size else None
+        starts, sizes = self._starts[known]
+        at = bisect_right(starts, address) - 1
+        return starts[at] if at >= 0 and address - starts[at] < sizes[at] else None
 
     def _symbol(self, file: ElfFile, known: Hashable, address: int) -> Symbol | None:
         """The function that holds it; one without a size reaches up to the next."""
@@ -117,14 +118,15 @@ class Symbols:
         return symbol if not symbol.size or address - symbol.address < symbol.size else None
 
 
-def _described(file: ElfFile) -> list[tuple[int, int]]:
-    """(start, size) of the functions that it has call frame information for."""
+def _described(file: ElfFile) -> tuple[array[int], array[int]]:
+    """Starts, ascending, and sizes of the functions that it has call frame information for."""
     try:
         abi = abi_of(file)
         fdes = reader.read(find_sources(file).sections, Registers(abi.fp, abi.sp))
     except FormatError:
-        return []
-    return sorted(zip(fdes.start, fdes.size, strict=True))
+        return array("Q"), array("Q")
+    order = sorted(range(len(fdes.start)), key=fdes.start.__getitem__)
+    return array("Q", map(fdes.start.__getitem__, order)), array("Q", map(fdes.size.__getitem__, order))
 
 
 def _start_by_section(loaded: LoadedObject, pc: int) -> int | None:
