@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import defaultdict
 from functools import cached_property
 from os.path import normpath
@@ -13,11 +14,11 @@ from cfi.errors import FormatError
 from linker.inputs import described
 from linker.maps import read_map
 from linker.merge import DEAD
-from linker.objects import RELA_SIZE, is_code
+from linker.objects import RELA_SIZE, holds, is_code
 from sframegen.elf import SHN_UNDEF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from linker.maps import Placement
     from linker.merge import Merger
@@ -39,6 +40,19 @@ class Counts(NamedTuple):
     unknown: int
 
 
+NOT_GIVEN, WITHOUT_SECTION = "in files that were not given", "in objects without .sframe"
+SILENT = "in sections of which their object's .sframe says nothing"
+
+
+class Undescribed(NamedTuple):
+    """An input section of code with no function in the new section. `why`: NOT_GIVEN, WITHOUT_SECTION or SILENT."""
+
+    file: str
+    section: str
+    size: int
+    why: str
+
+
 class LinkerMap:
     """The executable sections of each input file of a link."""
 
@@ -47,7 +61,7 @@ class LinkerMap:
         self.path = os.fspath(path)
         self.linked = linked
         self._places: dict[tuple[str, str], Places] = {}
-        self._taken: set[tuple[str, str]] = set()
+        self._taken: dict[tuple[str, str], int] = {}  # functions that the object describes
         for placement in read_map(path):
             address = address_of(placement)
             if address is not None and placement.size:
@@ -62,7 +76,6 @@ class LinkerMap:
         key = self._key(path, member)
         if key is None:
             return None
-        self._taken.add(key)
         functions = dropped = unknown = 0
         addresses: dict[int, int | None] | None = None
         for section, numbers, offsets in described(elf):
@@ -80,11 +93,25 @@ class LinkerMap:
                     raise elf.error(what, ".sframe")
             functions += len(starts)
             dropped += starts.count(DEAD)
+        self._taken[key] = functions
         return Counts(functions, dropped - unknown, unknown)
 
     def others(self) -> list[str]:
         """Files of the link, with code, of which `add` was not given anything."""
-        return [f"{file}({member})" if member else file for file, member in self._places if (file, member) not in self._taken]
+        return [_name(file, member) for file, member in self._places if (file, member) not in self._taken]
+
+    def undescribed(self, starts: Sequence[int]) -> Iterator[Undescribed]:
+        """Code of the link in which none of the functions is that begin at `starts`, ascending."""
+        headers = [section.header for section in self.linked.sections if is_code(section)]
+        code = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or self.linked.executable_ranges()
+        for (file, member), places in self._places.items():
+            functions = self._taken.get((file, member))
+            why = NOT_GIVEN if functions is None else WITHOUT_SECTION if not functions else SILENT
+            for section, placed in places.items():
+                for address, size in placed:
+                    at = bisect_left(starts, address)
+                    if (at == len(starts) or starts[at] >= address + size) and holds(code, address):
+                        yield Undescribed(_name(file, member), section, size, why)
 
     def _key(self, path: str, member: str) -> tuple[str, str] | None:
         """What the map calls a file: by the same name, else by as much of the end of its path as tells it from others."""
@@ -148,6 +175,10 @@ class LinkerMap:
             return True
         different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
+
+
+def _name(file: str, member: str) -> str:
+    return f"{file}({member})" if member else file
 
 
 def _assigned(matches: dict[int, list[int]]) -> dict[int, int | None]:

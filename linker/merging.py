@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.archive import is_archive
-from linker.by_map import LinkerMap
+from linker.by_map import SILENT, LinkerMap
 from linker.inputs import described
 from linker.merge import DEAD, Merger
 from linker.objects import place
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
 
+    from linker.by_map import Undescribed
     from linker.maps import Placement
     from linker.objects import Placed
     from sframegen.format.encode import Encoder
@@ -151,6 +152,7 @@ def merge_objects(
     plt = find_plt(elf, abi).functions()
     table, _ = merger.merged(elf.executable_ranges(), plt)
     report.plt_functions = len(plt)
+    _count(linker_map.undescribed(table.start), report)
     as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
     if level.max_rows or not as_they_are or _overlap(table):
         table, left_out = lower(table, abi, layout)
@@ -162,6 +164,13 @@ def merge_objects(
     encoder.flags |= layout.flags & (0 if report.objects_without else merger.flags)
     report.functions, report.rows, report.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
     return encoder
+
+
+def _count(undescribed: Iterable[Undescribed], report: Merged) -> None:
+    for one in undescribed:
+        report.undescribed[one.why] = report.undescribed.get(one.why, 0) + one.size
+        if one.why == SILENT:
+            report.silent.append(f"{one.file}: {one.section}")
 
 
 def _overlap(table: FunctionTable) -> bool:

@@ -45,7 +45,7 @@ from sframegen.elf import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sframegen.abi import Abi
     from sframegen.elf import Section
@@ -105,7 +105,7 @@ class Placed:
         raw = self.image.contents(table) if table else memoryview(b"")
         for symbol, entry in enumerate(RECORDS[Sym, self.image.byte_order].iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
             _, info, _, index, value, _ = entry
-            number = self.section_at(value) if _holds(self.sections, value) else SHN_UNDEF
+            number = self.section_at(value) if holds(self.sections, value) else SHN_UNDEF
             if number != SHN_UNDEF and index in (number, SHN_XINDEX) and (number not in found or info & 15 == STT_SECTION):
                 found[number] = Anchor(value, symbol, 0)
         return found
@@ -129,7 +129,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
                 if section.header.sh_type != SHT_GNU_SFRAME:
                     anchors.setdefault(anchor.address, anchor)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
-    by_code = [anchors[address] for address in sorted(anchors) if _holds(placed, address)]
+    by_code = [anchors[address] for address in sorted(anchors) if holds(placed, address)]
     return Placed(image, tables[0] if tables else None, placed, by_code)
 
 
@@ -178,9 +178,10 @@ def is_code(section: Section) -> bool:
     return header.sh_flags & flags == flags and header.sh_type != SHT_NOBITS and header.sh_size > 0
 
 
-def _holds(placed: list[tuple[int, int, int]], address: int) -> bool:
-    number = bisect_right(placed, address, key=lambda one: one[0]) - 1
-    return number >= 0 and address < placed[number][1]
+def holds(ranges: Sequence[tuple[int, int] | tuple[int, int, int]], address: int) -> bool:
+    """`ranges`: (start, end) and perhaps a number, ascending."""
+    at = bisect_right(ranges, address, key=lambda one: one[0]) - 1
+    return at >= 0 and address < ranges[at][1]
 
 
 def _addresses(elf: ElfFile) -> list[int]:

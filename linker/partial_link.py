@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,20 +23,27 @@ class PartialLink(NamedTuple):
 
 
 def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path) -> PartialLink:
-    """Runs `linker -r`, any that writes a map; its files go into `directory`. Raises FormatError with its own words if it fails."""
+    """Runs `linker -r`, any that writes a map; its files go into `directory`.
+
+    Raises FormatError if it fails, with what the linker printed as notes (PEP 678).
+    """
     output, map_file, arguments = directory / "linked.o", directory / "map", directory / "arguments"
-    arguments.write_text("".join(f'"{_quoted(os.fspath(path))}"\n' for path in objects), encoding="utf-8", errors="surrogateescape")
+    arguments.write_text(
+        "".join(f'"{_quoted(_as_file(os.fspath(path)))}"\n' for path in objects), encoding="utf-8", errors="surrogateescape"
+    )
     command = [linker, "-r", "-o", str(output), f"-Map={map_file}", f"@{arguments}"]
     try:
         run = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "LC_ALL": "C"}
         )
     except OSError as error:
-        raise FormatError(f"{linker}: {error.strerror}; --linker names another") from error
+        raise FormatError(f"{error.strerror}; --linker names another", file=linker) from error
     messages = _messages(run.stderr)
     if run.returncode:
-        said = messages or run.stderr.splitlines() or [f"exit status {run.returncode}"]
-        raise FormatError(f"{linker} -r failed: {said[0]}")
+        failed = FormatError(f"-r failed: {_reason(run.returncode)}", file=linker)
+        for line in run.stderr.splitlines():
+            failed.add_note(line)
+        raise failed
     return PartialLink(output, map_file, messages)
 
 
@@ -43,6 +51,15 @@ def _messages(text: str) -> list[str]:
     """One line each; what lld says further of one begins with `>>>`."""
     whole = text.replace("\n>>> ", ": ").splitlines()
     return [line for line in whole if line and "sframe" not in line.lower()]
+
+
+def _reason(status: int) -> str:
+    return f"exit status {status}" if status > 0 else f"killed by signal {-status} ({signal.strsignal(-status)})"
+
+
+def _as_file(path: str) -> str:
+    """What a linker takes for a file's name: `-Map=x.o` is an option, `@x.o` a file of arguments."""
+    return f"./{path}" if path.startswith(("-", "@")) else path
 
 
 def _quoted(path: str) -> str:

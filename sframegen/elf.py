@@ -6,12 +6,13 @@ import os
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cfi.errors import FormatError
 from sframegen.files import map_file
+from sframegen.strings import strings_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -36,9 +37,8 @@ ELFCOMPRESS_ZLIB = 1
 NT_GNU_BUILD_ID = 3
 STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
 
-# Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
+# Symbols' names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
-MAX_SECTION_NAME = 1024
 # Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
 MAX_DEFLATE_RATIO = 64
 MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
@@ -146,7 +146,7 @@ class Symbol(NamedTuple):
 
     @property
     def name(self) -> str:
-        return _string(self.names, self.name_at, MAX_NAME)
+        return self.names[self.name_at : self.name_at + MAX_NAME].partition(b"\0")[0].decode(errors="replace")
 
     def is_named(self, name: bytes) -> bool:
         """Whether this is its name, with or without a symbol version."""
@@ -382,8 +382,10 @@ class ElfFile:
         if max(places) >= len(table):
             stray = next(number for number, place in enumerate(places) if place >= len(table))
             raise self.error(f"name of section {stray} is outside the table of names", "section names", places[stray])
-        names = (_names if len(table) <= MAX_SECTION_NAME else _names.__wrapped__)(table, places)
-        return list(map(Section, count(), names, headers))
+        try:
+            return list(map(Section, count(), strings_at(table, places), headers))
+        except FormatError as error:
+            raise self.error(error.message, "section names") from error
 
     def notes_at(self, offset: int, size: int, align: int) -> Iterator[Note]:
         """The notes of one section or segment."""
@@ -417,17 +419,6 @@ class ElfFile:
         if len(data) != size:
             raise self.error(f"decompressed to {len(data)} bytes, expected {size}", place)
         return memoryview(data)
-
-
-@lru_cache(64)  # objects that one compiler made often have the same
-def _names(table: bytes, places: tuple[int, ...]) -> list[str]:
-    """The strings at these places."""
-    names = {at: _string(table, at, MAX_SECTION_NAME) for at in set(places)}
-    return [names[at] for at in places]
-
-
-def _string(table: bytes, at: int, limit: int) -> str:
-    return table[at : at + limit].partition(b"\0")[0].decode(errors="replace")
 
 
 def open_elf(path: str | Path) -> ElfFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sframegen.names import count_of, printable
+from sframegen.names import count_of, printable, shortened
 
 
 @dataclass
@@ -26,6 +26,8 @@ class Merged:
     versions: list[int] = field(default_factory=list)  #: of the objects' sections
     left_out: dict[str, int] = field(default_factory=dict)  #: reason -> bytes of code
     others: list[str] = field(default_factory=list)  #: files with code in the link, that were not given
+    undescribed: dict[str, int] = field(default_factory=dict)  #: why -> bytes of linked sections of code without a function
+    silent: list[str] = field(default_factory=list)  #: of these, "FILE: SECTION", if that object's `.sframe` has other functions
     plan: object | None = None  #: what changes in the file, as lines by str()
     warnings: list[str] = field(default_factory=list)  #: a line each
 
@@ -35,12 +37,13 @@ class Merged:
             f"{printable(self.output or self.file)}: {count_of(self.functions, 'function')} of {count_of(self.objects, 'object')}, "
             f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
         )
-        lost = sum(self.left_out.values())
+        lost, undescribed = sum(self.left_out.values()), sum(self.undescribed.values())
         parts = {
             f"{count_of(self.objects_without, 'object')} without .sframe": self.objects_without,
             f"{count_of(self.dropped, 'function')} without code left out": self.dropped,
             f"{count_of(self.unknown, 'function')} left out that the map does not tell apart": self.unknown,
             f"{count_of(lost, 'byte')} of code left out": lost,
+            f"{count_of(undescribed, 'byte')} of linked code that no object describes": undescribed,
         }
         return "; ".join([line, *(part for part, holds in parts.items() if holds)])
 
@@ -50,8 +53,10 @@ class Merged:
         lines += [f"  {count_of(self.plt_functions, 'function')} of the PLT"] * bool(self.plt_functions)
         lines += [f"  {count_of(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
         lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
-        reasons = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
-        return lines + [f"  left out: {count_of(size, 'byte')}: {reason}" for reason, size in reasons]
+        for what, reasons in (("left out", self.left_out), ("not described", self.undescribed)):
+            most = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+            lines += [f"  {what}: {count_of(size, 'byte')}: {reason}" for reason, size in most]
+        return lines + [f"  says nothing of its section: {shortened(printable(name))}" for name in self.silent]
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints; docs/json.md has the keys."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sframegen.elf import ElfFile, Symbol
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
+MAX_TEXT, SHOWN = 1000, 400  # characters of a line, and of either end where it is longer
 SYMBOL_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOTALL)
 
 
@@ -57,6 +58,13 @@ def address_of(elf: ElfFile, text: str) -> int:
 def printable(text: str) -> str:
     """`text` in one line, whatever it holds."""
     return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str) -> str:
+    """`text` without its middle if it is long: paths and names of C++ can have thousands of characters."""
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:SHOWN]}... [{len(text) - 2 * SHOWN:,} characters] ...{text[-SHOWN:]}"
 
 
 def count_of(number: int, noun: str) -> str:

@@ -74,6 +74,21 @@ def test_counts_that_do_not_fit_the_header_are_in_section_header_0() -> None:
     assert elf.executable_ranges() == [(0x1000 + 64 + 56, 0x1000 + 256)]  # no code where the header and the table are
 
 
+def named(table: bytes, places: list[int]) -> ElfFile:
+    """A file of sections with names at these places of the table."""
+    sections = [(place, SHT_STRTAB, 0, 0, 64, len(table), 0, 0, 0, 0) for place in places]
+    rows = b"".join(struct.pack("<IIQQQQIIQQ", *section) for section in sections)
+    return ElfFile(memoryview(header(shnum=len(places), shoff=64 + len(table), shstrndx=1) + table + rows))
+
+
+def test_names_of_sections_are_whole_however_long_and_all_together_limited() -> None:
+    long = b".text." + b"f" * 100_000
+    elf = named(b"\0.rela" + long + b"\0", [0, 1, 6])
+    assert [section.name for section in elf.sections] == ["", ".rela" + long.decode(), long.decode()]
+    with pytest.raises(FormatError, match="section names: 100 names share 100000 bytes"):
+        named(b"f" * 100_000, list(range(100)))
+
+
 def test_a_segment_that_ends_behind_all_addresses_is_refused() -> None:
     load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, (1 << 64) - 120, 0, 120, 120, 0x1000)
     with pytest.raises(FormatError, match="PT_LOAD at 0xffffffffffffff88 has no valid size"):

@@ -193,6 +193,62 @@ def test_code_that_ld_dropped_has_no_function(compile_c: Compiler, peers: Peers,
     assert len(ours) == len(theirs) + report.plt_functions  # of which ld forgets with --gc-sections
 
 
+LONG = "e" * 1300
+LONG_NAMES = f"""
+    enum {LONG} : int {{}};
+    template <class T> __attribute__((noinline)) int grouped(T a) {{ volatile int b[9] = {{(int) a}}; return b[0]; }}
+    int main(int n, char **) {{ return grouped({LONG}(n)) + grouped(n) != 2; }}
+"""
+
+
+def test_names_of_section_groups_may_be_long(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    made = compile_c(LONG_NAMES, "-x", "c++", "-O1", "-c", "-Wa,--gsframe", name="long.o", peer_binutils=True)
+    assert max(len(section.name) for section in open_elf(made).sections) > len(LONG)
+    linked = Link(compile_c, peers, tmp_path)
+    linked.program, linked.map = linked.link("long", made)
+    report = merge([made], tmp_path / "merged", executable=linked.program, map_file=linked.map, verify=False)
+    assert (report.dropped, report.silent) == (0, [])
+    assert linked.readelf(tmp_path / "merged") == linked.readelf(linked.program)
+
+
+def test_linked_code_that_no_object_describes_is_counted(linked: Link) -> None:
+    """A function lost from an object's section, an object without one, and files that were not given."""
+    main, twice, add = linked.objects
+    elf = open_elf(main)
+    relocations = elf.section(".rela.sframe")
+    assert relocations is not None
+    lost = next(section for section in elf.sections if section.name in (".text.main", ".text.startup.main"))
+    overwrite(main, relocations.header.sh_offset + 8, bytes(8))  # an empty relocation: of dropped code
+    subprocess.run([linked.peers.tool("objcopy"), "-R", ".sframe", "-R", ".rela.sframe", add], check=True)
+    code = open_elf(add).section(".text.add")
+    assert code is not None
+    out = linked.directory / "out"
+    report = merge([main, twice, add], out, executable=linked.program, map_file=linked.map, verify=False)
+    strangers = report.undescribed.pop("in files that were not given")
+    assert strangers > 0
+    assert report.undescribed == {
+        "in objects without .sframe": code.header.sh_size,
+        "in sections of which their object's .sframe says nothing": lost.header.sh_size,
+    }
+    assert report.silent == [f"{main}: {lost.name}"]
+    all_bytes = code.header.sh_size + lost.header.sh_size + strangers
+    runner = CliRunner()
+    done = runner.invoke(
+        cli, ["merge", "-v", "--map", str(linked.map), "-o", str(out), str(linked.program), *map(str, linked.objects)]
+    )
+    assert f"; {all_bytes:,} bytes of linked code that no object describes\n" in done.output
+    assert f"  says nothing of its section: {main}: {lost.name}\n" in done.output
+
+
+@pytest.mark.parametrize("name", ["-Map=written.o", "@arguments.o"])
+def test_names_of_objects_are_no_options_of_the_linker(linked: Link, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked.objects[2].rename(linked.directory / name)
+    monkeypatch.chdir(linked.directory)
+    report = merge([*linked.objects[:2], name], "out.o", linker=linked.peers.tool("ld"))
+    assert (report.objects, report.functions) == (3, 4)
+    assert not (linked.directory / "written.o").exists()
+
+
 def test_what_ld_r_makes_links_like_the_objects(linked: Link) -> None:
     out = linked.directory / "all.o"
     report = merge(linked.objects, out, linker=linked.peers.tool("ld"))
@@ -236,8 +292,12 @@ def test_ld_collects_garbage_from_what_merge_made_as_from_the_objects(
 
 def test_the_object_is_blamed_for_what_its_linker_stumbles_over(linked: Link) -> None:
     overwrite(linked.objects[1], sframe_at(linked.objects[1]) + 8, b"\xe8\3")
-    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x8: 1000 functions do not fit"):
-        merge(linked.objects, linked.directory / "out.o", linker=linked.peers.tool("ld"))
+    linker = linked.directory / "ld"
+    linker.write_text("#!/bin/sh\necho own words >&2\nexit 3\n")
+    linker.chmod(0o755)
+    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x8: 1000 functions do not fit") as error:
+        merge(linked.objects, linked.directory / "out.o", linker=str(linker))
+    assert error.value.__notes__ == ["own words"]
 
 
 def test_versions_are_mixed_where_ld_refuses(linked: Link) -> None:
@@ -366,8 +426,10 @@ def test_the_command_tells_what_it_did(linked: Link) -> None:
     assert "no-such-ld: No such file or directory; --linker names another" in failed.output
     failed = runner.invoke(cli, ["merge", "--linker", linked.peers.tool("ld"), "-o", out, *objects, objects[0]])
     assert failed.exit_code == 1
-    assert "-r failed: " in failed.output
-    assert "multiple definition of" in failed.output
+    *lines, last = failed.output.splitlines()
+    assert last == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"
+    assert any("multiple definition of" in line for line in lines)
+    assert any(line.endswith("first defined here") for line in lines)
 
 
 def test_gathered_tables_number_kinds_and_rules_once() -> None:

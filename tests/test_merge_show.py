@@ -132,7 +132,7 @@ SAID = {
     "data encoding mismatch: not FUNC_START_PCREL": ("-0x1c is not inside of .text", "-0x1c is not inside of .text"),
     "another fixed RA offset": ("", ""),
     "an FDE without relocation: one entry less": ("function 1 has no relocation", "function 1 has no relocation"),
-    "an FDE without relocation: R_NONE": ("", "ld -r failed: "),
+    "an FDE without relocation: R_NONE": ("", "ld: -r failed: "),
     "unknown version: 4": ("SFrame version 4 is not read", "SFrame version 4 is not read"),
     "older version: 2": ("", ""),
     "wrong section type: PROGBITS": ("", ""),

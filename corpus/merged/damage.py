@@ -144,8 +144,9 @@ def _tried(tools: Toolchain, folder: Path, damage: str) -> Tried:
 
 
 def _line(tools: Toolchain, done: Done, file: Path) -> str:
-    """Exit status, the first thing that was said, and what is in the file."""
-    said = next((line.strip() for line in done.said.splitlines() if line.strip()), "")
+    """Exit status, the first thing that was said (by sframegen, after what its linker said), and what is in the file."""
+    lines = [line.strip() for line in done.said.splitlines() if line.strip()]
+    said = next((line for line in lines if line.startswith("sframegen: ")), lines[0] if lines else "")
     said = FOLDER.sub("", PROGRAM.sub("", said))
     return f"{done.status}: {f'{said}; ' if said else ''}{_found(tools, file)}"
 

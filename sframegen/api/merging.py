@@ -63,8 +63,13 @@ def merge(
     with TemporaryDirectory() as directory:
         try:
             made = link(linker, objects, Path(directory))
-        except FormatError:
-            read_all(objects)  # which says it better, if an object is the reason
+        except FormatError as failed:
+            try:
+                read_all(objects)
+            except FormatError as better:  # an object is the reason
+                for line in getattr(failed, "__notes__", ()):
+                    better.add_note(line)
+                raise better from failed
             raise
         target = Target(made.output, output, verify=verify, dry_run=dry_run)
         report.warnings += made.messages

@@ -12,7 +12,7 @@ import click
 
 from cfi.errors import FormatError
 from sframegen.format.layouts import WRITABLE
-from sframegen.names import printable
+from sframegen.names import printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +52,9 @@ class Run:
         except BrokenPipeError:
             raise
         except (FormatError, OSError) as error:
+            sys.stdout.flush()
+            for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
+                click.echo(printable(line), err=True)
             self.finding(in_words(error, path))
 
     def finding(self, message: str) -> None:
@@ -71,7 +74,7 @@ def in_words(error: Exception, path: str) -> str:
 def note(message: str) -> None:
     """One line on stderr."""
     sys.stdout.flush()
-    click.echo(f"sframegen: {printable(message)}", err=True)
+    click.echo(f"sframegen: {shortened(printable(message))}", err=True)
 
 
 def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
