@@ -88,8 +88,11 @@ MAKERS = (
     Maker("gold", "gold", peer=False, looks="-Wl,--cref,--no-demangle"),
     Maker("lld", "lld", peer=True, looks="-Wl,-z,separate-code,--cref,--no-demangle"),
     Maker("mold", "mold", peer=False, looks="-Wl,-z,separate-code,--no-demangle"),
+    Maker("mold 3", "mold", peer=True, looks="-Wl,-z,separate-code,--no-demangle"),
 )
-FOLDING = [maker for maker in MAKERS if maker.fuse != "bfd"]
+# What mold 3 folds has no symbol any more. For LTO it starts itself again, which a program that runs by another ld.so cannot.
+BEFORE_MOLD_3 = [maker for maker in MAKERS if maker.name != "mold 3"]
+FOLDING = [maker for maker in BEFORE_MOLD_3 if maker.fuse != "bfd"]
 RELOCATABLE = [maker for maker in MAKERS if maker.fuse != "gold"]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cross import ARM64, S390X
-from map_inputs import ARCHIVE, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
+from map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
 
 from cfi.errors import FormatError
 from linker.maps import MAX_LINE, Placement, _Map, _read, read_map, split_member
@@ -166,7 +166,7 @@ def test_stubs_that_linkers_make_are_no_inputs(linker: str, peers: Peers, tmp_pa
     assert far._replace(output_number=0) == Placement("far.o", "", ".far", 0x20000000, 4, ".far", 0)
 
 
-@pytest.mark.parametrize("maker", [maker for maker in MAKERS if maker.fuse != "lld"], ids=lambda maker: maker.name)
+@pytest.mark.parametrize("maker", [maker for maker in BEFORE_MOLD_3 if maker.fuse != "lld"], ids=lambda maker: maker.name)
 def test_what_link_time_optimisation_makes(maker: Maker, peers: Peers, tmp_path: Path) -> None:
     file = tmp_path / "linked"
     flags = [*maker.flags(peers), "-flto", "-O2", "-x", "c", "-", "-o", str(file), f"-Wl,-Map,{file}.map"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from merged import damage, links
 from merged.compare import by_name, described, fde_for_fde, rule_for_rule
-from merged.parts import Set, relocatable, stripped, with_gnu_ld, with_others, without_sframe
+from merged.parts import Set, relocatable, stripped, with_gnu_ld, with_mold_3, with_others, without_sframe
 from merged.sources import sources
 from merged.toolchain import WITH_SFRAME, Toolchain
 
@@ -71,6 +71,10 @@ def test_sources_are_the_same_at_each_run() -> None:
 
 def test_by_map_as_gnu_ld(objects: Set) -> None:
     assert_equal(with_gnu_ld(objects, LINKS[objects.tools.machine]))
+
+
+def test_by_map_as_mold_3(objects: Set) -> None:
+    assert_equal(with_mold_3(objects, links.MOLD_3[objects.tools.machine][-2:]))
 
 
 def test_relocatable_as_gnu_ld(objects: Set) -> None:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 KEPT = 5  # differences that are told
 
 PLT_GOT = "rows of `.plt.got`, where GNU ld's are wrong"
-PLT_NONE = "FDEs of PLTs, of which the linker makes none (GNU ld with `--gc-sections`, lld)"
+PLT_NONE = "FDEs of PLTs, of which the linker makes none (GNU ld with `--gc-sections`, lld, mold)"
 PLT_SILENT = "rules for PLTs for which the linker wrote no CFI (lld, mold)"
-NO_BYTES = "FDEs of no bytes, which GNU ld keeps"
+NO_BYTES = "FDEs of no bytes, which linkers keep"
 GNU_PLT_GOT = Rule("sp+16", "same", "c-8", signal=False)
 
 
@@ -82,7 +82,7 @@ def sections_of(elf: ElfFile, start: str = "") -> list[tuple[str, int, int]]:
 
 
 def fde_for_fde(reader: Reader, gnu: Path, ours: Path) -> Outcome:
-    """`ours` against the section that GNU ld made for the same code."""
+    """`ours` against the section that GNU ld, or mold, made for the same code."""
     theirs, own = reader.fdes(gnu), reader.fdes(ours)
     outcome = Outcome(len(own.fdes), own.rows)
     plts = sections_of(open_elf(ours), ".plt")

@@ -73,3 +73,8 @@ LLD = [
     _with("-shared", "-Wl,--icf=all", GC),
 ]
 MOLD = [_with("-pie"), _with("-no-pie"), _with("-shared"), _with("-pie", GC), _with("-pie", "-Wl,--icf=all", GC)]
+MOLD_3 = {
+    "x86-64": [*MOLD, _with("-shared", GC), _with("-pie", "-Wl,-z,now"), _with("-pie", GC, archive=True)],
+    "arm64": [_with("-pie"), _with("-shared"), _with("-pie", GC, archive=True)],
+    "s390x": [_with("-pie"), _with("-shared"), _with("-pie", GC, archive=True)],
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from linker.relocatable import Objects, open_given
 from sframegen.elf import open_elf
 
 from .compare import Functions, Outcome, Reader, by_name, described, fde_for_fde, rule_for_rule, sections_of
-from .toolchain import WITH_SFRAME, Toolchain
+from .toolchain import MOLD_3, WITH_SFRAME, Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -206,6 +207,28 @@ def with_others(objects: Set, linker: str, links: Sequence[Link], names: set[str
             return outcome
 
         yield attempt(Row(linker, objects.tools.machine, link.name, len(objects.objects)), work)
+
+
+def with_mold_3(objects: Set, links: Sequence[Link]) -> Iterator[Row]:
+    """Merge --map, of the file with mold's section and of a copy without one, against mold's section."""
+    for link in links:
+        inputs = objects.inputs(link)
+
+        def work(link: Link = link, inputs: list[str] = inputs) -> Outcome:
+            file = f"{MOLD_3}_{link.file}"
+            objects.tools.link(file, MOLD_3, *link.flags, *inputs)
+            mold = objects.path(file)
+            outcome = fde_for_fde(objects.reader, mold, objects.path(objects.merged(file, inputs)))
+            bare = objects.bare(file)
+            shutil.copy(f"{mold}.map", objects.path(f"{bare}.map"))
+            merged = objects.path(objects.merged(bare, inputs))
+            alone = fde_for_fde(objects.reader, mold, merged)
+            outcome.differences += (f"without mold's section in the file: {one}" for one in alone.differences)
+            if "-shared" not in link.flags and not objects.tools.prefix:
+                outcome.differences += _runs(objects, merged)
+            return outcome
+
+        yield attempt(Row("mold 3", objects.tools.machine, link.name, len(objects.objects)), work)
 
 
 def relocatable(objects: Set, parts: int = 3) -> Iterator[Row]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SUFFIXES = {"c": ".c", "c++": ".cc", "assembler": ".s"}
 ALL = ("-fPIC", "-w", "-fno-ident")
 WITH_SFRAME = ("-Wa,--gsframe",)
+MOLD_3 = "mold3"  # the peers', which merges SFrame V3; `mold` is the machine's own
 
 
 class Done(NamedTuple):
@@ -38,10 +39,13 @@ class Toolchain:
             self._link(name, prefix + name)
         if not prefix:
             self._link("ld.lld", "ld.lld")
+        self._link(f"{MOLD_3}/ld.mold", "ld.mold")
 
     def _link(self, name: str, tool: str) -> None:
-        (self.tools / name).unlink(missing_ok=True)
-        (self.tools / name).symlink_to(self.peers.tool(tool))
+        link = self.tools / name
+        link.parent.mkdir(exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(self.peers.tool(tool))
 
     def has(self, program: str) -> bool:
         return shutil.which(self.prefix + program) is not None
@@ -87,8 +91,9 @@ class Toolchain:
             return list(pool.map(compile_one, sources))
 
     def link(self, out: str, linker: str, *arguments: str, cwd: str = "") -> str:
-        """Links by gcc with `linker` (bfd, lld, mold) and a map beside the file; returns what was said."""
-        return self.must(*self.driver(), f"-fuse-ld={linker}", f"-Wl,-Map={out}.map", "-o", out, *arguments, cwd=cwd)
+        """Links by gcc with `linker` (bfd, lld, mold, MOLD_3) and a map beside the file; returns what was said."""
+        use = ["-B", str(self.tools / MOLD_3), "-fuse-ld=mold"] if linker == MOLD_3 else [f"-fuse-ld={linker}"]
+        return self.must(*self.driver(), *use, f"-Wl,-Map={out}.map", "-o", out, *arguments, cwd=cwd)
 
     def sframegen(self, command: str, *arguments: str | Path, cwd: str = "") -> Done:
         return self.run(sys.executable, "-P", "-m", "sframegen", command, "--no-verify", *arguments, cwd=cwd)
