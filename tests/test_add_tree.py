@@ -454,6 +454,15 @@ def test_a_report_that_cannot_be_written(root: Path, tmp_path: Path) -> None:
     assert has_section(root / "usr/bin/tree")
 
 
+def test_a_report_to_stdout_is_all_that_is_there(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("-v", "--report", "-", root)
+    assert json.loads(result.stdout)["totals"]["files"]["added"] == 3
+    assert "3 files given a section, " in result.stderr
+    assert f"{root / 'usr/bin/tree'}: " in result.stderr
+    assert not (tmp_path / "-").exists()
+
+
 def test_min_coverage_is_of_all_code_together(root: Path, compile_c: Compiler) -> None:
     assert run("--min-coverage", "100", root).exit_code == 0
     code = ".globl f; f: .cfi_startproc; .cfi_escape 0x0f,4,0x77,8,0x33,0x1e; .skip 9000,0x90; ret; .cfi_endproc"

@@ -53,6 +53,41 @@ def test_every_command_documents_itself_and_its_options(name: str) -> None:
     assert run(name, "--help").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("chek", "No such command 'chek'. Did you mean 'check'?"),
+        ("add", "No such command 'add'. Did you mean 'add-section' or 'add-tree'?"),
+        ("frobnicate", "No such command 'frobnicate'."),
+        ("", "No such command ''."),
+    ],
+)
+def test_an_unknown_command_is_answered_with_those_like_it(name: str, answer: str) -> None:
+    result = run(name, "file")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == f"Error: {answer}"
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("add-section",), ("add-section", "-o"), ("add-tree",)])
+def test_a_path_that_is_too_long_is_not_printed_whole(arguments: tuple[str, ...]) -> None:
+    done = process(*arguments, *["/bin/sh"] * ("-o" in arguments), "x" * 10_000)
+    assert done.returncode in (1, 2)
+    last = done.stderr.splitlines()[-1]
+    assert "characters] ..." in last
+    assert len(last) < 1100
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check", "file"), ("add-section", "file"), ("add-section", "-o", "out", "/bin/sh"), ("remove", "file")]
+)
+def test_that_the_current_directory_is_gone_is_no_fault_of_a_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    script = 'mkdir "$1" && cd "$1" && rmdir "$1" && shift && exec "$@"'
+    command = ["sh", "-c", script, "sh", str(tmp_path / "gone"), sys.executable, "-P", "-m", "sframegen", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "sframegen: the current directory has been removed: change to one that exists\n"
+
+
 def test_help_imports_no_command() -> None:
     code = """
 import sys

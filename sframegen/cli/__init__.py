@@ -46,9 +46,22 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(f"sframegen.cli.{cmd_name.replace('-', '_')}").command
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        raise click.UsageError(f"No such command {name!r}.{_suggestion(name)}", ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _suggestion(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only needed here
+
+    near = [command for command in COMMANDS if name and command.startswith(name)] or get_close_matches(name, COMMANDS)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -74,6 +87,18 @@ def cli() -> None:
     """SFrame sections of existing ELF binaries."""
 
 
+def _show(error: click.ClickException) -> None:
+    """As click does, without the middle of long names."""
+    from io import StringIO  # noqa: PLC0415 - not for each run
+
+    from sframegen.names import shortened  # noqa: PLC0415
+
+    text = StringIO()
+    error.show(text)
+    for line in text.getvalue().splitlines():
+        click.echo(shortened(line), err=True)
+
+
 def _end(number: int, _frame: object) -> NoReturn:
     """By way of what removes temporary files, undisturbed by a second signal."""
     for other in (signal.SIGTERM, signal.SIGHUP):
@@ -94,13 +119,15 @@ def main() -> NoReturn:
         status = cli.main(prog_name="sframegen", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        _show(error)
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = 130
     except OSError as error:  # standard output's own: files are dealt with where they are read
         if not isinstance(error, BrokenPipeError):
-            click.echo(f"sframegen: {error.filename or 'standard output'}: {error.strerror}", err=True)
+            from sframegen.cli.output import in_words  # noqa: PLC0415 - not for each run
+
+            click.echo(f"sframegen: {in_words(error, 'standard output')}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has nowhere to go
         status = 1
     sys.exit(status)

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from sframegen.cli.tree_files import Name
     from sframegen.summary import Summary
 
+STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
+
 
 @click.command(name="add-tree")
 @ROOTS
 @exclusions
-@click.option("--report", metavar="FILE", type=click.Path(), help="Write what became of each file, as JSON.")
+@click.option("--report", metavar="FILE", type=click.Path(), help="Write what became of each file, as JSON; - is stdout.")
 @click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of all code is covered.")
 @click.option("--fatal", is_flag=True, help="Exit 1 if a file cannot be given a section, not only warn.")
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
@@ -92,17 +94,19 @@ def command(
             for warning in () if quiet else summary.warnings:
                 note(f"{names[0].full}: warning: {warning}")
             if verbose and not quiet:
-                click.echo(summary.one_line())
+                click.echo(summary.one_line(), err=report == STDOUT)
             summary.warnings = [_local(names[0], warning) for warning in summary.warnings]
             trees[names[0].root].append(Entry.of(names[0].path, _links(names), build_id, summary))
 
     totals = Totals(entry for entries in trees.values() for entry in entries)
     if not quiet:
-        click.echo(totals.one_line(dry_run=dry_run))
+        click.echo(totals.one_line(dry_run=dry_run), err=report == STDOUT)
     covered, code = (totals.numbers[name] for name in ("covered_bytes", "code_bytes"))
     if min_coverage is not None and 100 * covered < min_coverage * code:
         run.finding(f"--min-coverage: {percent(covered, code)} % is below {min_coverage:g} %")
-    if report is not None:
+    if report == STDOUT:
+        click.echo(to_json(trees), nl=False)
+    elif report is not None:
         with run.file(report):
             write(report, to_json(trees))
     ctx.exit(run.status)

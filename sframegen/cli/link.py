@@ -13,7 +13,7 @@ import click
 from cfi.errors import FormatError
 from linker.location import locate
 from sframegen.cli.link_output import is_linked, output_of, state_of
-from sframegen.cli.output import VERSIONS, Run, level, note
+from sframegen.cli.output import VERSIONS, Run, in_words, level, note
 from sframegen.elf import EHDR_SIZE
 
 if TYPE_CHECKING:
@@ -115,10 +115,8 @@ def _in_a_process(work: Callable[[], None], path: str) -> str:
             status = 0
         except SystemExit:  # by a signal: temporary files are removed
             pass
-        except FormatError as error:
-            _say(writer, str(error))
-        except OSError as error:
-            _say(writer, f"{error.filename or path}: {error.strerror or error}")
+        except (FormatError, OSError) as error:
+            _say(writer, in_words(error, path))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the link is to end well
             _say(writer, f"{path}: {error!r}")
         finally:

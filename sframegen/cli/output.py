@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -67,8 +69,19 @@ def in_words(error: Exception, path: str) -> str:
     if isinstance(error, FormatError):
         error.file = error.file or path
     if isinstance(error, OSError):
+        if error.errno == errno.ENOENT and not Path(error.filename or "").is_absolute() and _nowhere():
+            return "the current directory has been removed: change to one that exists"
         return f"{error.filename or path}: {error.strerror or error}"
     return str(error)
+
+
+def _nowhere() -> bool:
+    """True if the current directory does not exist any more."""
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib does the same
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def note(message: str) -> None:
