@@ -22,14 +22,8 @@ help: ## this list
 
 # --- Environments: the same package twice, compiled in .venv and interpreted in .venv-pure -----------------------------------------
 
-# install_packages: installs the apt packages of the shell's list `packages`, or fails and tells the remedy
-define install_packages
-	(($${#packages[@]} == 0)) && exit; \
-	if ((UID != 0)) || ! command -v apt-get >/dev/null; then \
-	    echo "Missing on this machine. To mend it: sudo apt-get install $${packages[*]}" >&2; exit 1; \
-	fi; \
-	apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends "$${packages[@]}" >/dev/null
-endef
+# install_packages: installs the apt packages of the shell's list `packages`, or fails and prints the remedy
+install_packages = (($${\#packages[@]} == 0)) || tools/install-packages "$${packages[@]}"
 
 .PHONY: machine
 machine:
@@ -56,10 +50,11 @@ test-machine: | machine
 	) || echo "Tests that need them are skipped." >&2
 
 # install(VENV): build/ is emptied first, because setuptools would pack what an earlier or the other build left there
+# pip is not quiet: the first time it downloads what is needed and compiles for about a minute.
 define install
 $(PYTHON) -m venv $(1)
 rm -rf build *.egg-info
-$(1)/bin/pip install --quiet .
+$(1)/bin/pip install .
 touch $@
 endef
 
