@@ -109,14 +109,24 @@ def check_loads(elf: ElfFile) -> list[Phdr]:
         raise elf.error("has no PT_LOAD: not a linked program or library")
     end = 0
     for load in loads:
-        if load.p_align & (load.p_align - 1) or load.p_align > MAX_ALIGN:
-            raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} is aligned to {load.p_align:#x}", "program header table")
-        if load.p_vaddr < end or load.p_filesz > load.p_memsz or load.p_vaddr + load.p_memsz > MAX_ADDRESS:
-            raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} is out of order or has no valid size", "program header table")
+        fault = fault_of(load, end)
+        if fault:
+            raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} {fault}", "program header table")
         if load.p_filesz:  # ld gives an offset without a meaning where all data is .bss
             elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         end = load.p_vaddr + load.p_memsz
     return loads
+
+
+def fault_of(load: Phdr, end: int) -> str:
+    """What is wrong with a PT_LOAD that follows one which ends at `end`."""
+    if load.p_align & (load.p_align - 1) or load.p_align > MAX_ALIGN:
+        return f"is aligned to {load.p_align:#x}"
+    if load.p_filesz > load.p_memsz:
+        return "has more bytes in the file than in memory"
+    if load.p_vaddr + load.p_memsz > MAX_ADDRESS:
+        return f"ends above {MAX_ADDRESS:#x}: not a program or library, but perhaps a kernel"
+    return f"is out of order: the one before it ends at {end:#x}" if load.p_vaddr < end else ""
 
 
 def check_sections(elf: ElfFile) -> None:

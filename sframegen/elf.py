@@ -175,7 +175,7 @@ class ElfFile:
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
         self.segments = self._table(Phdr, self.header.e_phoff, self.phnum, "program header table")
-        self._loads = [segment for segment in self.segments if segment.p_type == PT_LOAD]
+        self._loads = sorted((load for load in self.segments if load.p_type == PT_LOAD), key=lambda load: load.p_vaddr)
         self.sections = self._name(self._table(Shdr, self.header.e_shoff, self.shnum, "section header table"))
 
     def error(self, message: str, place: str = "", offset: int | None = None) -> FormatError:
@@ -220,7 +220,7 @@ class ElfFile:
         return raw
 
     def at(self, address: int, size: int) -> memoryview:
-        """`size` bytes at a link-time address, by the PT_LOAD that maps them from the file. PT_LOADs ascend, as they must."""
+        """`size` bytes at a link-time address, from the PT_LOAD that maps them from the file. vmlinux's do not ascend."""
         number = bisect_right(self._loads, address, key=lambda load: load.p_vaddr) - 1
         if number >= 0:
             load = self._loads[number]
@@ -243,7 +243,7 @@ class ElfFile:
 
     def executable_loads(self) -> list[Phdr]:
         """Executable PT_LOADs with bytes in the file, by their addresses."""
-        return sorted((load for load in self._loads if load.p_flags & PF_X and load.p_filesz), key=lambda load: load.p_vaddr)
+        return [load for load in self._loads if load.p_flags & PF_X and load.p_filesz]
 
     # -- what names the file and its functions
 

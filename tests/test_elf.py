@@ -9,6 +9,7 @@ from zlib import crc32
 import pytest
 
 from cfi.errors import FormatError
+from linker.image import check_loads
 from sframegen import add_section
 from sframegen.abi import abi_of
 from sframegen.elf import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB, ElfFile, open_elf
@@ -93,6 +94,32 @@ def test_a_segment_that_ends_behind_all_addresses_is_refused() -> None:
     load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, (1 << 64) - 120, 0, 120, 120, 0x1000)
     with pytest.raises(FormatError, match="PT_LOAD at 0xffffffffffffff88 has no valid size"):
         ElfFile(memoryview(header(phnum=1) + load)).executable_ranges()
+
+
+def test_segments_need_not_ascend(compile_c: Compiler, tmp_path: Path) -> None:
+    """As those of vmlinux, where that of each CPU's data is at 0. Every address is found; that they do not is why it is refused."""
+    before = open_elf(compile_c("int main(void) { return 0; }", "-no-pie"))
+    numbers = [number for number, segment in enumerate(before.segments) if segment.p_type == PT_LOAD]
+    table = list(before.segments)
+    for number, other in zip(numbers, reversed(numbers), strict=True):
+        table[number] = before.segments[other]
+    file = tmp_path / "file"
+    headers = b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in table)
+    file.write_bytes(bytes(before.data[:64]) + headers + bytes(before.data[64 + len(headers) :]))
+    elf = open_elf(file)
+    assert elf.executable_ranges() == before.executable_ranges()
+    for segment in before.segments:
+        if segment.p_type == PT_LOAD:
+            for address in (segment.p_vaddr, segment.p_vaddr + segment.p_filesz - 1):
+                assert elf.at(address, 1) == before.at(address, 1)
+    with pytest.raises(FormatError, match=r"PT_LOAD at 0x4\w+ is out of order: the one before it ends at 0x4"):
+        add_section(file)
+
+
+def test_a_kernel_gets_no_section() -> None:
+    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, 0xFFFFFFFF81000000, 0x1000000, 120, 120, 0x200000)
+    with pytest.raises(FormatError, match=r"PT_LOAD at 0xffffffff81000000 ends above 0x8000000000000000: .*perhaps a kernel"):
+        check_loads(ElfFile(memoryview(header(kind=2, phnum=1) + load)))
 
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
