@@ -17,7 +17,7 @@ from tables import function_tables
 
 from cfi.errors import FormatError
 from linker.merge import DEAD, Merger, gather, select
-from sframegen import add_section, merge, read
+from sframegen import add_section, check, merge, read
 from sframegen.abi import AARCH64, AMD64
 from sframegen.agreement import difference
 from sframegen.cli import cli
@@ -181,6 +181,18 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
 def test_by_its_map_a_program_gets_the_section_that_ld_made(linked: Link) -> None:
     assert linked.readelf(linked.merge()) == linked.readelf(linked.program)
     assert subprocess.run([linked.merge()], check=False).returncode == 0
+
+
+def test_kernels_take_no_section_of_code_in_several_places(linked: Link, compile_c: Compiler) -> None:
+    """The warning is what check says of the result."""
+    far = compile_c('__attribute__((section(".far"))) int far(void) { return 1; }', "-c", name="far.o")
+    program, map_file = linked.link("far", *linked.objects, far, "-Wl,--section-start=.far=0x10000000")
+    assert len(open_elf(program).executable_loads()) == 2
+    out = linked.directory / "out"
+    warnings = merge(linked.objects, out, executable=program, map_file=map_file).warnings
+    found = [finding for finding in check(out, consumer="kernel") if finding.rule == "kernel-one-text"]
+    assert [finding.message for finding in found] == warnings != []
+    assert merge(linked.objects, out, executable=linked.program, map_file=linked.map).warnings == []
 
 
 def test_code_that_ld_dropped_has_no_function(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
-from linker.image import is_program
 from linker.relocatable import Objects, given, open_given
 from linker.remove import extents
 from linker.target import Target
 from sframegen.abi import abi_of
 from sframegen.agreement import agree
-from sframegen.api.common import layout_of, level_of, refuse, signed, verify_plan
+from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.conversion import convert_sources
-from sframegen.dynamic import read_dynamic
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.names import FunctionNames
 from sframegen.optimize import MAX_GAP, Level, encoder_of
@@ -109,8 +107,7 @@ def add_section(
                 raise elf.error(ANOTHER)
             return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
 
-        if len(base.elf.executable_loads()) > 1 and is_program(base.elf, read_dynamic(base.elf)):
-            summary.warnings.append("a program with code in more than one segment: the Linux kernel does not take its section")
+        summary.warnings += not_taken(base.elf, layout)
         encoder = encoder_of(base.elf, coverage, encoded, level)
         plan = plan_section(base, encoder)
         summary.section_bytes = encoder.size_bytes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from linker.exchange import Exchange, verify_exchange
 from linker.signed import signatures
+from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE
 from sframegen.optimize import LEVELS
 
@@ -27,6 +28,11 @@ def signed(changed: list[ElfFile], target: Target, *, force: bool) -> list[str]:
     if found and not force:
         raise FormatError(f"signed: {found}; --force changes it all the same, and it is to be signed anew")
     return [f"to be signed anew: {found}"] if found else []
+
+
+def not_taken(elf: ElfFile, layout: Layout) -> list[str]:
+    """Warnings: what `check` will say of any section of this version, as the file's code is in several places."""
+    return [finding.message for finding in rejected_anyhow(elf.executable_ranges(), layout.version)]
 
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:

@@ -11,7 +11,7 @@ from linker.apply import write_all
 from linker.base import all_writes, base_of, plan_section
 from linker.relocatable import check_object, write_object_of
 from linker.target import Target
-from sframegen.api.common import layout_of, level_of, refuse, signed, verify_plan
+from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.elf import ET_REL, open_elf
 from sframegen.merged import Merged
 
@@ -93,6 +93,7 @@ def _merge_into(
         report.warnings += signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
         base = base_of(elf)
         encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
+        report.warnings += not_taken(base.elf, layout)
         plan = plan_section(base, encoder)
         writes = all_writes(plan, base, encoder)
         report.plan = plan

@@ -6,12 +6,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.wellformed import Facts
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from sframegen.checks.wellformed import Facts
     from sframegen.format.layouts import Layout
     from sframegen.format.records import Header
 
@@ -82,6 +82,10 @@ def _wrong_order(facts: Facts) -> bool:
     return facts.byte_order is not None and facts.expected_order not in (None, facts.byte_order)
 
 
+def _several_texts(facts: Facts) -> bool:
+    return facts.executable is not None and len(facts.executable) > 1
+
+
 def _fdes_end(header: Header, layout: Layout) -> int:
     return header.fdeoff + header.num_fdes * layout.index_size
 
@@ -110,7 +114,7 @@ DEMANDS = (
     ),
     Demand(
         "kernel", "kernel-one-text", REJECTS, "code in more than one mapping, of which it registers the first to the last",
-        lambda f: f.executable is not None and len(f.executable) > 1,
+        _several_texts,
     ),
     Demand("kernel", "kernel-order", DROPS, "functions do not ascend, as a search may notice", ("start-order",), validated=True),
     Demand("kernel", "kernel-same-start", FAILS, "of functions with one start the last is found", ("same-start",), validated=True),
@@ -213,14 +217,26 @@ def _findings(facts: Facts, name: str) -> list[Finding]:
         return [Finding(f"{name}-version", Severity.NOTE, message, name)]
     found = []
     for demand in unmet(facts, name):
-        says, severity = EFFECTS[demand.effect]
         first = facts.broken(*demand.broken) if isinstance(demand.broken, tuple) else None
-        message = f"{consumer.title} {says}: {demand.says}"
-        if demand.validated:
-            message += " (rejects the section where it validates)"
         place = (first.offset, first.address) if first else (None, None)
-        found.append(Finding(demand.name, severity, message, name, *place))
+        found.append(_finding(demand, *place))
     return found
+
+
+def _finding(demand: Demand, offset: int | None = None, address: int | None = None) -> Finding:
+    says, severity = EFFECTS[demand.effect]
+    message = f"{CONSUMERS[demand.consumer].title} {says}: {demand.says}"
+    if demand.validated:
+        message += " (rejects the section where it validates)"
+    return Finding(demand.name, severity, message, demand.consumer, offset, address)
+
+
+def rejected_anyhow(executable: Sequence[tuple[int, int]], version: int) -> list[Finding]:
+    """What consumers reject in a file with code in these ranges, whatever a section of this version says."""
+    facts = Facts(size=0, address=0, executable=executable)
+    readers = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}
+    demands = [demand for demand in DEMANDS if demand.broken is _several_texts and demand.consumer in readers]
+    return [_finding(demand) for demand in demands if _is_broken(demand, facts)]
 
 
 def unmet(facts: Facts, consumer: str) -> list[Demand]:
