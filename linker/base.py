@@ -14,6 +14,7 @@ from linker.undo import contents
 from sframegen.elf import SHT_GNU_SFRAME
 
 if TYPE_CHECKING:
+    from linker.kernels import Change
     from linker.undo import Undo, Write
     from sframegen.elf import ElfFile
     from sframegen.format.encode import Encoder
@@ -43,14 +44,17 @@ def base_of(elf: ElfFile) -> Base:
     return Base(given, altered(elf, len(given.data), [*restored, *cleared]), cleared, record)
 
 
-def plan_section(base: Base, encoder: Encoder) -> InjectionPlan | Exchange:
-    """In the place of a section that is in the way, if it fits; else behind the file. Raises FormatError where neither can be."""
+def plan_section(base: Base, encoder: Encoder, allowed: frozenset[Change] = frozenset()) -> InjectionPlan | Exchange:
+    """In the place of a section that is in the way, if it fits; else after the file's end. Raises FormatError where neither can be.
+
+    `allowed`: what is done only for kernels that are known to bear it.
+    """
     if base.cleared:
         try:
             return plan_in_place(base.given, encoder)
         except FormatError:
             pass
-    return plan_injection(base.elf, encoder.size_bytes, base.cleared_ranges)
+    return plan_injection(base.elf, encoder.size_bytes, base.cleared_ranges, allowed)
 
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:

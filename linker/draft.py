@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cfi.errors import FormatError
 from sframegen.elf import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
 
 if TYPE_CHECKING:
-    from cfi.errors import FormatError
     from linker.image import Image
 
 Layout = Literal["front", "tail"]
@@ -44,6 +44,14 @@ class Draft(NamedTuple):
         return sum(item.size for item in self.moves)
 
 
+class NoRoomError(FormatError):
+    """The new program headers have no place; `why` not."""
+
+    def __init__(self, image: Image, why: str, remedy: str = "only linking it again helps") -> None:
+        super().__init__(f"no room for two more program headers: {why}; {remedy}", "program header table", file=image.elf.name)
+        self.why = why
+
+
 def readable(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
     return Phdr(kind, PF_R, offset, address, address, size, size, align)
 
@@ -60,7 +68,3 @@ def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
     """Behind the last PT_LOAD: they are read in ascending order."""
     last = max(index for index, segment in enumerate(segments) if segment.p_type == PT_LOAD)
     return [*segments[: last + 1], *loads, *segments[last + 1 :]]
-
-
-def no_room(image: Image, why: str) -> FormatError:
-    return image.elf.error(f"no room for two more program headers: {why}; only linking it anew helps", "program header table")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from linker.draft import Draft, Move, insert_loads, load_at, no_room, sframe_at
+from linker.draft import Draft, Move, NoRoomError, insert_loads, load_at, sframe_at
 from linker.image import MAX_ADDRESS, WORD
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.ranges import Range, align_up, overlapping
@@ -88,16 +88,16 @@ def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, in
     start = image.table.end
     blocks = overlapping(image.blocks, start, end)
     if blocks:
-        raise no_room(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
+        raise NoRoomError(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
     if not may_extend(image, end):
-        raise no_room(image, "its segment ends behind it")
+        raise NoRoomError(image, "its segment ends behind it")
     in_way = overlapping(image.pieces, start, end)
     build_id = next((p for p in in_way if image.build_id is not None and p.start <= image.build_id < p.end), None)
     if build_id is None:
         return in_way, []
     rooms = [place for place in places(image, end, build_id) if fits(image, place, build_id)]
     if not rooms:
-        raise no_room(image, "the build-id note would leave the first page of the file")
+        raise NoRoomError(image, "the build-id note would leave the first page of the file")
 
     def moved(place: int) -> list[Range]:
         wanted = {*in_way, *overlapping(image.pieces, place, place + build_id.size)} - {build_id}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.metadata import FIRST_PAGE, NEW_HEADERS, survey
 from linker.payload import check_end
 from linker.ranges import Range
-from sframegen.dynamic import DT_FLAGS_1, DT_NEEDED, read_dynamic
+from linker.role import Role, role_of
+from sframegen.dynamic import read_dynamic
 from sframegen.elf import (
     EHDR_SIZE,
     ET_DYN,
@@ -15,7 +16,6 @@ from sframegen.elf import (
     NT_GNU_BUILD_ID,
     PHDR_SIZE,
     PT_GNU_SFRAME,
-    PT_INTERP,
     PT_LOAD,
     SHF_ALLOC,
     SHT_GNU_SFRAME,
@@ -31,7 +31,6 @@ WORD = 1 << 64
 MAX_ADDRESS = 1 << 63
 MAX_ALIGN = 1 << 40
 MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose table is larger than 64 KiB
-DF_1_PIE = 0x08000000
 
 
 class Image(NamedTuple):
@@ -46,11 +45,12 @@ class Image(NamedTuple):
     pieces: list[Range]  # what may move
     blocks: list[Range]  # what may not
     build_id: int | None  # file offset of the note's header, where it is in the first page
+    role: Role
 
     @property
     def is_library(self) -> bool:
-        """Whether only ld.so ever maps it: it reads the program header table from the file."""
-        return self.elf.header.e_type == ET_DYN and bool(self.dynamic) and not is_program(self.elf, self.dynamic)
+        """True if it is mapped by a dynamic loader, which reads the program header table from the file."""
+        return self.role in (Role.LIBRARY, Role.UNSURE)
 
 
 def read_image(elf: ElfFile) -> Image:
@@ -61,7 +61,6 @@ def read_image(elf: ElfFile) -> Image:
     check_end(elf)
     elf.check_notes()
     dynamic = read_dynamic(elf)
-    check_loader(elf, dynamic)
     start = elf.header.e_phoff
     table = Range(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
     load = next((load for load in loads if load.p_offset <= start and table.end <= load.p_offset + load.p_filesz), None)
@@ -78,6 +77,7 @@ def read_image(elf: ElfFile) -> Image:
         pieces=pieces,
         blocks=blocks,
         build_id=find_build_id(elf),
+        role=role_of(elf, dynamic),
     )
 
 
@@ -137,18 +137,3 @@ def check_sections(elf: ElfFile) -> None:
                 raise elf.error("overlaps the ELF header", section.name)
     if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF_ALLOC):
         raise elf.error("has no table of names that could grow", "section header table")
-
-
-def check_loader(elf: ElfFile, dynamic: list[Dyn]) -> None:
-    """Kernels before 6.7 clear an interpreter's .bss behind its last PT_LOAD only, and fail where that one is read-only."""
-    alone = bool(dynamic) and not any(entry.tag == DT_NEEDED for entry in dynamic)
-    if elf.header.e_type == ET_DYN and elf.header.e_entry and alone and not is_program(elf, dynamic):
-        raise elf.error("a dynamic loader: kernels before 6.7 start no program by one that has a segment behind its .bss")
-
-
-def is_program(elf: ElfFile, dynamic: list[Dyn]) -> bool:
-    """Whether a kernel starts it, other than as a dynamic loader."""
-    if elf.header.e_type == ET_EXEC:
-        return True
-    pie = any(entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE for entry in dynamic)
-    return pie or any(segment.p_type == PT_INTERP for segment in elf.segments)

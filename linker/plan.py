@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from linker import undo
+from linker.draft import NoRoomError
 from linker.front import front
 from linker.image import WORD, Image, read_image
+from linker.kernels import SAFE_SINCE, Change
 from linker.metadata import MOVABLE_TAGS, PT_NULL
 from linker.ranges import align_up
+from linker.role import Role
 from linker.tail import tail
 from sframegen.elf import (
     EHDR_SIZE,
@@ -111,29 +114,57 @@ class InjectionPlan:
         return undo.overwritten(self.original_size, [*self.overwritten(), *self.cleared])
 
 
-def plan_injection(elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
+def plan_injection(
+    elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = (), allowed: frozenset[Change] = frozenset()
+) -> InjectionPlan:
     """The plan for a section of that many bytes, from its size alone. Raises FormatError with the reason where there is no way.
 
     `cleared`: (offset, size) of what was written over to make `elf`, which then is not what the new file gives back.
+    `allowed`: what is done only for kernels that are known to bear it.
     """
     if not 0 < section_size <= MAX_SECTION:
         raise elf.error(f"a section of {section_size} bytes")
     image = read_image(elf)
-    return complete(image, choose(image, section_size), tuple(cleared))
+    risk = risk_of(image.role)
+    if risk and Change.SEGMENT_IN_A_LOADER not in allowed:
+        raise elf.error(f"{risk}; --min-kernel {SAFE_SINCE[Change.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force")
+    return complete(image, choose(image, section_size, allowed), tuple(cleared))
 
 
-def choose(image: Image, section_size: int) -> Draft:
+def risk_of(role: Role) -> str:
+    """What a new segment does to a dynamic loader, in words; nothing for other files."""
+    if role not in (Role.LOADER, Role.UNSURE):
+        return ""
+    since = SAFE_SINCE[Change.SEGMENT_IN_A_LOADER]
+    return f"{role.value}: Linux before {since} starts no program with one that has a segment after its .bss"
+
+
+def choose(image: Image, section_size: int, allowed: frozenset[Change]) -> Draft:
     drafts: list[Draft] = []
     for spare in (SPARE_HEADERS, 0):
         try:
             drafts.append(front(image, section_size, spare))
-        except FormatError:
+        except FormatError as error:
             if not spare and not image.is_library:
-                raise
+                return tail_of_program(image, section_size, error, allowed)
     if not drafts or (image.is_library and drafts[-1].moved_size > MAX_MOVED):
         return tail(image, section_size)
     roomy, tight = drafts[0], drafts[-1]
     return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_FOR_SPARE else tight
+
+
+def tail_of_program(image: Image, section_size: int, reason: FormatError, allowed: frozenset[Change]) -> Draft:
+    """Raises `reason`, why the front layout cannot be, where this one cannot be either, or is not allowed."""
+    if not isinstance(reason, NoRoomError) or image.role is Role.LOADER:
+        raise reason
+    try:
+        draft = tail(image, section_size)
+    except NoRoomError:
+        raise reason from None
+    if Change.TABLE_AT_THE_END not in allowed:
+        remedy = f"--min-kernel {SAFE_SINCE[Change.TABLE_AT_THE_END]} puts them at the end of the file"
+        raise NoRoomError(image, reason.why, remedy)
+    return draft
 
 
 def complete(image: Image, draft: Draft, cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:

@@ -1,15 +1,16 @@
 """The tail layout: one new segment holds `.sframe`, a second one the whole program header table.
 
-For shared libraries alone: ld.so reads their table from the file. Kernels before 5.18 find a program's table at
-(address - offset) of its first PT_LOAD + e_phoff; that equation holds here too, but no longer once strip closes the hole
-before the segments.
+For shared libraries, as ld.so reads their table from the file; for programs on Linux 5.18 or later, which finds it in the PT_LOAD
+that holds it. Earlier kernels find a program's table at (address - offset) of its first PT_LOAD + e_phoff; that equation holds
+here, too, but no longer once strip closes the hole before the segments. Never for dynamic loaders: glibc's and musl's find their
+own table with such an equation, whatever the kernel.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.draft import Draft, insert_loads, load_at, no_room, sframe_at
+from linker.draft import Draft, NoRoomError, insert_loads, load_at, sframe_at
 from linker.image import MAX_ADDRESS
 from linker.ranges import align_up
 from sframegen.elf import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
@@ -28,7 +29,7 @@ def tail(image: Image, section_size: int) -> Draft:
     table_address = align_up(address + section_size, image.page)
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
     if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
-        raise no_room(image, "neither behind it nor at the end of the file")
+        raise NoRoomError(image, "neither behind it nor at the end of the file")
     section = sframe_at(address - bias, address, section_size)
     table_offset = table_address - bias
     segments = [

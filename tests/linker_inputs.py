@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from linker.apply import write_all, writes_of
+from linker.kernels import safe_on
 from linker.plan import plan_injection
 from linker.ranges import align_up
 from sframegen.elf import (
@@ -124,9 +125,9 @@ def section_of(size: int) -> bytes:
     return struct.pack("<HBBBbbBIIIII", 0xDEE2, 3, 1, 3, 0, -8, 0, 0, 0, 0, 0, 0) + bytes(range(256)) * (size // 256 + 1)
 
 
-def inject(source: Path, target: Path, size: int = 3001) -> InjectionPlan:
+def inject(source: Path, target: Path, size: int = 3001, min_kernel: str | None = None) -> InjectionPlan:
     elf = open_elf(source)
-    plan = plan_injection(elf, size)
+    plan = plan_injection(elf, size, allowed=safe_on(min_kernel))
     with target.open("wb") as out:
         write_all(elf, writes_of(plan, elf, section_of(size)[:size]), out)
     target.chmod(0o755)

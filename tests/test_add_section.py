@@ -69,6 +69,7 @@ IN_PLACE: Call = {
     "per_function": False,
     "force": False,
     "synthesize": False,
+    "min_kernel": None,
     "hard_links": [],
 }
 
@@ -82,6 +83,7 @@ IN_PLACE: Call = {
         (("--no-verify", "--dry-run", "app"), [("app", {"verify": False, "dry_run": True})]),
         (("--replace", "app"), [("app", {"replace": True})]),
         (("--force", "app"), [("app", {"force": True})]),
+        (("--min-kernel", "6.7", "app"), [("app", {"min_kernel": "6.7"})]),
         (("--synthesize", "app"), [("app", {"synthesize": True, "jobs": 1, "progress": None})]),
         (("-p", "--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug", "preserve_timestamps": True})]),
         (

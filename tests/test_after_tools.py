@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, Workshop, apply, judge, outcome
+from post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, ToolError, Workshop, apply, judge, outcome
 
 from linker.payload import check_end
 from sframegen import add_section, remove
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
+# Tools that break a file without a section, and the same with a section not.
+BROKEN_WITHOUT = {("LIEF, adding a library", "static-PIE, tail")}
 DOCUMENT = Path(__file__).parent.parent / "docs" / "post-link.md"
 
 
@@ -61,9 +63,13 @@ def test_the_tool_and_then_add_section(tool: Tool, shop: Workshop, tmp_path: Pat
     if documented()[tool.name, shop.subject.name] == NO_BETTER:
         return
     apply(tool, shop, shop.original, first)
+    if (tool.name, shop.subject.name) in BROKEN_WITHOUT:
+        with pytest.raises(ToolError):
+            shop.run(first)
+        return
     shop.run(first)
     then.parent.mkdir()
-    add_section(first, output=then, verify=False)
+    add_section(first, output=then, verify=False, min_kernel=shop.subject.min_kernel)
     judge(then, shop)
 
 

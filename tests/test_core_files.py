@@ -40,6 +40,7 @@ KINDS = {
     "PIE": ("-pie",),
     "non-PIE": ("-no-pie",),
     "static-PIE": ("-static-pie",),
+    "static-PIE, tail": ("-static-pie", "-fuse-ld=lld", "-B{peers}"),
     "library": LIBRARY,
     "library, tail": (*LIBRARY, "-Wl,-T,{script}"),
 }
@@ -88,13 +89,16 @@ def test_a_core_tells_the_build_ids(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "script").write_text(blocking_script())
-    flags = ("-O1", "-Wl,--build-id", *(flag.format(script=tmp_path / "script") for flag in KINDS[kind]))
+    lld = Path(peers.tool("ld.lld")).parent
+    flags = ("-O1", "-Wl,--build-id", *(flag.format(script=tmp_path / "script", peers=lld) for flag in KINDS[kind]))
     is_library, is_tail = "library" in kind, kind.endswith("tail")
     subject = compile_c(CRASHING, *flags, name="libcrash.so" if is_library else "program")
     program = compile_c(USER, f"-L{subject.parent}", "-lcrash") if is_library else subject
     for file in {program, subject}:
         if added:
-            assert inject(file, tmp_path / file.name).layout == ("tail" if is_tail and file == subject else "front")
+            assert inject(file, tmp_path / file.name, min_kernel="5.18").layout == (
+                "tail" if is_tail and file == subject else "front"
+            )
         else:
             shutil.copy(file, tmp_path)
     core = write_core(tmp_path / program.name, {"LD_LIBRARY_PATH": str(tmp_path)})

@@ -14,7 +14,7 @@ from linker_inputs import FLAGS, KINDS, SOURCE, blocking_script, inject, section
 
 from linker import undo
 from linker.verify import verify
-from sframegen.elf import PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
+from sframegen.elf import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,11 +258,3 @@ def test_the_machines_own(name: str, use: Callable[[Path], str], tmp_path: Path)
     assert plan.layout == "front"
     assert verify(plan, open_elf(original), tmp_path / "new" / "result") == []
     assert_table_is_found(tmp_path / "new" / "result")
-
-
-def test_a_dynamic_loader_is_left_alone() -> None:
-    bash = open_elf(system_file("bash"))
-    interp = next(s for s in bash.segments if s.p_type == PT_INTERP)
-    loader = bytes(bash.data[interp.p_offset : interp.p_offset + interp.p_filesz - 1]).decode()
-    with pytest.raises(ValueError, match="a dynamic loader"):
-        inject(Path(loader), Path("never-written"))

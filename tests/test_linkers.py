@@ -50,10 +50,11 @@ ONLY = {  # linkers that have the option; all others have all the other shapes
     "no section headers, static": ("newest bfd",),
 }
 CASES = [(linker, shape) for linker in LINKERS for shape in SHAPES if linker in ONLY.get(shape, LINKERS)]
-RELOCATIONS = r"no room for two more program headers: \.rela\.(plt|dyn) cannot move"
-CODE = r"no room for two more program headers: \.init cannot move"
-BUILD_ID = "no room for two more program headers: the build-id note would leave the first page"
-REFUSED = {
+REMEDY = "; --min-kernel 5.18 puts them at the end of the file"
+RELOCATIONS = r"no room for two more program headers: \.rela\.(plt|dyn) cannot move" + REMEDY
+CODE = r"no room for two more program headers: \.init cannot move" + REMEDY
+BUILD_ID = "no room for two more program headers: the build-id note would leave the first page of the file" + REMEDY
+REFUSED = {  # for kernels before 5.18
     ("gold", "static"): RELOCATIONS,
     ("gold", "64 KiB pages, static"): RELOCATIONS,
     ("gold", "a read-only segment of its own"): CODE,
@@ -91,13 +92,15 @@ def test_every_shape_of_every_linker(
     linker: str, shape: str, linked: Callable[[str, str], Path], compile_c: Compiler, tmp_path: Path
 ) -> None:
     original, result = linked(linker, shape), tmp_path / "result"
+    min_kernel = None
     if (linker, shape) in REFUSED:
-        with pytest.raises(FormatError, match=REFUSED[linker, shape]) as error:
-            inject(original, result)
-        assert "only linking it anew helps" in str(error.value)
-        assert "\n" not in str(error.value)
-        return
-    plan = inject(original, result)
+        for old in (None, "5.17"):
+            with pytest.raises(FormatError, match=REFUSED[linker, shape] + "$") as error:
+                inject(original, result, min_kernel=old)
+            assert "\n" not in str(error.value)
+        min_kernel = "5.18"
+    plan = inject(original, result, min_kernel=min_kernel)
+    assert plan.layout == ("tail" if min_kernel else "front")
     assert_runs(result, shape, compile_c)
     before, after = open_elf(original), open_elf(result)
     assert verify(plan, before, result) == []
@@ -144,6 +147,29 @@ def test_a_static_program_that_gave_headers_up(
     files = [result, changed] if tool == ("objcopy",) else [changed, result]
     subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, capture_output=True)
     assert_runs(changed, "static", compile_c)
+    elf = open_elf(changed)
+    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
+    assert elf.build_id() == open_elf(original).build_id() is not None
+
+
+@pytest.mark.parametrize("tool", [("strip", "-o"), ("objcopy",), ("eu-strip", "-o"), ("llvm-strip", "-o"), ("llvm-objcopy",)])
+@pytest.mark.parametrize(("linker", "shape"), REFUSED)
+def test_programs_with_their_table_at_the_end_survive_other_tools(
+    linker: str,
+    shape: str,
+    tool: tuple[str, ...],
+    linked: Callable[[str, str], Path],
+    compile_c: Compiler,
+    peers: Peers,
+    tmp_path: Path,
+) -> None:
+    """Where the kernel says that the table is depends on the PT_LOAD that holds it."""
+    original, result, changed = linked(linker, shape), tmp_path / "result", tmp_path / "changed"
+    inject(original, result, min_kernel="5.18")
+    files = [changed, result] if "-o" in tool else [result, changed]
+    subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, stderr=subprocess.PIPE)
+    assert_runs(changed, shape, compile_c)
     elf = open_elf(changed)
     [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
     assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]

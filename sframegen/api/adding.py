@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
+from linker.kernels import Change, safe_on
+from linker.plan import risk_of
 from linker.relocatable import Objects, given, open_given
 from linker.remove import extents
+from linker.role import role_of
 from linker.target import Target
 from sframegen.abi import abi_of
 from sframegen.agreement import agree
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.conversion import convert_sources
+from sframegen.dynamic import read_dynamic
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.names import FunctionNames
 from sframegen.optimize import MAX_GAP, Level, encoder_of
@@ -51,6 +55,7 @@ def add_section(
     force: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
     synthesize: bool = False,
+    min_kernel: str | None = None,
     jobs: int = 1,
     progress: Callable[[int, int], object] | None = None,
 ) -> Summary:
@@ -67,9 +72,10 @@ def add_section(
     - `optimize`: how small the section is made: none, share, fast or size.
     - `replace`: a section that the file has gives way, if it is another.
     - `per_function`: the summary tells what became of each function.
-    - `force`: also a file that is signed.
+    - `force`: also a file that is signed, or that may be a dynamic loader.
     - `hard_links`: other names of the file, which follow it.
     - `synthesize`: rows also for linked code that no call frame information describes, where its instructions prove them.
+    - `min_kernel`: the oldest Linux that the result must run on, as "5.18": newer ones bear what is refused without.
     - `jobs`: processes that share reading the instructions.
     - `progress`: called with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often
       than once.
@@ -77,7 +83,8 @@ def add_section(
     Raises FormatError where the file cannot be read or given a section, or OSError: the target is then as it was. ValueError for
     a version or level that there is not.
     """
-    layout, level = layout_of(version), level_of(optimize)
+    layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
+    forced = frozenset([Change.SEGMENT_IN_A_LOADER] if force else ()) - safe
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
         elf = given(target.data, str(target.path), target.source)
@@ -109,7 +116,9 @@ def add_section(
 
         summary.warnings += not_taken(base.elf, layout)
         encoder = encoder_of(base.elf, coverage, encoded, level)
-        plan = plan_section(base, encoder)
+        plan = plan_section(base, encoder, safe | forced)
+        if forced and (risk := risk_of(role_of(base.elf, read_dynamic(base.elf)))):
+            summary.warnings.append(risk)
         summary.section_bytes = encoder.size_bytes
         summary.rows = len(encoder.table.row_start)
         if dry_run and not present:

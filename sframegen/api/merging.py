@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, plan_section
+from linker.kernels import safe_on
 from linker.relocatable import check_object, write_object_of
 from linker.target import Target
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
+    from linker.kernels import Change
     from sframegen.format.layouts import Layout
     from sframegen.optimize import Level
 
@@ -32,6 +34,7 @@ def merge(
     linker: str = "ld",
     version: int = 3,
     optimize: str = "none",
+    min_kernel: str | None = None,
     verify: bool = True,
     dry_run: bool = False,
     progress: Callable[[Iterable[str | os.PathLike[str]]], Iterable[str | os.PathLike[str]]] = iter,
@@ -43,6 +46,7 @@ def merge(
     - `linker`, without a map: `output` is what `linker -r` makes of the objects, with the section and its relocations.
     - `version`: of the format, 3 or 2.
     - `optimize`: at none each function is as its object has it; share, fast and size as for `add_section`.
+    - `min_kernel`: the oldest Linux that a linked `output` must run on, as for `add_section`.
     - `verify`: read the new file back.
     - `dry_run`: write nothing; the report has the plan.
     - `progress`: is given the objects when they are read, and passes them on.
@@ -50,11 +54,11 @@ def merge(
     Raises FormatError where a file cannot be read or the objects are not those of the map, or OSError: `output` is then as it
     was. ValueError for a version or level that there is not.
     """
-    layout, level = layout_of(version), level_of(optimize)
+    layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
     report = Merged(str(executable or output))
     if executable is not None and map_file is not None:
         target = Target(executable, output, verify=verify, dry_run=dry_run)
-        return _merge_into(target, Path(map_file), progress(objects), layout, level, report)
+        return _merge_into(target, Path(map_file), progress(objects), layout, level, safe, report)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
 
     from linker.merging import read_all  # noqa: PLC0415
@@ -73,11 +77,17 @@ def merge(
             raise
         target = Target(made.output, output, verify=verify, dry_run=dry_run)
         report.warnings += made.messages
-        return _merge_into(target, made.map_file, progress(objects), layout, level, report)
+        return _merge_into(target, made.map_file, progress(objects), layout, level, safe, report)
 
 
 def _merge_into(
-    target: Target, map_file: Path, objects: Iterable[str | os.PathLike[str]], layout: Layout, level: Level, report: Merged
+    target: Target,
+    map_file: Path,
+    objects: Iterable[str | os.PathLike[str]],
+    layout: Layout,
+    level: Level,
+    safe: frozenset[Change],
+    report: Merged,
 ) -> Merged:
     from linker.merging import fill, in_linked, merge_objects  # noqa: PLC0415
 
@@ -94,7 +104,7 @@ def _merge_into(
         base = base_of(elf)
         encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
         report.warnings += not_taken(base.elf, layout)
-        plan = plan_section(base, encoder)
+        plan = plan_section(base, encoder, safe)
         writes = all_writes(plan, base, encoder)
         report.plan = plan
         return target.write(report, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))

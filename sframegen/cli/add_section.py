@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level
+from sframegen.cli.output import FILES, MIN_KERNEL, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level
 from sframegen.cli.several import JOBS, changes, for_code
 from sframegen.summary import fates_table, total_fates
 
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     help="Separate debug file, or a directory of them, for code on which FILE's .eh_frame is silent.",
 )
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
-@click.option("--force", is_flag=True, help="Also change files that are signed, or that have a checksum of themselves.")
+@MIN_KERNEL
+@click.option(
+    "--force", is_flag=True, help="Also change files that are signed, have a checksum of themselves, or may be dynamic loaders."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say what became of all executable bytes, and what was left out.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--per-function", is_flag=True, help="With --json: what became of each function's code, too.")
@@ -60,6 +63,7 @@ def command(
     min_coverage: float | None,
     debug_file: str | None,
     synthesize: bool,
+    min_kernel: str | None,
     force: bool,
     verbose: bool,
     quiet: bool,
@@ -88,6 +92,7 @@ def command(
         per_function=per_function,
         force=force,
         synthesize=synthesize,
+        min_kernel=min_kernel,
     )
     if synthesize:
         add = for_code(add, files, jobs)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.output import VERSIONS, Run, in_words, level, note
+from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
 from sframegen.cli.several import JOBS
 from sframegen.cli.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.cli.trees import ROOTS, each_file, exclusions, exclusions_of
@@ -31,6 +31,7 @@ STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("fast")
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
+@MIN_KERNEL
 @click.option("--verify", is_flag=True, help="Read the results back with LIEF: slower.")
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
 @click.option("--dry-run", is_flag=True, help="Print what would be added; write nothing except the report.")
@@ -50,6 +51,7 @@ def command(
     version: str,
     optimize: str,
     synthesize: bool,
+    min_kernel: str | None,
     verify: bool,
     preserve_timestamps: bool,
     dry_run: bool,
@@ -81,6 +83,7 @@ def command(
         "version": int(version),
         "optimize": optimize,
         "synthesize": synthesize,
+        "min_kernel": min_kernel,
         "verify": verify,
         "preserve_timestamps": preserve_timestamps,
         "dry_run": dry_run,

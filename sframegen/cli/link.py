@@ -13,7 +13,7 @@ import click
 from cfi.errors import FormatError
 from linker.location import locate
 from sframegen.cli.link_output import is_linked, output_of, state_of
-from sframegen.cli.output import VERSIONS, Run, in_words, level, note
+from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
 from sframegen.elf import EHDR_SIZE
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("fast")
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
+@MIN_KERNEL
 @click.option("--verify", is_flag=True, help="Read the result back with LIEF: slower.")
 @click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if it cannot be given a section, not only warn.")
 @click.option("--install", metavar="DIR", type=click.Path(), help="Make linkers in DIR, for gcc -B DIR; link nothing.")
@@ -42,6 +43,7 @@ def command(
     version: str,
     optimize: str,
     synthesize: bool,
+    min_kernel: str | None,
     verify: bool,
     fatal: bool,
     install: str | None,
@@ -59,6 +61,7 @@ def command(
     if install is not None:
         options = ["--format", version, "--optimize", optimize]
         options += ["--synthesize"] * synthesize + ["--verify"] * verify + ["--fatal"] * fatal
+        options += [] if min_kernel is None else ["--min-kernel", min_kernel]
         ctx.exit(_install(Path(install), arguments, options))
     if not arguments:
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
@@ -89,7 +92,13 @@ def command(
             from sframegen import api  # noqa: PLC0415 - takes longer than most links
 
             summary = api.add_section(
-                output, version=int(version), optimize=optimize, verify=verify, replace=True, synthesize=synthesize
+                output,
+                version=int(version),
+                optimize=optimize,
+                verify=verify,
+                replace=True,
+                synthesize=synthesize,
+                min_kernel=min_kernel,
             )
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from sframegen import api
-from sframegen.cli.output import VERSIONS, Run, level, note
+from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, level, note
 from sframegen.cli.several import with_bar
 
 
@@ -18,6 +18,7 @@ from sframegen.cli.several import with_bar
 @click.option("--linker", metavar="LD", default="ld", show_default=True, help="Without --map: whose -r makes one of OBJs.")
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("none")
+@MIN_KERNEL
 @click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back: faster.")
 @click.option("-v", "--verbose", is_flag=True, help="Say what was left out, and which linked files were not given.")
@@ -33,6 +34,7 @@ def command(
     linker: str,
     version: str,
     optimize: str,
+    min_kernel: str | None,
     dry_run: bool,
     no_verify: bool,
     verbose: bool,
@@ -61,6 +63,7 @@ def command(
             linker=linker,
             version=int(version),
             optimize=optimize,
+            min_kernel=min_kernel,
             verify=not no_verify,
             dry_run=dry_run,
             progress=partial(with_bar, length=len(objects)) if sys.stderr.isatty() else iter,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from cfi.errors import FormatError
+from linker.kernels import safe_on
 from sframegen.format.layouts import WRITABLE
 from sframegen.names import printable, shortened
 
@@ -27,6 +28,23 @@ FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type
 OUTPUT = click.option("-o", "--output", type=click.Path(), help="Write to this file; FILE stays as it is.")
 OUTPUT_DIR = click.option("--output-dir", type=click.Path(), help="Write to files of the same names in this directory.")
 VERSIONS = click.Choice([str(version) for version in sorted(WRITABLE, reverse=True)])
+
+
+def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:
+    try:
+        safe_on(version)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return version
+
+
+MIN_KERNEL = click.option(
+    "--min-kernel",
+    metavar="VERSION",
+    callback=_kernel,
+    help="The oldest Linux that the result must run on. Newer ones allow more: a section for static programs of gold, lld and mold"
+    " (5.18), for dynamic loaders (6.7).",
+)
 
 
 def level(default: str) -> Callable[[Decorated], Decorated]:

@@ -1,0 +1,45 @@
+"""Linux kernels: which changes of a file need which of them, and which the user allows."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kernel(NamedTuple):
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+class Change(Enum):
+    """What is done to a file only for kernels that are known to bear it."""
+
+    TABLE_AT_THE_END = "the program header table of a program at the end of the file"
+    SEGMENT_IN_A_LOADER = "a segment after the .bss of a dynamic loader"
+
+
+SAFE_SINCE = {
+    Change.TABLE_AT_THE_END: Kernel(5, 18),  # AT_PHDR comes from the PT_LOAD that holds the table
+    Change.SEGMENT_IN_A_LOADER: Kernel(6, 7),  # of an interpreter, too, the .bss of each PT_LOAD is cleared by itself
+}
+VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # what uname -r prints will do
+
+
+def kernel_of(version: str) -> Kernel:
+    """Raises ValueError for what is no version."""
+    found = VERSION.fullmatch(version)
+    if found is None:
+        raise ValueError(f"not a Linux version such as 5.18: {version!r}")
+    return Kernel(int(found[1]), int(found[2]))
+
+
+def safe_on(min_kernel: str | None) -> frozenset[Change]:
+    """The changes that this kernel and all later ones bear; without a version, none."""
+    if min_kernel is None:
+        return frozenset()
+    kernel = kernel_of(min_kernel)
+    return frozenset(change for change, since in SAFE_SINCE.items() if since <= kernel)

@@ -1,0 +1,81 @@
+"""What a linked file is: a program, a library or a dynamic loader, of which no header says that others name it in PT_INTERP."""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from sframegen.dynamic import (
+    DF_1_PIE,
+    DT_FLAGS_1,
+    DT_JMPREL,
+    DT_NEEDED,
+    DT_PLTRELSZ,
+    DT_RELA,
+    DT_RELASZ,
+    DT_SONAME,
+    DT_STRSZ,
+    DT_STRTAB,
+)
+from sframegen.elf import ET_DYN, PT_INTERP
+
+if TYPE_CHECKING:
+    from sframegen.dynamic import Dyn
+    from sframegen.elf import ElfFile
+
+# What only loaders define, for their C library and for debuggers: glibc's; musl's and uClibc's; Android's.
+NAMES = (b"_rtld_global", b"_dl_debug_addr", b"rtld_db_dlactivity", b"__loader_dlopen")
+SONAME = re.compile(rb"ld\d*(-[\w-]+)?\.so(\.\d+)*\0")  # ld-linux-x86-64.so.2, ld64.so.1, ld-android.so
+MAX_SONAME = 256  # bytes
+RELA_WORDS = 3
+
+
+class Role(Enum):
+    """The value is what users read."""
+
+    PROGRAM = "is a program"
+    LIBRARY = "is a library"
+    LOADER = "is a dynamic loader"
+    UNSURE = "may be a dynamic loader"
+
+
+def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
+    """Whether a kernel starts the file, or a dynamic loader maps it, or a kernel has to start other programs with it.
+
+    A loader runs before any other file is there: it has an entry point, needs no other file, and relocates itself. Libraries from
+    older linkers have an entry point, too, and some need no other file; but their relocations have symbols, for what the program
+    that loads them defines or may override. A loader's need none; those that have some are known by name.
+    """
+    tags = {entry.tag: entry.value for entry in dynamic}
+    if elf.header.e_type != ET_DYN or not tags or any(segment.p_type == PT_INTERP for segment in elf.segments):
+        return Role.PROGRAM
+    alone = elf.header.e_entry and DT_NEEDED not in tags
+    if alone and is_named_as_loader(elf, tags):
+        return Role.LOADER
+    if tags.get(DT_FLAGS_1, 0) & DF_1_PIE:
+        return Role.PROGRAM
+    return Role.UNSURE if alone and not relocates_by_symbol(elf, tags) else Role.LIBRARY
+
+
+def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:
+    """By the name that programs know it by, or by a symbol."""
+    if DT_STRTAB not in tags:
+        return False
+    names = bytes(elf.at(tags[DT_STRTAB], tags.get(DT_STRSZ, 0)))
+    start = tags.get(DT_SONAME, len(names))
+    soname = SONAME.match(names[start : start + MAX_SONAME])
+    return soname is not None or any(b"\0" + name + b"\0" in names for name in NAMES)
+
+
+def relocates_by_symbol(elf: ElfFile, tags: dict[int, int]) -> bool:
+    for table, size in ((DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)):
+        if table in tags and size in tags:
+            words = array("Q", bytes(elf.at(tags[table], tags[size] & -8)))
+            if elf.byte_order != sys.byteorder:
+                words.byteswap()
+            if any(info >> 32 for info in words[1::RELA_WORDS]):
+                return True
+    return False
