@@ -25,6 +25,7 @@ from sframegen.files import map_file
 from sframegen.format.words import EncodedRules
 from sframegen.lower import lower
 from sframegen.optimize import encoder_of
+from sframegen.translate import sayable
 
 if TYPE_CHECKING:
     import os
@@ -154,7 +155,7 @@ def merge_objects(
     report.plt_functions = len(plt)
     _count(linker_map.undescribed(table.start), report)
     as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
-    if level.max_rows or not as_they_are or _overlap(table):
+    if level.max_rows or not as_they_are or not sayable(table.rules, abi, layout) or _overlap(table):
         table, left_out = lower(table, abi, layout)
         report.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):

@@ -70,9 +70,10 @@ class _Lowered:
         if self._copy(function, kind, start, end):
             return
         rows = self._rows(function, end - start)
-        if not rows:
-            if kind.fde_type is FdeType.DEFAULT:  # an outermost frame, in words that every consumer reads
-                self._emit(kind._replace(mask=False, rep_size=0), [(0, len(self.table.rules))], start, end)
+        if not rows and kind.fde_type is FdeType.FLEX:
+            return
+        if not rows:  # an outermost frame, in words that every consumer of version 3 reads
+            self._add_ranges(kind._replace(mask=False, rep_size=0), [(0, len(self.table.rules))], start, end)
         elif kind.mask:
             reason = next(filter(None, (self.reasons[rule] for _, rule in rows)), None)
             if reason is None:

@@ -11,6 +11,8 @@ from sframegen.format.words import FDE_TYPES, encode_rule
 from sframegen.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cfi.rules import CfiRule, RegisterRule
     from sframegen.abi import Abi
     from sframegen.format.layouts import Layout
@@ -31,6 +33,7 @@ class Reason(Enum):
     FP_RULE = "the caller's FP has a rule that SFrame has no words for"
     SP_RULE = "the caller's SP is not the CFA"
     OFFSET_RANGE = "an offset needs more than 32 bits"
+    OUTERMOST = "an outermost frame, which readers of this version do not know"
     FLEX = "the rule needs a flexible FDE, which this version does not have"
     SIGNAL = "a signal frame, which this version does not mark"
 
@@ -49,7 +52,7 @@ def translate_rule(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated |
     if rule.ra_column != abi.ra:
         return Reason.RA_COLUMN
     if rule.ra.kind is RuleKind.UNDEFINED:
-        return OUTERMOST
+        return unsaid(OUTERMOST, abi, layout) or OUTERMOST
     plain = _cfa(rule.cfa, abi, None)
     if plain is not Reason.CFA_EXPRESSION:
         return _row(rule, plain, abi, layout)
@@ -73,7 +76,9 @@ def unsaid(rule: Rule, abi: Abi, layout: Layout) -> Reason | None:
     """Why no FDE type of the version can say a rule; None where one can."""
     if any(encode_rule(rule, fde_type, abi, layout) is not None for fde_type in FDE_TYPES):
         return None
-    if rule.cfa is not None and (rule.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale:
+    if rule.cfa is None:
+        return Reason.OUTERMOST
+    if (rule.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale:
         return Reason.CFA_SCALE
     if encode_rule(rule, FdeType.FLEX, abi, layout._replace(flex=True)) is not None:
         return Reason.FLEX
@@ -83,6 +88,11 @@ def unsaid(rule: Rule, abi: Abi, layout: Layout) -> Reason | None:
     if (rule.ra is None and abi.fixed_ra_offset) or _is_cfa_plus_n(rule.ra):
         return Reason.RA_RULE
     return Reason.FP_RULE if _is_cfa_plus_n(rule.fp) else Reason.OFFSET_RANGE
+
+
+def sayable(rules: Iterable[Rule], abi: Abi, layout: Layout) -> bool:
+    """True if the version can say all of them."""
+    return all(unsaid(rule, abi, layout) is None for rule in rules)
 
 
 def _is_cfa_plus_n(where: Where | None) -> bool:

@@ -145,6 +145,7 @@ DAMAGES: dict[str, Callable[[Editor], object]] = {
     "row-beyond-period": lambda e: e.set(e.row(MASKED, 2), 16),
     "row-beyond-masked": lambda e: e.size(MASKED, 8),
     "words": lambda e: e.set(e.row(ONE_ROW, 0) + 1, 0x0F << 1),
+    "row-without-words": lambda e: e.set(e.rows(ONE_ROW) + 1, 0),
     "cfa-base": lambda e: _words_of(e, 2, 7 << 3, 8),
     "padding-word": lambda e: _words_of(e, 1, 6 << 3 | 3, 0xF8, 2, 0xF8, 0),
     "register": lambda e: _words_of(e, 2, 31 << 3 | 1, 8),
@@ -158,6 +159,7 @@ BESIDES = {
     "no-rows": {"unused-bytes", "row-total"},
     "fde-type": {"words"},
     "words": {"blocks-overlap"},
+    "row-without-words": {"unused-bytes"},
 }
 SHIFTED = ("index-bounds", "sub-section-order", "blocks-overlap")  # what is read after these is something else, and breaks any rule
 

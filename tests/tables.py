@@ -41,7 +41,7 @@ def rules(draw: st.DrawFn, abi: Abi, layout: Layout, fde_type: FdeType) -> Rule:
     if encode_rule(rule, fde_type, abi, layout) is not None:
         return rule
     plain = Rule(Where(abi.sp, 8 * draw(st.integers(0, 4000))), fixed[0], fixed[1])
-    return draw(st.sampled_from([plain, plain._replace(cfa=Where(abi.fp, 160)), OUTERMOST]))
+    return draw(st.sampled_from([plain, plain._replace(cfa=Where(abi.fp, 160)), OUTERMOST if layout.outermost else plain]))
 
 
 @st.composite

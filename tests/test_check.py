@@ -127,7 +127,7 @@ def by_byte(fdes: list[Fde], table: FunctionTable, base: int, layout: Layout) ->
             counts[Verdict.UNDESCRIBED if given else Verdict.SILENT] += 1
             continue
         expected = CFI[fde.says][1]
-        sayable = layout.flex or (expected != DRAP and not fde.signal)
+        sayable = layout.flex or (expected not in (DRAP, OUTERMOST) and not fde.signal)
         if given is None:
             counts[Verdict.ABSENT if expected and sayable else Verdict.INEXPRESSIBLE] += 1
         else:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CODE = [(0x1000, 0x9000)]
 PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16
 UNSAYABLE = b"\x07\x06"  # rbp is lost
+RA_UNDEFINED = b"\x07\x10"
 BACK = b"\xc6"
 FLEXIBLE = b"\x0c\x0a\x00"  # CFA = r10 + 0
 BACK_TO_SP = b"\x0c\x07\x08"
@@ -112,6 +113,20 @@ def test_a_version_without_flexible_fdes_leaves_out_what_needs_them() -> None:
     table, coverage, _ = convert([frames.section()], CODE, AMD64, V2)
     assert ranges(table) == [(0x2000, 0x2002, [0, 1]), (0x2003, 0x2020, [0])]
     assert coverage.left_out == {Reason.FLEX: 1, Reason.SIGNAL: 16}
+
+
+def test_version_2_leaves_out_outermost_frames() -> None:
+    """A function of nothing else, and one whose last rows are such."""
+    frames = Frames()
+    frames.plain_fde(frames.cie(), 0x2000, 0x20, RA_UNDEFINED)
+    frames.plain_fde(frames.cie(), 0x3000, 0x20, b"\x48" + RA_UNDEFINED)
+    table, coverage, _ = convert([frames.section()], CODE, AMD64, V2)
+    assert ranges(table) == [(0x3000, 0x3008, [0])]
+    assert coverage.left_out == {Reason.OUTERMOST: 0x20 + 0x18}
+    assert coverage.functions_covered == 0
+    table, coverage, _ = convert([frames.section()], CODE, AMD64, V3)
+    assert ranges(table) == [(0x2000, 0x2020, [0]), (0x3000, 0x3020, [0, 8])]
+    assert not coverage.left_out
 
 
 def test_rows_that_become_equal_are_one_row() -> None:

@@ -130,6 +130,16 @@ def test_s390x_says_registers_as_odd_offsets_in_version_2() -> None:
     assert encode_rule(rule._replace(ra=None), FdeType.DEFAULT, s390x, V2) == bytes([1 | 3 << 1, 20, 0, 33])
 
 
+def test_version_2_gets_no_row_without_words_and_has_it_read() -> None:
+    """An erratum gives it the meaning of version 3; glibc, which reads nothing else, does not know that."""
+    raw = encode_rule(OUTERMOST, FdeType.DEFAULT, AMD64, V3)
+    assert raw == b"\0"
+    assert decode_rule(FdeType.DEFAULT, raw, AMD64, V2) == OUTERMOST
+    assert [encode_rule(OUTERMOST, fde_type, AMD64, V2) for fde_type in FdeType] == [None, None]
+    with pytest.raises(FormatError, match="version 2 cannot say"):
+        Encoder(table_of([(0, sp_plus(8)), (4, OUTERMOST)], 8), AMD64, V2)
+
+
 def test_version_2_reaches_two_gigabytes() -> None:
     encoder = Encoder(table_of([(0, sp_plus(8))], 8, start=0x100000), AMD64, V2)
     assert list(decode(encoder.encode(0x80000000), 0x80000000).table.start) == [0x100000]

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from producers import functions
 from tables import function_tables
 
 from cfi.errors import FormatError
@@ -24,9 +25,10 @@ from sframegen.cli import cli
 from sframegen.elf import open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import LAYOUTS, V2, V3
+from sframegen.format.layouts import LAYOUTS, V2, V3, WRITABLE
 from sframegen.format.records import F_FRAME_POINTER
-from sframegen.model import FunctionTable, Kind, Rule, Where
+from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers
@@ -322,6 +324,22 @@ def test_versions_are_mixed_where_ld_refuses(linked: Link) -> None:
     report = merge([old, *linked.objects[1:]], linked.directory / "out", executable=program, map_file=map_file)
     assert report.versions == [2, 3]
     assert difference(read(linked.program).table, read(linked.directory / "out").table) == (None, 0)
+
+
+def test_rows_without_words_of_older_objects_are_left_out_of_version_2(linked: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = linked.directory / "bottom.s"
+    source.write_text(functions(bottom=".undefined rip; hlt", other="nop; ret"))
+    added = linked.directory / "bottom.o"
+    subprocess.run([linked.peers.tool("as"), "-o", added, source], check=True)
+    with monkeypatch.context() as patch:
+        patch.setitem(WRITABLE, 2, V2._replace(outermost=True))
+        add_section(added, version=2, optimize="none")
+    program, map_file = linked.link("mixed", *linked.objects, added)
+    for level in ("none", "fast"):
+        out = linked.directory / level
+        report = merge([added], out, executable=program, map_file=map_file, version=2, optimize=level)
+        assert report.left_out == {Reason.OUTERMOST.value: 1}
+        assert OUTERMOST not in read(out).table.rules
 
 
 DAMAGE = {

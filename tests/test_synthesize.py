@@ -209,6 +209,24 @@ def test_program_entry(compile_c: Compiler, tmp_path: Path) -> None:
     assert [step.caller for step in steps if start <= step.pc < end] == [None] * 4
 
 
+ENTERED_TWICE = r"""
+__asm__(".globl _start, inner\n_start:\n xor %ebp, %ebp\n .type inner, @function\ninner:\n jmp begin\n .size inner, .-inner\n");
+void begin(void) { __asm__("syscall" : : "a"(60), "D"(0)); }
+"""
+
+
+@pytest.mark.parametrize("source", [START, ENTERED_TWICE], ids=["usual", "entered twice"])
+def test_program_entry_in_version_2(source: str, compile_c: Compiler, tmp_path: Path) -> None:
+    """Which has no words for it: it stays without a rule, also where it could be taken for a function that has a caller."""
+    file = compile_c(source, "-O1", "-nostdlib", "-static")
+    start = open_elf(file).header.e_entry
+    size = sframegen.add_section(file, output=tmp_path / "three", synthesize=True).fates["synthesized"]["program entry"]
+    summary = sframegen.add_section(file, output=tmp_path / "two", version=2, synthesize=True)
+    assert "synthesized" not in summary.fates
+    section = sframegen.read(tmp_path / "two")
+    assert [sframegen.find(section, at) for at in range(start, start + size)] == [None] * size
+
+
 # Assembly of one function, and how many of its bytes may have rows.
 SHAPES = {
     "push %rbx; pop %rbx; ret": "all",

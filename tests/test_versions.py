@@ -177,7 +177,7 @@ def test_lowering_keeps_what_can_be_said_and_counts_the_rest(data: st.DataObject
     if target is V3:
         assert not lost
     else:
-        assert set(lost) <= {Reason.FLEX, Reason.SIGNAL}
+        assert set(lost) <= {Reason.FLEX, Reason.SIGNAL, Reason.OUTERMOST}
 
 
 @settings(max_examples=50)
@@ -207,6 +207,25 @@ def test_real_libraries_go_down_and_up_again(name: str, corpus_file: Callable[[s
     assert (difference(lowered.table, raised), difference(raised, lowered.table), left_out) == ((None, 0), (None, 0), {})
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["libc", "arm64-libc"])
+def test_version_2_of_real_libraries_has_nothing_that_glibc_gives_up_at(
+    name: str, corpus_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What version 3 covers as outermost and signal frames (`clone3`, `__restore_rt`) is left out, whichever way it is made."""
+    three, two = tmp_path / "three", tmp_path / "two"
+    covered = sframegen.add_section(corpus_file(name), output=three, verify=False, optimize="none").fates["covered"]
+    assert covered["outermost"] > 0
+    added = sframegen.add_section(corpus_file(name), output=two, version=2, verify=False)
+    converted = sframegen.convert(three, 2)
+    for left_out in (added.fates["left_out"], converted.left_out):
+        assert left_out[Reason.OUTERMOST.value] == covered["outermost"]
+        assert left_out.get(Reason.SIGNAL.value, 0) == covered["signal"]
+    for file in (three, two):
+        assert OUTERMOST not in read_sframe(open_elf(file)).table.rules
+        assert [found for found in sframegen.examine(file, consumer="glibc").findings if found.severity] == []
+
+
 def ends(table: FunctionTable) -> list[int]:
     return [start + size for start, size in zip(table.start, table.size, strict=True)]
 
@@ -228,6 +247,19 @@ def test_only_the_rows_that_need_it_are_left_out() -> None:
     raised, lost = lower(table, AMD64, V3)
     assert not lost
     assert difference(table, raised) == (None, 0)
+
+
+def test_outermost_frames_are_left_out_of_version_2() -> None:
+    table = table_of(
+        (0x1000, 20, Kind(), [(0, OUTERMOST)]),
+        (0x2000, 30, Kind(), [(0, PLAIN), (10, OUTERMOST), (25, PLAIN)]),
+        (0x3000, 8, Kind(), []),
+        (0x4000, 32, Kind(rep_size=16, mask=True), [(0, PLAIN), (4, OUTERMOST)]),
+    )
+    lowered, lost = lower(table, AMD64, V2)
+    assert content(lowered) == [(0x2000, 10, Kind(), [(0, PLAIN)]), (0x2019, 5, Kind(), [(0, PLAIN)])]
+    assert lost == {Reason.OUTERMOST: 20 + 15 + 8 + 32}
+    assert difference(table, lowered) == (None, 75)
 
 
 def test_registers_of_s390x_become_flexible_rows_and_come_back() -> None:
@@ -316,7 +348,6 @@ def test_readelf_prints_our_version_2_as_we_do(abi: Abi, peers: Peers, tmp_path:
     rules = [
         Rule(Where(abi.sp, base), fixed),
         Rule(Where(abi.fp, base + 4096), fixed or saved, Where(None, -56, deref=True)),
-        OUTERMOST,
     ]
     if abi.registers_as_offsets:
         rules += [Rule(Where(abi.sp, base), None, Where(16, 0)), Rule(Where(abi.sp, base), Where(17, 0), Where(31, 0))]

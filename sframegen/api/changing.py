@@ -21,6 +21,7 @@ from sframegen.lower import lower
 from sframegen.removal import SectionRemoval
 from sframegen.resolve import ascends
 from sframegen.section import read_pieces, read_sframe
+from sframegen.translate import sayable
 from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def convert(
     """Writes an ELF file's SFrame section in another version of the format, in its place; in the file, or as `output`.
 
     Sections that a linker left one behind the other, of whatever versions, or unsorted, become one sorted section. What it cannot
-    say is left out and counted. A file whose section is whole and has the version stays as it is.
+    say is left out and counted. A file whose section is whole, has the version and says nothing that its readers do not know
+    is left unchanged.
 
     - `version`: of the format, 3 or 2.
     - `output`: the file to write; `path` stays as it is.
@@ -67,7 +69,7 @@ def convert(
         change = VersionChange(str(target.path), min(piece.header.version for piece in pieces), layout.version)
         change.pieces, change.dead = len(pieces), dead
         is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
-        if layout.version == change.from_version and is_good:
+        if layout.version == change.from_version and is_good and sayable(merged.rules, abi, layout):
             return target.copy(elf, change)
 
         place = find_place(elf)

@@ -20,14 +20,16 @@ class Effect(IntEnum):
     """What a consumer does, from what is least."""
 
     FAILS = 0
-    CRASHES = 1
-    READS_OUT = 2
-    DROPS = 3
-    REJECTS = 4
+    GIVES_UP = 1
+    CRASHES = 2
+    READS_OUT = 3
+    DROPS = 4
+    REJECTS = 5
 
 
 EFFECTS = {
     Effect.FAILS: ("fails the look-up", Severity.WARNING),
+    Effect.GIVES_UP: ("gives up every stack trace that comes there", Severity.ERROR),
     Effect.CRASHES: ("crashes", Severity.ERROR),
     Effect.READS_OUT: ("reads out of bounds", Severity.ERROR),
     Effect.DROPS: ("drops the section for the process", Severity.ERROR),
@@ -46,7 +48,7 @@ LIBSFRAME_WORD_BYTES, LIBSFRAME_WORDS, GLIBC_WORDS = 24, 6, 3
 
 CONSUMERS = {
     "kernel": Consumer("the Linux kernel", (3,), "unwind_user patches for 7.x, with CONFIG_SFRAME_VALIDATION or without"),
-    "glibc": Consumer("glibc", (2,), "backtrace() of 2.42 and 2.43"),
+    "glibc": Consumer("glibc", (2,), "backtrace() of 2.42 to 2.44"),
     "gnu": Consumer("GNU binutils", (2, 3), "libsframe 2.47, with which readelf, objdump and ld read"),
 }
 
@@ -94,7 +96,7 @@ def _body(header: Header) -> int:
     return HEADER_SIZE + header.auxhdr_len
 
 
-FAILS, CRASHES, READS_OUT, DROPS, REJECTS = Effect
+FAILS, GIVES_UP, CRASHES, READS_OUT, DROPS, REJECTS = Effect
 FLAGS_NEEDED = F_FDE_SORTED | F_FDE_FUNC_START_PCREL
 
 DEMANDS = (
@@ -154,6 +156,7 @@ DEMANDS = (
     Demand("glibc", "glibc-row-order", FAILS, "FREs that do not ascend", ("row-order",)),
     Demand("glibc", "glibc-word-size", READS_OUT, "an unknown data word size, of which it takes each to be a byte", ("word-size",)),
     Demand("glibc", "glibc-words", FAILS, "more than 3 data words", lambda f: f.most_words > GLIBC_WORDS),
+    Demand("glibc", "glibc-no-words", GIVES_UP, "an FRE without data words, an outermost frame", ("row-without-words",)),
     Demand("gnu", "gnu-magic", REJECTS, "no header", ("header-size", "magic", "version")),
     Demand("gnu", "gnu-flags", REJECTS, "unknown flags", ("flags",)),
     Demand("gnu", "gnu-offsets", REJECTS, "FREs before the index", _header(lambda h: h.fdeoff > h.freoff)),

@@ -45,6 +45,7 @@ WALKED = (
     Rule("row-beyond-function", ERROR, "FRE begins behind the end of its function"),
     Rule("row-beyond-period", ERROR, "FRE begins behind the end of the repeated block"),
     Rule("row-beyond-masked", WARNING, "FRE of a repeated block begins behind the end of its function"),
+    Rule("row-without-words", NOTE, "FRE without data words, an outermost frame to those who know an erratum of version 2", (1, 2)),
 )
 
 HEADER = (

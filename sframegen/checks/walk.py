@@ -347,7 +347,10 @@ class Walk:
                 self.note(15, pos, start + value)  # row-cut-off
                 return -1
             self.stored += 1
-            if words_end > pos + 1:
+            if words_end == pos + 1:
+                if self.fields[16] == 0:
+                    self.note(23, pos, start + value)  # row-without-words
+            else:
                 self.remember(pos, words_end, start + value, slots, rule_at, rule_type, rule_address, rule_uses)
             pos = words_end
         return pos

@@ -45,10 +45,10 @@ def command(
 ) -> None:
     """Write the SFrame section of each FILE in another version, in its place.
 
-    Versions 1, 2 and 3 are read, whoever wrote the section. What the new version cannot say is left out and counted, as flexible
-    rules and signal frames in version 2. A FILE is refused if the new section does not fit into the place of the old one; it is
-    replaced only when the new one is complete and verified. One that has the version already stays as it is, and -o or
-    --output-dir gets a copy.
+    Versions 1, 2 and 3 are read, whoever wrote the section. What the new version cannot say to its readers is left out and counted:
+    in version 2 flexible rules, signal frames and outermost frames. A FILE is refused if the new section does not fit into the
+    place of the old one; it is replaced only when the new one is complete and verified. One that has the version already is left
+    unchanged, and -o or --output-dir gets a copy.
     """
     run = Run()
     reports: list[VersionChange] = []

@@ -67,11 +67,11 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     added: list[Function] = []
     ranges: list[list[Range]] = []
     for find in FINDERS:
-        said = (_sayable(function, encoded.abi, encoded.layout) for function in find(search, silent))
-        found = [function for function in said if function is not None]
-        ranges.append([(one.start, one.start + one.size) for one in found])
-        added += found
-        silent = without(silent, ranges[-1])
+        found = list(find(search, silent))
+        said = [one for function in found if (one := _sayable(function, encoded.abi, encoded.layout)) is not None]
+        ranges.append([(one.start, one.start + one.size) for one in said])
+        added += said
+        silent = without(silent, [(one.start, one.start + one.size) for one in found])  # what it knows, nobody guesses
     if not added:
         return converted
     table = _with(converted.table, sorted(added, key=lambda function: function.start))

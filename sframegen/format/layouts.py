@@ -29,6 +29,7 @@ class Layout(NamedTuple):
     flex: bool  # flexible FDEs
     signal: bool  # the signal bit
     registers_as_odd_offsets: bool  # s390x: a register number n as RA or FP offset 2n + 1
+    outermost: bool  # every reader takes an FRE without data words for one; version 2 has that by an erratum
     outermost_without_rows: bool  # what a default FDE without FREs is
     flags: int  # all that it defines
     abis: range  # sfh_abi_arch
@@ -44,7 +45,7 @@ class Layout(NamedTuple):
             (
                 self.index_size, self.start_width, self.size_at, self.fre_offset_at, self.attribute_in_block, self.attribute_size,
                 self.num_fres_at, self.num_fres_width, self.info_at, self.info2_at, self.rep_size_at,
-                1 << 32, self.default_rep_size, self.info_unused, self.info2_unused, self.padding_at,
+                1 << 32, self.default_rep_size, self.info_unused, self.info2_unused, self.padding_at, self.outermost,
             ),
         )  # fmt: skip
 
@@ -52,7 +53,7 @@ class Layout(NamedTuple):
 V1 = Layout(
     version=1, index_size=17, start_width=4, size_at=4, fre_offset_at=8, attribute_in_block=False, attribute_size=0,
     num_fres_at=12, num_fres_width=4, info_at=16, info2_at=NONE, rep_size_at=NONE, default_rep_size=16,
-    flex=False, signal=False, registers_as_odd_offsets=False, outermost_without_rows=False,
+    flex=False, signal=False, registers_as_odd_offsets=False, outermost=False, outermost_without_rows=False,
     flags=F_FDE_SORTED | F_FRAME_POINTER, abis=range(1, 4), info_unused=0xC0, info2_unused=0, padding_at=NONE,
 )  # fmt: skip
 V2 = V1._replace(
@@ -62,7 +63,7 @@ V2 = V1._replace(
 V3 = Layout(
     version=3, index_size=16, start_width=8, size_at=8, fre_offset_at=12, attribute_in_block=True, attribute_size=5,
     num_fres_at=0, num_fres_width=2, info_at=2, info2_at=3, rep_size_at=4, default_rep_size=0,
-    flex=True, signal=True, registers_as_odd_offsets=False, outermost_without_rows=True,
+    flex=True, signal=True, registers_as_odd_offsets=False, outermost=True, outermost_without_rows=True,
     flags=F_FDE_SORTED | F_FDE_FUNC_START_PCREL, abis=range(1, 5), info_unused=0x40, info2_unused=0xE0, padding_at=NONE,
 )  # fmt: skip
 

@@ -128,7 +128,7 @@ def _cfa_word(offset: int, abi: Abi) -> int | None:
 def _default_words(rule: Rule, abi: Abi, layout: Layout) -> Words | None:
     cfa = rule.cfa
     if cfa is None:
-        return "", []
+        return ("", []) if layout.outermost else None
     first = _cfa_word(cfa.offset, abi)
     if first is None or cfa.deref or cfa.register not in (abi.sp, abi.fp):
         return None
@@ -179,7 +179,7 @@ def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> 
 
 def _flex_words(rule: Rule, abi: Abi, layout: Layout) -> Words | None:
     if rule.cfa is None:
-        return "", []
+        return ("", []) if layout.outermost else None
     first = _cfa_word(rule.cfa.offset, abi)
     if not layout.flex or first is None or rule.cfa.register not in abi.base_registers:
         return None

@@ -161,7 +161,8 @@ def sframe_table(abi: Abi, layout: Layout) -> FunctionTable:
 
 
 def sframe(abi: Abi, layout: Layout) -> bytes:
-    return bytes(Encoder(sframe_table(abi, layout), abi, layout, share=abi.shares_rows).encode(ADDRESS))
+    said_by_anyone = layout._replace(outermost=True)  # rows without words in version 2, too
+    return bytes(Encoder(sframe_table(abi, layout), abi, said_by_anyone, share=abi.shares_rows).encode(ADDRESS))
 
 
 def sframe_file(abi: Abi, layout: Layout) -> bytes:

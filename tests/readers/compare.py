@@ -15,7 +15,7 @@ if __name__ == "__main__":
 from peers import Peers
 
 from readers import libsframe
-from readers.glibc import Glibc, NotFoundError, NotUsedError
+from readers.glibc import GivenUpError, Glibc, NotFoundError, NotUsedError
 from readers.kernel import EFAULT, Kernel, KernelError
 from readers.libsframe import LibSframe
 from readers.memory import Memory, OutOfBoundsError, claims
@@ -98,6 +98,8 @@ def glibc(base: Base, data: bytes) -> Effect | None:
                 section.find(pc - base.address)
             except NotFoundError:
                 yield Effect.FAILS
+            except GivenUpError:
+                yield Effect.GIVES_UP
             except OutOfBoundsError:
                 yield Effect.READS_OUT
             except ZeroDivisionError:

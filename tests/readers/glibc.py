@@ -1,4 +1,4 @@
-"""glibc's reader of version 2 (2.42 and 2.43), which looks at no length: what it reads outside of the section is told."""
+"""glibc's reader of version 2 (2.42 to 2.44), which looks at no length: what it reads outside of the section is told."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ class NotUsedError(Exception):
 
 class NotFoundError(Exception):
     """backtrace() ends here, or goes by DWARF."""
+
+
+class GivenUpError(Exception):
+    """A row is found, and no CFA in it: backtrace() forgets the frames that it has, and goes by DWARF."""
 
 
 def int32(number: int) -> int:
@@ -37,7 +41,7 @@ class Glibc:
         return int32(self.memory.read(entry, 4, signed=True) + (entry if self.header.flags & 4 else 0))
 
     def find(self, pc: int) -> None:
-        """`pc`: from the section's first byte. Raises NotFoundError, ZeroDivisionError, OutOfBoundsError."""
+        """`pc`: from the section's first byte. Raises NotFoundError, GivenUpError, ZeroDivisionError, OutOfBoundsError."""
         low, high, found = 0, int32(self.header.num_fdes - 1), -1
         while low <= high:
             middle = (low + high) // 2
@@ -74,6 +78,8 @@ class Glibc:
             if first <= wanted <= last % (1 << 32):
                 if word_size == 3 or number_of_words > 3:
                     raise NotFoundError
+                if not number_of_words:
+                    raise GivenUpError
                 for word in range(number_of_words):
                     read(at + width + 1 + (word << word_size), 1 << word_size)
                 return
