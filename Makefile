@@ -12,7 +12,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-CORPUS := $(addprefix corpus/,assembly blind contradictions cores fetch merge packages projects run silent stacks)
+CORPUS := $(addprefix corpus/,assembly blind contradictions cores fetch glibc merge packages projects run silent stacks)
 LINTED := cfi linker sframegen tests benchmarks docs corpus $(CORPUS) setup.py
 python_name := $(notdir $(PYTHON))
 
@@ -237,6 +237,15 @@ core-show: .venv/test-tools peers test-machine ## stacks in cores of real progra
 .PHONY: stacks-show
 stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/stacks.md; STACKS_FLAGS
 	.venv/bin/python -P corpus/stacks --report docs/stacks.md $(STACKS_FLAGS)
+
+# glibc is built once, in about ten minutes, and kept in the cache.
+.PHONY: glibc-show
+glibc-show: .venv/test-tools peers | machine ## stacks that glibc's backtrace() walks by SFrame alone, beside DWARF's: docs/consumers.md
+	@packages=(); \
+	for program in bison gawk; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
+	$(install_packages)
+	tools/get-glibc
+	.venv/bin/python -P corpus/glibc --docs docs/consumers.md
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
