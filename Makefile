@@ -12,7 +12,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-CORPUS := $(addprefix corpus/,assembly blind contradictions cores fetch glibc merge packages projects run silent stacks)
+CORPUS := $(addprefix corpus/,assembly blind contradictions cores fetch final-calls glibc merge packages projects run silent stacks)
 LINTED := cfi linker sframegen tests benchmarks docs corpus $(CORPUS) setup.py
 python_name := $(notdir $(PYTHON))
 
@@ -246,6 +246,10 @@ glibc-show: .venv/test-tools peers | machine ## stacks that glibc's backtrace() 
 	$(install_packages)
 	tools/get-glibc
 	.venv/bin/python -P corpus/glibc --docs docs/consumers.md
+
+.PHONY: final-calls-show
+final-calls-show: .venv/test-tools corpus ## calls that end a function, and what sections say of their return addresses: docs/consumers.md
+	.venv/bin/python -P corpus/final-calls --docs docs/consumers.md
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache

@@ -15,6 +15,7 @@ COMPILED = [
     "sframegen.checks.walk",
     "sframegen.code.blocks",
     "sframegen.code.records",
+    "sframegen.endings",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",

@@ -11,12 +11,12 @@ from linker.merge import gather
 from linker.objects import Placed, groups, place
 from linker.pieces import Piece, old_sections, pieces_of, write_object
 from sframegen.abi import abi_of
-from sframegen.agreement import difference
+from sframegen.agreement import agree, difference
 from sframegen.conversion import Converted, convert
 from sframegen.elf import ET_REL, SHT_GNU_SFRAME, ElfFile
 from sframegen.files import map_file
 from sframegen.format.decode import decode
-from sframegen.optimize import encoder_of
+from sframegen.optimize import MAX_GAP, encoder_of
 from sframegen.sources import Sources, find_sources
 
 if TYPE_CHECKING:
@@ -53,14 +53,16 @@ def prepare(elf: ElfFile, layout: Layout, level: Level) -> Prepared:
     converted = convert(sources.sections, placed.image.executable_ranges(), abi, layout)
     if not len(converted.table):
         return Prepared(Filled(elf, placed, converted.table, []), sources, converted)
-    level = level._replace(share=False)
-    table = encoder_of(placed.image, converted.coverage, converted.encoded, level).table
     had = gather(tables_of(placed.image))
-    if not len(had):
-        return Prepared(Filled(elf, placed, table, pieces_of(elf, placed, table, converted.encoded)), sources, converted)
-    if difference(had, table) != (None, 0):
-        raise elf.error("already has an SFrame section, which says something else; objcopy -R .sframe -R .rela.sframe removes it")
-    return Prepared(Filled(elf, placed, table, []), sources, converted)
+    if len(had):
+        padded = converted.coverage.final_calls(placed.image).ends(converted.coverage.table)
+        if not agree(had, converted.table, MAX_GAP, padded):
+            raise elf.error(
+                "already has an SFrame section, which says something else; objcopy -R .sframe -R .rela.sframe removes it"
+            )
+        return Prepared(Filled(elf, placed, had, []), sources, converted)
+    table = encoder_of(placed.image, converted.coverage, converted.encoded, level._replace(share=False)).table
+    return Prepared(Filled(elf, placed, table, pieces_of(elf, placed, table, converted.encoded)), sources, converted)
 
 
 def write_object_of(filled: Filled, out: BinaryIO) -> None:

@@ -9,7 +9,7 @@ from sframegen.lower import ranges
 from sframegen.model import OUTERMOST, FdeType, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from sframegen.model import FunctionTable
 
@@ -49,14 +49,18 @@ def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None,
     return None, said_before - said_after
 
 
-def agree(one: FunctionTable, other: FunctionTable, gap: int) -> bool:
-    """Whether both say the same, but for up to `gap` bytes behind a range: there either may say what it says of the range."""
-    return all(a == b for a, b in zip_longest(_merged(_bridged(one, gap)), _merged(_bridged(other, gap))))
+def agree(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
+    """Whether both say the same of all code, whatever either says of padding after a range.
+
+    Padding: up to `gap` bytes before the next range, and from a key of `padded` up to its value.
+    """
+    return all(a == b for a, b in zip_longest(_merged(_bridged(one, gap, padded)), _merged(_bridged(other, gap, padded))))
 
 
-def _bridged(table: FunctionTable, gap: int) -> Iterator[Span]:
+def _bridged(table: FunctionTable, gap: int, padded: Mapping[int, int]) -> Iterator[Span]:
     for (start, end, said), (following, *_) in pairwise(chain(spans(table), [END])):
-        yield start, following if following - end <= gap else end, said
+        limit = min(padded.get(end, end), following)
+        yield start, following if following - limit <= gap else limit, said
 
 
 def spans(table: FunctionTable) -> Iterator[Span]:

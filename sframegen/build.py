@@ -12,6 +12,7 @@ MODULES = (
     "sframegen.checks.walk",
     "sframegen.code.blocks",
     "sframegen.code.records",
+    "sframegen.endings",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.final_calls import find_final_calls
 from sframegen.model import OUTERMOST, FdeType
 from sframegen.padding import padding_states
 from sframegen.resolve import subtract
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from sframegen.elf import ElfFile
+    from sframegen.final_calls import FinalCalls
     from sframegen.model import FunctionTable, Kind
     from sframegen.names import FunctionNames
 
@@ -38,12 +40,15 @@ FATES = (
     *(("left_out", reason.value) for reason in Reason),
     ("left_out", "described only by FDEs that are ignored"),
     ("no_cfi", "padding"),
+    ("no_cfi", "padding after a final call"),
     ("no_cfi", "code"),
     ("no_cfi", "not code"),
     *(("synthesized", what) for what in SYNTHESIZED),
 )
 COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = 2, 3, 4
-IGNORED, PADDING, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(FIRST_REASON + len(Reason), len(FATES) - len(SYNTHESIZED) + 1)
+IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
+    FIRST_REASON + len(Reason), len(FATES) - len(SYNTHESIZED) + 1
+)
 ALWAYS = {"covered", "no_cfi"}  # groups whose fates are told where they are 0, too
 
 
@@ -61,6 +66,15 @@ class Unsaid(NamedTuple):
     start: array[int]
     size: array[int]
     reason: bytearray
+
+
+class Areas(NamedTuple):
+    """The executable ranges, cut where the fate of bytes without CFI changes, by address."""
+
+    start: array[int]
+    end: array[int]
+    offset: array[int]  # in the file
+    fate: bytearray
 
 
 class FunctionFates(NamedTuple):
@@ -85,6 +99,7 @@ class Coverage:
     synthesized: tuple[Sequence[Range], ...] = ((),) * len(
         SYNTHESIZED
     )  # in the order of SYNTHESIZED: code of no piece that the table describes
+    _final_calls: FinalCalls | None = field(default=None, init=False, repr=False)  # once they are known
 
     @property
     def functions(self) -> int:
@@ -105,7 +120,18 @@ class Coverage:
 
     def fates(self, elf: ElfFile) -> Fates:
         """Of every byte of the file's executable ranges. Raises FormatError where these overlap or reach past the file's end."""
-        return _by_group(self._with_gaps(elf, 0)[0])
+        counts = self._with_gaps(elf, 0)[0]
+        after_calls = sum(self.final_calls(elf).padded_size) - sum(self.table.size)
+        counts[PADDING] -= after_calls
+        counts[AFTER_CALL] += after_calls
+        return _by_group(counts)
+
+    def final_calls(self, elf: ElfFile) -> FinalCalls:
+        """The functions of the table that end with a call; `elf` is always the same. Raises as `fates` does."""
+        if self._final_calls is None:
+            areas = _areas(elf, self.ignored_ranges, self.synthesized)
+            self._final_calls = find_final_calls(elf, self.table, self.pieces, areas, CODE)
+        return self._final_calls
 
     def silent(self, elf: ElfFile) -> list[Range]:
         """The code that nothing describes: those bytes whose fate is `code`. Ascending. Raises as `fates` does."""
@@ -161,10 +187,7 @@ def _by_group(counts: Iterable[int]) -> Fates:
     return groups
 
 
-def _areas(
-    elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]
-) -> tuple[array[int], array[int], array[int], bytearray]:
-    """The executable ranges, cut where the fate of bytes without CFI changes: columns of start, end, file offset and fate."""
+def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
     code, offsets = _executable(elf)
     sections = (
         disjoint(
@@ -186,7 +209,7 @@ def _areas(
             places.append(offsets[number] + start - code[number][0])
             given = next((fate for fate, ranges in by_fate if _holder(ranges, start) is not None), CODE)
             fates.append(given if given != CODE or _holder(sections, start) is not None else NOT_CODE)
-    return starts, ends, places, fates
+    return Areas(starts, ends, places, fates)
 
 
 def _executable(elf: ElfFile) -> tuple[list[Range], list[int]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.columns import zeros
 from sframegen.coverage import disjoint
 from sframegen.format.encode import Encoder, kind_bytes
-from sframegen.join import followers, group, heads_of, rebuild, symbol_values
+from sframegen.join import followers, group, heads_of, rebuild
 from sframegen.model import FunctionTable
 from sframegen.padding import padding_states
 
@@ -36,11 +36,14 @@ LEVELS = {"none": Level(share=False), "share": Level(share=True), "fast": Level(
 
 
 def encoder_of(elf: ElfFile, coverage: Coverage, encoded: EncodedRules, level: Level) -> Encoder:
-    """The encoder of `coverage.table` at that level: the same rules at every address that the table covers."""
-    table = coverage.table
+    """The encoder of `coverage.table` at that level: the same rules at every address that the table covers.
+
+    Also at every level: the padding after a call that ends a function has the call's rule. Raises FormatError as `fates` does.
+    """
+    table = coverage.final_calls(elf).covering(coverage.table)
     encoder = encoder_at(table, encoded, level)
     if level.max_rows and len(table):
-        table = join(table, encoder, level, may_follow(elf, coverage))
+        table = join(table, encoder, level, may_follow(elf, table, coverage))
         encoder = encoder_at(table, encoded, level)
     return encoder
 
@@ -51,12 +54,11 @@ def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level) -> Enc
     return Encoder(table, abi, encoded.layout, share=level.share and abi.shares_rows, encoded=encoded)
 
 
-def may_follow(elf: ElfFile, coverage: Coverage) -> bytearray:
+def may_follow(elf: ElfFile, table: FunctionTable, coverage: Coverage) -> bytearray:
     """For each function, whether it may share an FDE with the one before it.
 
     Between them is nothing but padding, without a symbol in it, and of which no CFI speaks: no-ops can be code that is left out.
     """
-    table = coverage.table
     loads = elf.executable_loads()
     for load in loads:
         elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
@@ -65,22 +67,12 @@ def may_follow(elf: ElfFile, coverage: Coverage) -> bytearray:
         table.start, table.size, table.kind, kind_bytes(table.kinds), elf.data,
         array("Q", [load.p_vaddr for load in loads]), array("Q", [load.p_vaddr + load.p_filesz for load in loads]),
         array("Q", [load.p_offset for load in loads]), padding_states(elf.header.e_machine),
-        array("Q", sorted([*_symbol_places(elf), *coverage.unsaid.start])), MAX_GAP, marks,
+        array("Q", sorted([*coverage.final_calls(elf).places, *coverage.unsaid.start])), MAX_GAP, marks,
     )  # fmt: skip
     for start, end in disjoint(coverage.ignored_ranges):
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
         marks[first:last] = bytes(len(marks[first:last]))
     return marks
-
-
-def _symbol_places(elf: ElfFile) -> array[int]:
-    """Addresses that defined symbols name."""
-    values = array("Q")
-    for table in elf.symbol_tables():
-        raw = elf.contents(table)
-        found = zeros("Q", len(raw) // 24)
-        values += found[: symbol_values(raw, elf.byte_order == "big", found)]
-    return values
 
 
 def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> FunctionTable:

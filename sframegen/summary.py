@@ -39,6 +39,8 @@ class Summary:
     synthesized_bytes: int = 0  #: of them, none of which are in code_bytes
     fates: Fates = field(default_factory=dict)  #: group -> fate -> bytes, of all executable bytes
     ignored_fdes: dict[str, int] = field(default_factory=dict)  #: reason -> FDEs
+    final_calls: int = 0  #: functions whose last instruction is a call
+    final_calls_without_padding: int = 0  #: of them, where no padding follows that could have the call's rule
     plan: object | None = None  #: what changes in the file, as lines by str(); None if nothing does
     note: str = ""  #: why the file stays as it is
     warnings: list[str] = field(default_factory=list)  #: a line each
@@ -75,6 +77,9 @@ class Summary:
         """Lines that say what became of all executable bytes, and what was left out, and why."""
         lines = [f"  {self.functions_covered:,} of {count_of(self.functions, 'function')} covered from start to end"]
         lines += fates_table(self.fates)
+        if self.final_calls:
+            calls = f"{self.final_calls_without_padding:,} of {count_of(self.final_calls, 'function')} ending with a call"
+            lines.append(f"  {calls}: no padding after it that could have the call's rule")
         lines += [f"  ignored: {count_of(number, 'FDE')}: {reason}" for reason, number in _most_first(self.ignored_fdes)]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
@@ -95,7 +100,17 @@ def total(file: str, parts: list[Summary]) -> Summary:
     """Of the objects of one file."""
     sums = {
         name: sum(getattr(part, name) for part in parts)
-        for name in ("functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "eh_frame_bytes")
+        for name in (
+            "functions",
+            "functions_covered",
+            "code_bytes",
+            "covered_bytes",
+            "rows",
+            "section_bytes",
+            "eh_frame_bytes",
+            "final_calls",
+            "final_calls_without_padding",
+        )
     }
     ignored: Counter[str] = Counter()
     for part in parts:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SIZE = 96
 NO_FATES: Fates = {"covered": {"default": 0, "flex": 0, "outermost": 0, "signal": 0}, "left_out": {}}
 IGNORED = "described only by FDEs that are ignored"
+AFTER_CALL = "padding after a final call"
 
 
 def total(fates: Fates) -> int:
@@ -85,7 +86,11 @@ NO_OP = re.compile(
     re.DOTALL,
 )
 CUT_NO_OP = re.compile(rb"[\x66\x2e]+\Z|[\x66\x2e]*\x0f(?:\x1f(?:\x40|\x44\0?|\x80\0{0,3}|\x84\0{0,4})?)?\Z", re.DOTALL)
-TOKENS = (b"\x00", b"\xcc", b"\x90", b"\x66\x90", b"\x0f\x1f\x40\x00", b"\x66\x2e\x0f\x1f\x84\0\0\0\0\0", b"\xc3", b"\x55", b"\x66")
+CALL = re.compile(rb"(?:\xff\xd0|\xe8\0{4})\Z")  # of those forms that TOKENS make
+TOKENS = (
+    b"\x00", b"\xcc", b"\x90", b"\x66\x90", b"\x0f\x1f\x40\x00", b"\x66\x2e\x0f\x1f\x84\0\0\0\0\0", b"\xc3", b"\x55", b"\x66",
+    b"\xff\xd0", b"\xe8\0\0\0\0",
+)  # fmt: skip
 
 
 def no_op_bytes(gap: bytes) -> int:
@@ -110,8 +115,12 @@ def by_byte(text: Text, fdes: list[Fde]) -> Fates:
     first = {fde.start: fde for fde in reversed(fits)}
     starts = sorted(first)
     owner: dict[int, str] = {}
+    calls = set()  # where a covered function ends with a call
     for start, following in pairwise([*starts, SIZE]):
-        owner |= dict.fromkeys(range(start, min(start + first[start].size, following)), first[start].kind)
+        end = min(start + first[start].size, following)
+        owner |= dict.fromkeys(range(start, end), first[start].kind)
+        if first[start].kind in NO_FATES["covered"] and CALL.search(text.content[start:end]):
+            calls.add(end)
     described = {at for fde in fdes for at in range(fde.start, fde.start + fde.size)}
 
     def fate(at: int) -> tuple[str, str]:
@@ -128,8 +137,13 @@ def by_byte(text: Text, fdes: list[Fde]) -> Fates:
     for start, end in pairwise(sorted(borders)):
         if found[start] == ("no_cfi", "code"):
             padded = no_op_bytes(text.content[start:end])
-            found[start : start + padded] = [("no_cfi", "padding")] * padded
-    fates: Fates = {"covered": dict(NO_FATES["covered"]), "left_out": {}, "no_cfi": {"padding": 0, "code": 0, "not code": 0}}
+            is_after_call = start in calls and padded == end - start
+            found[start : start + padded] = [("no_cfi", AFTER_CALL if is_after_call else "padding")] * padded
+    fates: Fates = {
+        "covered": dict(NO_FATES["covered"]),
+        "left_out": {},
+        "no_cfi": {"padding": 0, AFTER_CALL: 0, "code": 0, "not code": 0},
+    }
     for group, name in found:
         fates[group][name] = fates[group].get(name, 0) + 1
     return fates
@@ -172,7 +186,7 @@ def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
     fates = coverage.fates(elf)
     assert fates["covered"]["default"] == 48
     assert fates["left_out"] == {IGNORED: 16}
-    assert fates["no_cfi"] == {"padding": SIZE - 64, "code": 0, "not code": 0}
+    assert fates["no_cfi"] == {"padding": SIZE - 64, AFTER_CALL: 0, "code": 0, "not code": 0}
 
 
 def test_a_signal_frame_outranks_what_its_rows_are() -> None:

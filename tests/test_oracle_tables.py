@@ -148,8 +148,24 @@ def test_libsframe_is_judged_at_the_first_and_last_byte_of_a_row(found: dict[int
     table = ranges_of((10, 20, {10: 2, 15: 3})).table()
     report = compare.Report()
     cfi = cfi_text.CfiText(table, rows, 1, 0)
-    compare.judge_all(cfi, table, readable, cast("libsframe.Decoder", LibsframeThatReads(found)), report)
+    compare.judge_all(cfi, table, readable, cast("libsframe.Decoder", LibsframeThatReads(found)), report, lambda *_: False)
     assert report.bytes == Counter({Verdict.EQUAL: 5}) + Counter({verdict: 5})
+
+
+@pytest.mark.parametrize(
+    ("rule", "filled", "verdict"), [(2, True, Verdict.PADDING), (2, False, Verdict.COVERED), (3, True, Verdict.COVERED)]
+)
+def test_a_long_gap_may_have_the_rule_before_it_where_it_is_filled(rule: int, filled: bool, verdict: Verdict) -> None:
+    readable: Interner[Rule | None] = Interner(None, compare.OVERLAP)
+    rows = Interner(SILENT, AMBIGUOUS)
+    for one in (PLAIN, R16):
+        assert readable.id(one) == rows.id(CfiRow(one, ""))
+    cfi = cfi_text.CfiText(ranges_of((10, 20, {10: 2}), (60, 70, {60: 2})).table(), rows, 2, 0)
+    table = ranges_of((10, 20, {10: 2}), (20, 60, {20: rule}), (60, 70, {60: 2})).table()
+    readings = LibsframeThatReads({10: 2, 19: 2, 20: rule, 59: rule, 60: 2, 69: 2})
+    report = compare.Report()
+    compare.judge_all(cfi, table, readable, cast("libsframe.Decoder", readings), report, lambda *at: filled and at == (20, 60))
+    assert report.bytes == {Verdict.EQUAL: 20, verdict: 40}
 
 
 def test_the_gravest_verdict_of_all_readers_counts() -> None:

@@ -49,7 +49,7 @@ def assert_same_rules(file: Path, original: Path, directory: Path, **options: An
     """As in a section that is added to the original."""
     sframegen.add_section(original, output=directory / "expected", verify=False, **options)
     one, other = (read_sframe(open_elf(path)).table for path in (file, directory / "expected"))
-    assert agree(one, other, 15)
+    assert agree(one, other, 15, {})
 
 
 def unchanged(file: Path, action: Callable[[], Any]) -> Any:
@@ -355,5 +355,5 @@ TWO = [(0x1000, 20, [(0, 1), (4, 2)]), (0x1020, 20, [(0, 3)]), (0x1100, 9, [(0, 
 )
 def test_tables_that_agree_but_for_padding(functions: list[tuple[int, int, list[tuple[int, int]]]], same: bool) -> None:
     one, other = table_of(*TWO), table_of(*functions)
-    assert agree(one, other, 15) is agree(other, one, 15) is same
-    assert agree(other, other, 0)
+    assert agree(one, other, 15, {}) is agree(other, one, 15, {}) is same
+    assert agree(other, other, 0, {})

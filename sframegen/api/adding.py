@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sframegen.conversion import Converted
+    from sframegen.coverage import Coverage
     from sframegen.elf import ElfFile
     from sframegen.format.layouts import Layout
-    from sframegen.model import FunctionTable
 
 ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
 UNLINKED = {ET_CORE: "a core file"}
@@ -110,7 +110,7 @@ def add_section(
             return target.copy(elf, summary)
         present = extents(elf)
         if present and base.given is elf and not replace:
-            if not _says(elf, table, layout):
+            if not _says(elf, coverage, layout):
                 raise elf.error(ANOTHER)
             return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
 
@@ -135,11 +135,12 @@ def add_section(
         return target.write(summary, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
 
 
-def _says(elf: ElfFile, table: FunctionTable, layout: Layout) -> bool:
+def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
     """Whether the file's section has that version, and says that of all code, padding between functions apart."""
     try:
         section = read_sframe(elf)
-        return section.header.version == layout.version and agree(section.table, table, MAX_GAP)
+        padded = coverage.final_calls(elf).ends(coverage.table)
+        return section.header.version == layout.version and agree(section.table, coverage.table, MAX_GAP, padded)
     except FormatError:
         return False
 
@@ -153,6 +154,7 @@ def _unchanged(summary: Summary, section_bytes: int) -> Summary:
 def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
     """What is known before there is a section."""
     coverage = converted.coverage
+    final = coverage.final_calls(elf)
     summary = Summary(
         file=file,
         functions=coverage.functions,
@@ -166,6 +168,8 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
         synthesized_functions=sum(map(len, coverage.synthesized)),
         synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
         ignored_fdes=coverage.ignored_fdes,
+        final_calls=len(final.function) + final.without_padding,
+        final_calls_without_padding=final.without_padding,
         warnings=sources.warnings,
     )
     if per_function:

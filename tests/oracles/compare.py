@@ -7,10 +7,13 @@ The tools lie in $SFRAMEGEN_PEERS, or in peers/ of $SFRAMEGEN_CACHE, or of sfram
 from __future__ import annotations
 
 import enum
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -23,8 +26,22 @@ from .files import elf_facts
 from .libsframe import Decoder
 from .rules import ABIS, Interner, OracleError, Rule, Table, pieces
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .files import ElfFacts
+
 KEPT_DIFFERENCES = 20  # of each verdict
 LONGEST_PADDING = 15  # bytes without CFI between two functions that count as alignment
+# Traps, zeros and no-ops by machine; the last no-op may go on in the code after it.
+FILLERS = {
+    62: re.compile(
+        rb"(?:\0|\xcc|[\x66\x2e]*(?:\x90|\x0f\x1f(?:\0|\x40\0|\x44\0\0|\x80\0{4}|\x84\0{5})))*[\x66\x2e]*(?:\x0f(?:\x1f[\x40\x44\x80\x84]?\0{0,4})?)?",
+        re.DOTALL,
+    ),
+    183: re.compile(rb"(?:\0{4}|\x1f\x20\x03\xd5)*"),
+    22: re.compile(rb"(?:\0\0|\x07[\0-\x0f]|\x47\0\0\0|\xa7\x04\0\0|\xc0\x04\0{4})*", re.DOTALL),
+}
 OVERLAP = Rule("overlapping FDEs", "", "", signal=False)
 
 
@@ -35,7 +52,7 @@ class Verdict(enum.IntEnum):
     AMBIGUOUS = 1  # FDEs of the original disagree: not judged
     INEXPRESSIBLE = 2  # SFrame V3 has no words for it, and nothing is said
     EQUAL = 3
-    PADDING = 4  # a rule for alignment between two functions
+    PADDING = 4  # a rule for alignment between two functions, or that of the function before for what fills a gap
     COVERED = 5  # a rule where CFI says nothing
     MISSING = 6
     WRONG = 7
@@ -101,13 +118,21 @@ def compare(original: str | Path, injected: str | Path, peers: Peers) -> Report:
     try:
         sframe = sframe_text.read(readelf, str(injected), rules, decoder.block_sizes)
         report = Report(fdes=cfi.fdes, fdes_outside=cfi.outside, functions=sframe.functions, fres=sframe.rows)
-        judge_all(cfi, sframe.table, rules, decoder, report)
+        judge_all(cfi, sframe.table, rules, decoder, report, partial(is_filler, original, facts))
     finally:
         decoder.close()
     return report
 
 
-def judge_all(cfi: cfi_text.CfiText, sframe: Table, rules: Interner[Rule | None], decoder: Decoder, report: Report) -> None:
+def judge_all(
+    cfi: cfi_text.CfiText,
+    sframe: Table,
+    rules: Interner[Rule | None],
+    decoder: Decoder,
+    report: Report,
+    fills: Callable[[int, int], bool],
+) -> None:
+    """`fills(start, end)`: whether nothing but fillers is there."""
     find = decoder.find
     verdicts: dict[tuple[int, int, int, int], Verdict] = {}  # by CFI row and what each reader reads
     reasons = [row.reason for row in cfi.rows.values]
@@ -117,8 +142,10 @@ def judge_all(cfi: cfi_text.CfiText, sframe: Table, rules: Interner[Rule | None]
         verdict = verdicts.get(key)
         if verdict is None:
             verdict = verdicts[key] = judge_readings(cfi.rows.values[row], [rules.values[reading] for reading in key[1:]])
-        if verdict is Verdict.COVERED and is_padding(cfi.table, start):
-            verdict = Verdict.PADDING
+        if verdict is Verdict.COVERED:
+            readings = [rules.values[reading] for reading in key[1:]]
+            if is_padding(cfi.table, start) or (goes_on(cfi, start, readings) and fills(start, end)):
+                verdict = Verdict.PADDING
         report.rows[verdict] += 1
         report.bytes[verdict] += end - start
         if verdict is Verdict.INEXPRESSIBLE:
@@ -150,6 +177,22 @@ def is_padding(table: Table, address: int) -> bool:
     """Is `address`, without CFI, in a short gap between two ranges that have some?"""
     step = table.at(address)
     return 0 <= step < len(table.starts) - 1 and table.starts[step + 1] - table.starts[step] <= LONGEST_PADDING
+
+
+def goes_on(cfi: cfi_text.CfiText, address: int, readings: list[Rule | None]) -> bool:
+    """Does code with CFI end at `address`, and do all readings have its last rule there?"""
+    step = cfi.table.at(address - 1)
+    return (
+        0 <= step < len(cfi.table.starts) - 1
+        and cfi.table.starts[step + 1] == address
+        and judge_readings(cfi.rows.values[cfi.table.ids[step]], readings) is Verdict.EQUAL
+    )
+
+
+def is_filler(path: str | Path, facts: ElfFacts, start: int, end: int) -> bool:
+    with Path(path).open("rb") as file:
+        file.seek(facts.offset(start))
+        return FILLERS[facts.machine].fullmatch(file.read(end - start)) is not None
 
 
 def describe(start: int, end: int, verdict: Verdict, row: cfi_text.CfiRow, readings: list[Rule | None]) -> str:

@@ -39,6 +39,14 @@ class ElfFacts(NamedTuple):
         """[begin, end) of every executable PT_LOAD."""
         return [(s.address, s.address + s.memsz) for s in self.segments if s.kind == PT_LOAD and s.flags & PF_X]
 
+    def offset(self, address: int) -> int:
+        """In the file, of an address in an executable PT_LOAD."""
+        return next(
+            address - s.address + s.offset
+            for s in self.segments
+            if s.kind == PT_LOAD and s.flags & PF_X and s.address <= address < s.address + s.filesz
+        )
+
     def sframe(self) -> Segment:
         found = [s for s in self.segments if s.kind == PT_GNU_SFRAME]
         if len(found) != 1:
