@@ -189,6 +189,24 @@ def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
     assert fates["no_cfi"] == {"padding": SIZE - 64, AFTER_CALL: 0, "code": 0, "not code": 0}
 
 
+@pytest.mark.parametrize(
+    ("sections", "ignored", "fates"),
+    [
+        (None, None, {AFTER_CALL: SIZE - 16}),
+        (((0, 48),), None, {AFTER_CALL: 32, "not code": SIZE - 48}),
+        (((0, 16),), None, {"not code": SIZE - 16}),
+        (None, Fde(0, 24, "default"), {IGNORED: 8, "padding": SIZE - 24}),
+    ],
+)
+def test_where_padding_after_a_final_call_ends(
+    sections: tuple[tuple[int, int], ...] | None, ignored: Fde | None, fates: dict[str, int]
+) -> None:
+    text = Text(bytes(14) + b"\xff\xd0" + bytes(SIZE - 16), sections)
+    found, coverage = fates_of(text, [Fde(0, 16, "default"), *filter(None, [ignored])])
+    assert {fate: count for group in ("left_out", "no_cfi") for fate, count in found[group].items() if count} == fates
+    assert coverage.covered_bytes == 16
+
+
 def test_a_signal_frame_outranks_what_its_rows_are() -> None:
     elf, base = Text(bytes(SIZE)).elf()
     frames = Frames()

@@ -34,7 +34,18 @@ CALLS = {
     "s390x-linux-gnu-": ("brasl %r14, f", "bras %r14, f", "basr %r14, %r1"),
 }  # fmt: skip
 OTHERS = {
-    "": ("ret", "jmp f", "jmp *%rax", "jmp *8(%rsp)", "ud2", "syscall", "lcall *(%rax)", "push (%rax)", "call . - 0x10000000"),
+    "": (
+        "ret",
+        "jmp f",
+        "jmp *%rax",
+        "jmp *8(%rsp)",
+        "ud2",
+        "syscall",
+        "lcall *(%rax)",
+        "push (%rax)",
+        "call . - 0x10000000",
+        "call . + 0x10000000",
+    ),
     "aarch64-linux-gnu-": ("ret", "b f", "br x1", "braa x1, x2", "brk #1", "svc #0"),
     "s390x-linux-gnu-": ("br %r14", "jg f", "basr %r13, %r1", "svc 1"),
 }
@@ -117,6 +128,26 @@ def test_only_padding_is_covered(what: str, level: str, peers: Peers, tmp_path: 
     rule, call = find(section, address), find(section, address - 1)
     assert call is not None
     assert (rule == call) is (is_padding or what == "nothing")  # there it is the next function's
+
+
+# Functions that end with a call before no-ops, and do not count: what comes before and after the call.
+UNCOUNTED = {
+    "the same FDE goes on with what cannot be said": ("", ".cfi_undefined rbp; nop; nop"),
+    "rows that depend on the PC": (".cfi_escape 0x0f, 0x0b, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22", ""),
+    "the call's row cannot be said": (".cfi_undefined rbp", ""),
+}
+
+
+@pytest.mark.parametrize("what", UNCOUNTED)
+def test_functions_that_do_not_count(what: str, peers: Peers, tmp_path: Path) -> None:
+    before, behind = UNCOUNTED[what]
+    other = function("other", "nop", "ret")
+    source = f".text\n{other}.p2align 4\none: .cfi_startproc\n{before}\ncall one\n{behind}\n.cfi_endproc\nnop\nnop"
+    file = link(peers, tmp_path, source)
+    summary = add_section(file, per_function=True)
+    assert (summary.final_calls, summary.fates["no_cfi"][AFTER_CALL]) == (0, 0)
+    assert summary.per_function is not None
+    assert find(read(file), summary.per_function[1].start + 5) is None
 
 
 # Two calls at the end, one of them followed by more padding than functions of one FDE may have between them, and one by a function.
