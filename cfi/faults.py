@@ -1,4 +1,15 @@
-"""What can be wrong with a CFI section, by the number with which the compiled loops say so; they tell the offset too."""
+"""What can be wrong with a CFI section, by the number with which the compiled loops say so; they tell the offset too.
+
+What a fault costs depends on whether it is known which code the damaged entry describes, and where the next entry begins:
+
+| fault | it costs |
+| --- | --- |
+| an entry's length or CIE pointer | the section: where the next entry begins, or what this one means, is not known |
+| a CIE, its instructions too | the section: all FDEs that use it start from it |
+| an FDE's address, size or augmentation data | the section: which code would be without a rule is not known |
+| an FDE's instructions | that FDE: its code is left out, counted and reported |
+| more different rows than MAX_STATES | the section: a limit on memory, not a fault of one FDE |
+"""
 
 from __future__ import annotations
 
@@ -25,3 +36,5 @@ MACHINE = (
     "DW_CFA_set_loc moves backwards",
     f"more than {MAX_STATES} different rows",
 )
+TOO_MANY_STATES = 8  # of MACHINE: the one fault of a running FDE that is not its own
+MAX_REPORTED = 20  # FDEs with faults that are kept with place and reason; of more, only the number

@@ -501,6 +501,7 @@ class Machine(Cursor):
                                 state = self.change(state, entry, a, b)
                                 step_to[step] = state
                             if self.fault:
+                                step_from[step] = -1  # the next FDE with this instruction has the fault, too
                                 return fde
                             continue
                 # The location has advanced to `target`.

@@ -32,6 +32,7 @@ class RuleKind(IntEnum):
     REGISTER = 5  # register a, plus b where it is the CFA's
     EXPRESSION = 6  # *(expression); a, b: its offset and size
     VAL_EXPRESSION = 7  # expression; the CFA's too
+    UNREADABLE = 8  # of the CFA only: the FDE's instructions have a fault, and nothing is known of any register
 
 
 class Action(IntEnum):

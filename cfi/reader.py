@@ -10,7 +10,7 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from cfi.machine import Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
-from cfi.rules import CfiRule, Cie, FdeTable, RegisterRule
+from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,6 +28,8 @@ ADDRESS_SIZES = (4, 8)
 BATCH_ROWS = 1 << 19
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
+MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
+UNREADABLE = (0, int(RuleKind.UNREADABLE), *[0] * 14)  # a state
 
 
 Columns3: TypeAlias = "tuple[array[int], array[int], array[int]]"
@@ -35,7 +37,7 @@ Columns4: TypeAlias = "tuple[array[int], array[int], array[int], array[int]]"
 
 
 def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
-    """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read."""
+    """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: faults.py has a table of faults."""
     table = FdeTable()
     states: list[tuple[int, ...]] = []
     numbers: dict[bytes, int] = {}
@@ -103,13 +105,34 @@ def _run(
         before = len(table.row_start)
         first_row[done] = before
         done = runner.run(done, *fdes, first_row, row_start, row_rule, before)
-        _check(runner, section)
         rows = first_row[done] - before
         table.row_start.frombytes(memoryview(row_start).cast("B")[: 4 * rows])
         table.row_rule.frombytes(memoryview(row_rule).cast("B")[: 4 * rows])
+        if runner.fault:
+            if runner.fault == faults.TOO_MANY_STATES:
+                _check(runner, section)
+            fault = FdeFault(fdes[0][done], section.name, runner.pos, faults.MACHINE[runner.fault])
+            _leave_out(fault, fdes[1][done], table, (states, numbers))
+            runner.fault = 0
+            done += 1
+            first_row[done] = len(table.row_start)
         if len(table.row_start) > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows", section.name)
     table.first_row += first_row[1:]
+
+
+def _leave_out(fault: FdeFault, size: int, table: FdeTable, rules: tuple[list[tuple[int, ...]], dict[bytes, int]]) -> None:
+    """Gives an FDE of `size` bytes one row, which says that nothing is known."""
+    states, numbers = rules
+    if 0 < size <= MAX_SIZE:
+        rule = numbers.setdefault(array("q", UNREADABLE).tobytes(), len(states))
+        if rule == len(states):
+            states.append(UNREADABLE)
+        table.row_start.append(0)
+        table.row_rule.append(rule)
+    table.faulty += 1
+    if len(table.faults) < faults.MAX_REPORTED:
+        table.faults.append(fault)
 
 
 def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:

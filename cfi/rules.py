@@ -54,6 +54,18 @@ class Cie(NamedTuple):
         return "B" in self.augmentation
 
 
+class FdeFault(NamedTuple):
+    """An FDE whose instructions cannot be read. It has one row, whose CFA is UNREADABLE, or none if it is empty."""
+
+    start: int  # address of the code that it describes
+    section: str
+    offset: int  # in the section, of what cannot be read
+    fault: str
+
+    def __str__(self) -> str:
+        return f"{self.section}+{self.offset:#x}: {self.fault}"
+
+
 class FdeTable:
     """FDEs by columns, in the order of their sections; FDE i's rows are first_row[i] .. first_row[i + 1] - 1.
 
@@ -70,6 +82,8 @@ class FdeTable:
         self.row_rule = array("I")  # index into `rules`
         self.cies: list[Cie] = []
         self.rules: list[CfiRule] = []
+        self.faulty = 0  # FDEs whose instructions cannot be read
+        self.faults: list[FdeFault] = []  # the first of them
 
     def __len__(self) -> int:
         return len(self.start)

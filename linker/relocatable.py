@@ -12,7 +12,7 @@ from linker.objects import Placed, groups, place
 from linker.pieces import Piece, old_sections, pieces_of, write_object
 from sframegen.abi import abi_of
 from sframegen.agreement import agree, difference
-from sframegen.conversion import Converted, convert
+from sframegen.conversion import Converted, convert_sources
 from sframegen.elf import ET_REL, SHT_GNU_SFRAME, ElfFile
 from sframegen.files import map_file
 from sframegen.format.decode import decode
@@ -50,7 +50,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level) -> Prepared:
     abi = abi_of(elf)
     placed = place(elf, abi)
     sources = find_sources(placed.image)
-    converted = convert(sources.sections, placed.image.executable_ranges(), abi, layout)
+    converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
     if not len(converted.table):
         return Prepared(Filled(elf, placed, converted.table, []), sources, converted)
     had = gather(tables_of(placed.image))

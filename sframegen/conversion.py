@@ -15,6 +15,7 @@ from sframegen.flexible import narrow
 from sframegen.format.layouts import V3
 from sframegen.format.words import EncodedRules
 from sframegen.model import FdeType, FunctionTable, Kind, Rule
+from sframegen.names import count_of
 from sframegen.resolve import IGNORED, ascends, resolve, sort, subtract
 from sframegen.split import LEFT_OUT, REPEATED, ROW, bounds, split
 from sframegen.translate import Reason, Repeated, translate_rule
@@ -62,19 +63,28 @@ def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Ab
         functions_covered=whole,
         ignored_fdes={what: count for what, count in zip(IGNORED, ignored, strict=True) if count},
         ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in lost],
+        faulty_fdes=fdes.faulty,
+        faults=fdes.faults,
     )
     return Converted(table, coverage, encoded)
 
 
 def convert_sources(sources: Sources, code: list[tuple[int, int]], abi: Abi, layout: Layout = V3) -> Converted:
-    """All sections of a file; where one that nobody asked for cannot be read, a warning, and those before it."""
+    """All sections of a file; where one that nobody asked for cannot be read, a warning, and those before it.
+
+    FDEs that cannot be read are a warning, too.
+    """
     try:
-        return convert(sources.sections, code, abi, layout)
+        converted = convert(sources.sections, code, abi, layout)
     except FormatError as error:
         if error.place != sources.optional:
             raise
         sources.warnings.append(f"{error}; not used")
-        return convert(sources.sections[:1], code, abi, layout)
+        converted = convert(sources.sections[:1], code, abi, layout)
+    if converted.coverage.faulty_fdes:
+        fdes, first = count_of(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
+        sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {first.start:#x}, {first}")
+    return converted
 
 
 class _Rules:

@@ -21,6 +21,7 @@ from sframegen.translate import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from cfi.rules import FdeFault
     from sframegen.elf import ElfFile
     from sframegen.final_calls import FinalCalls
     from sframegen.model import FunctionTable, Kind
@@ -96,6 +97,8 @@ class Coverage:
     functions_covered: int  # from their first byte to their last
     ignored_fdes: dict[str, int]
     ignored_ranges: list[Range]  # of FDEs that are ignored or cut short: in any order, and other FDEs may describe the same code
+    faulty_fdes: int = 0  # whose instructions cannot be read
+    faults: Sequence[FdeFault] = ()  # the first of them
     synthesized: tuple[Sequence[Range], ...] = ((),) * len(
         SYNTHESIZED
     )  # in the order of SYNTHESIZED: code of no piece that the table describes

@@ -36,6 +36,7 @@ class Reason(Enum):
     OUTERMOST = "an outermost frame, which readers of this version do not know"
     FLEX = "the rule needs a flexible FDE, which this version does not have"
     SIGNAL = "a signal frame, which this version does not mark"
+    UNREADABLE = "its call frame instructions cannot be read"
 
 
 class Repeated(NamedTuple):
@@ -49,6 +50,8 @@ def translate_rule(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated |
 
     Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
     """
+    if rule.cfa.kind is RuleKind.UNREADABLE:
+        return Reason.UNREADABLE
     if rule.ra_column != abi.ra:
         return Reason.RA_COLUMN
     if rule.ra.kind is RuleKind.UNDEFINED:

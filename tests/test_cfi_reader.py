@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
-from cfi.faults import MAX_REMEMBERED, MAX_STATES
+from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
@@ -308,22 +308,67 @@ def test_several_sections_share_rules_and_keep_their_cies_apart() -> None:
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(3)] == [b"\x77\x08", b"\x77\x10", b""]
 
 
-def bad(program: bytes = b"", **cie: object) -> CfiSection:
+def bad(program: bytes = b"", initial: bytes = INITIAL, **cie: object) -> CfiSection:
     frames = Frames()
-    frames.plain_fde(frames.cie(**cie), 0x4000, 16, program)  # type: ignore[arg-type]
+    frames.plain_fde(frames.cie(initial, **cie), 0x4000, 16, program)  # type: ignore[arg-type]
     return frames.section()
+
+
+FAULTY = {
+    "unknown": (b"\x41\x3f", "unknown call frame instruction"),
+    "operand": (b"\x41\x41\x0e\x80", "instruction or operand is cut off"),
+    "block": (b"\x0f\x7f", "instruction or operand is cut off"),
+    "restore": (b"\x0b", "DW_CFA_restore_state without a remembered state"),
+    "remember": (b"\x0a" * (MAX_REMEMBERED + 1), f"more than {MAX_REMEMBERED} remembered states"),
+    "back": (b"\x43\x01" + (0x4001).to_bytes(8, "little"), "DW_CFA_set_loc moves backwards"),
+    "before": (b"\x43\x01" + (0x3000).to_bytes(8, "little"), "DW_CFA_set_loc moves backwards"),
+}
+
+
+@pytest.mark.parametrize("eh", [True, False])
+@pytest.mark.parametrize("name", FAULTY)
+def test_faulty_instructions_cost_their_fde_only(name: str, eh: bool) -> None:
+    program, what = FAULTY[name]
+    frames = Frames(eh=eh)
+    cie = frames.cie()
+    frames.plain_fde(cie, 0x3000, 16, b"\x41\x0e\x10")
+    first = frames.plain_fde(cie, 0x4000, 16, program)
+    second = frames.plain_fde(cie, 0x5000, 16, program.replace(b"\1\x40", b"\1\x50").replace(b"\0\x30", b"\0\x10"))
+    frames.plain_fde(cie, 0x6000, 16, b"\x42\x0e\x18")
+    table = read([frames.section()], AMD64)
+    assert [[rule.cfa for _, rule in rows(table, fde)] for fde in range(4)] == [
+        [cfa(RSP, 8), cfa(RSP, 16)],
+        [RegisterRule(RuleKind.UNREADABLE)],
+        [RegisterRule(RuleKind.UNREADABLE)],
+        [cfa(RSP, 8), cfa(RSP, 24)],
+    ]
+    assert (table.faulty, [fault.start for fault in table.faults]) == (2, [0x4000, 0x5000])
+    assert first < table.faults[0].offset <= second < table.faults[1].offset
+    assert str(table.faults[0]) == f"{frames.section().name}+{table.faults[0].offset:#x}: {what}"
+
+
+def test_faulty_instructions_of_no_code_make_no_rows() -> None:
+    frames = Frames()
+    cie = frames.cie()
+    for size in (0, 1 << 32):
+        frames.plain_fde(cie, 0x4000, size, b"\x0b")
+    table = read([frames.section()], AMD64)
+    assert (list(table.first_row), table.faulty) == ([0, 0, 0], 2)
+
+
+def test_of_many_faulty_fdes_the_first_are_kept_and_all_counted() -> None:
+    frames = Frames()
+    cie = frames.cie()
+    for function in range(3 * MAX_REPORTED):
+        frames.plain_fde(cie, 0x4000 + 16 * function, 16, b"\x0b")
+    table = read([frames.section()], AMD64)
+    assert (table.faulty, len(table.faults), len(table.rules)) == (3 * MAX_REPORTED, MAX_REPORTED, 1)
 
 
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        (bad(b"\x41\x3f"), r"^\.eh_frame\+0x\w+: unknown call frame instruction$"),
-        (bad(b"\x41\x41\x0e\x80"), "cut off"),
-        (bad(b"\x0f\x7f"), "cut off"),
-        (bad(b"\x0b"), "without a remembered state"),
-        (bad(b"\x0a" * (MAX_REMEMBERED + 1)), f"more than {MAX_REMEMBERED} remembered states"),
-        (bad(b"\x43\x01" + (0x4001).to_bytes(8, "little")), "moves backwards"),
-        (bad(b"\x43\x01" + (0x3000).to_bytes(8, "little")), "moves backwards"),
+        (bad(initial=b"\x0b"), r"^\.eh_frame\+0x\w+: DW_CFA_restore_state without"),
         (bad(version=2), "unknown CIE version 2"),
         (bad(augmentation="?"), "unknown augmentation"),
         (bad(augmentation="zR", data=b"\x0d"), "unknown pointer encoding"),

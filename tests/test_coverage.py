@@ -79,6 +79,7 @@ KINDS = {
     "outermost": b"\x07\x10",  # the return address is undefined
     "signal": b"",
     Reason.FP_UNDEFINED.value: b"\x07\x06",
+    Reason.UNREADABLE.value: b"\x0b",  # restores a state that none remembered
 }
 # Those whose bytes a no-op is made of, and those that begin none.
 NO_OP = re.compile(

@@ -13,15 +13,15 @@ from sframegen.checks import sweep
 from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion import convert_sources
+from sframegen.coverage import Unsaid
 from sframegen.model import OUTERMOST, FdeType, Rule
 from sframegen.resolve import ascends, sort
-from sframegen.translate import unsaid
+from sframegen.translate import Reason, unsaid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.abi import Abi
-    from sframegen.coverage import Unsaid
     from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.model import FunctionTable, Where
@@ -59,7 +59,7 @@ def compare(elf: ElfFile, section: SframeSection, sources: Sources, abi: Abi) ->
     code = _code(elf)
     table, coverage, _ = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
     rules: dict[Rule, Rule] = {}
-    truth, left_out, given = _walker(table, abi, rules), _reasons(coverage.unsaid), _walker(section.table, abi, rules)
+    truth, left_out, given = _walker(table, abi, rules), _reasons(_readable(coverage.unsaid)), _walker(section.table, abi, rules)
     marks = SIGNAL if section.layout.signal else 0
     sayable = bytes(unsaid(rule, abi, section.layout) is None for rule in rules.values())
     compared = bytes(marks | (KEY_B if rule.ra_signed else 0) for rule in rules)
@@ -85,6 +85,12 @@ def compare(elf: ElfFile, section: SframeSection, sources: Sources, abi: Abi) ->
         totals, found = run(sweep.UNDESCRIBED, (array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent])))
         if totals[sweep.UNDESCRIBED]:
             result.findings.append(undescribed(elf, found, totals[sweep.UNDESCRIBED]))
+    result.findings += [
+        Finding("cfi-fde", Severity.NOTE, f"nothing to compare it with: {fault}", address=fault.start) for fault in coverage.faults
+    ]
+    if coverage.faulty_fdes > len(coverage.faults):
+        rest = coverage.faulty_fdes - len(coverage.faults)
+        result.findings.append(Finding("cfi-fde", Severity.NOTE, f"{rest:,} more FDEs cannot be read"))
     if not sources.sections:
         result.findings.append(Finding("cfi-none", Severity.NOTE, "no call frame information to compare it with"))
     return result
@@ -121,6 +127,19 @@ def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable
         bytes(kind.rep_size if kind.mask else 0 for kind in table.kinds),
         array("i", [-1 if kind.fde_type is FdeType.FLEX else outermost for kind in table.kinds]),
     )  # fmt: skip
+
+
+def _readable(left_out: Unsaid) -> Unsaid:
+    """Without the code of FDEs that cannot be read: of that it is not known whether SFrame has words for it."""
+    unreadable = REASONS.index(Reason.UNREADABLE)
+    if unreadable not in left_out.reason:
+        return left_out
+    kept = [n for n, reason in enumerate(left_out.reason) if reason != unreadable]
+    return Unsaid(
+        array("Q", [left_out.start[n] for n in kept]),
+        array("I", [left_out.size[n] for n in kept]),
+        bytearray(left_out.reason[n] for n in kept),
+    )
 
 
 def _reasons(left_out: Unsaid) -> Callable[[], sweep.Walker]:
