@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.objects import check_disjoint, relocations
+from linker.objects import check_disjoint, is_sframe, relocations, starts_count_from
 from linker.plan import extended_numbers
 from sframegen.abi import Relocation, abi_of
 from sframegen.elf import (
@@ -12,8 +12,6 @@ from sframegen.elf import (
     SHN_LORESERVE,
     SHN_UNDEF,
     SHN_XINDEX,
-    SHT_GNU_SFRAME,
-    SHT_PROGBITS,
     SHT_SYMTAB,
     SYM_SIZE,
     Sym,
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects import Rela
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf import ElfFile
     from sframegen.format.decode import SframeSection
 
 R_NONE = 0  # on all ABIs
@@ -41,35 +39,30 @@ class Described(NamedTuple):
     offsets: list[int]
 
 
-def sframe_sections(elf: ElfFile) -> list[Section]:
-    """Those of an object that are not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
-    return [
-        section
-        for section in elf.sections
-        if section.header.sh_size
-        and (section.header.sh_type == SHT_GNU_SFRAME or (section.header.sh_type == SHT_PROGBITS and section.name == ".sframe"))
-    ]
-
-
 def described(elf: ElfFile) -> Iterator[Described]:
     """Each SFrame section of an object, and each part of one that a linker left behind another. Raises FormatError."""
     abi = abi_of(elf)
     check_disjoint(elf)
-    for section in sframe_sections(elf):
+    for section in filter(is_sframe, elf.sections):
         symbols = _Symbols(elf)
         by_offset = {rela.offset: rela for rela in relocations(elf, section)}
         for piece in pieces(elf.contents(section), section.header.sh_addr):
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
-            yield _placed(elf, piece, piece.address - section.header.sh_addr, by_offset, symbols)
+            base = piece.address - section.header.sh_addr
+            named = piece.relative or starts_count_from(elf, section)  # the start is what the relocation names
+            yield _placed(elf, piece, (base, None if named else base), by_offset, symbols)
 
 
-def _placed(elf: ElfFile, piece: SframeSection, base: int, by_offset: dict[int, Rela], symbols: _Symbols) -> Described:
-    """`base`: the piece's offset in its section, from which relocations count."""
+def _placed(
+    elf: ElfFile, piece: SframeSection, origins: tuple[int, int | None], by_offset: dict[int, Rela], symbols: _Symbols
+) -> Described:
+    """`origins`: where the piece begins in its section, and from where starts count in it; None: from themselves."""
+    base, origin = origins
     step, wanted = piece.layout.index_size, Relocation(piece.layout.start_width, pc_relative=True)
     kinds = [number for number, kind in piece.abi.relocations.items() if kind == wanted]
     numbers, offsets = [], []
-    first, origin = base + piece.index_at, None if piece.relative else base
+    first = base + piece.index_at
     for function in range(piece.header.num_fdes):
         at = first + function * step
         rela = by_offset.get(at)

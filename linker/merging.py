@@ -89,7 +89,7 @@ def fill(
     """An object that a linker made of others, and the one section that it is to have, as `ld -r` makes it."""
     placed = place(elf, abi_of(elf))
     encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), report)
-    return Filled(elf, placed, encoder.table, [piece(placed, encoder, None)])
+    return Filled(elf, elf, None, placed, encoder.table, [piece(placed, encoder, None)], undoable=False)
 
 
 def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, report: Merged) -> Merger:

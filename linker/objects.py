@@ -34,6 +34,7 @@ from sframegen.elf import (
     SHT_GROUP,
     SHT_NOBITS,
     SHT_NULL,
+    SHT_PROGBITS,
     SHT_SYMTAB,
     STT_SECTION,
     SYM_SIZE,
@@ -43,6 +44,7 @@ from sframegen.elf import (
     Shdr,
     Sym,
 )
+from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,6 +56,7 @@ RELA_CODE, RELA_SIZE = "QQq", 24
 FIRST_ADDRESS = 1 << 20
 GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
 MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
+FLAGS_AT = 3  # offset in an SFrame section
 CFI_SECTIONS = (".eh_frame", ".debug_frame")
 
 
@@ -126,7 +129,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     for section in elf.sections:
         if _is_relocated(section):
             for anchor in _relocate(elf, section, abi, addresses[section.number], symbols, data):
-                if section.header.sh_type != SHT_GNU_SFRAME:
+                if not is_sframe(section):
                     anchors.setdefault(anchor.address, anchor)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
     by_code = [anchors[address] for address in sorted(anchors) if holds(placed, address)]
@@ -164,10 +167,25 @@ def members_of(elf: ElfFile, group: Section) -> list[int]:
     return list(struct.unpack(f"{MARKS[elf.byte_order]}{len(raw) // 4}I", raw[: len(raw) // 4 * 4]))
 
 
+def starts_count_from(elf: ElfFile, section: Section) -> bool:
+    """Whether it is an SFrame section of GNU as before 2.45: starts count from it, though their relocations do not say so."""
+    header = section.header
+    if header.sh_type != SHT_PROGBITS or not is_sframe(section) or header.sh_size < HEADER_SIZE:
+        return False
+    return not elf.contents(section)[FLAGS_AT] & F_FDE_FUNC_START_PCREL
+
+
+def is_sframe(section: Section) -> bool:
+    """Whether it is an SFrame section that is not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
+    header = section.header
+    named = header.sh_type == SHT_PROGBITS and section.name == ".sframe"
+    return header.sh_size > 0 and (header.sh_type == SHT_GNU_SFRAME or named)
+
+
 def _is_relocated(section: Section) -> bool:
     """Call frame information, and `.sframe` sections that are there already."""
-    if section.header.sh_type == SHT_GNU_SFRAME:
-        return section.header.sh_size > 0
+    if is_sframe(section):
+        return True
     plain = section.header.sh_type != SHT_NOBITS and not section.header.sh_flags & SHF_COMPRESSED
     return plain and section.name in CFI_SECTIONS
 
@@ -188,7 +206,7 @@ def _addresses(elf: ElfFile) -> list[int]:
     """The address of each section. SFrame sections come last, so that others do not move when these are exchanged."""
     addresses = [0] * len(elf.sections)
     here = FIRST_ADDRESS
-    for section in sorted(elf.sections, key=lambda section: section.header.sh_type == SHT_GNU_SFRAME):
+    for section in sorted(elf.sections, key=is_sframe):
         header = section.header
         if header.sh_type != SHT_NOBITS:
             elf.slice(header.sh_offset, header.sh_size, section.name)
@@ -225,6 +243,7 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
 
 def _relocate(elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray) -> Iterator[Anchor]:
     """Applies a section's relocations in `data`; gives the addresses that they name. Those of other kinds stay as they are."""
+    from_section = starts_count_from(elf, section)
     for rela in relocations(elf, section):
         kind = abi.relocations.get(rela.type)
         if kind is None or rela.symbol >= len(symbols):
@@ -235,7 +254,7 @@ def _relocate(elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list
         if value is None:
             continue
         address = (value + rela.addend) % (1 << 64)
-        field_value = address - (base + rela.offset if kind.pc_relative else 0)
+        field_value = address - (base + (0 if from_section else rela.offset) if kind.pc_relative else 0)
         at = section.header.sh_offset + rela.offset
         data[at : at + kind.size] = (field_value % (1 << 8 * kind.size)).to_bytes(kind.size, elf.byte_order)
         yield Anchor(address, rela.symbol, rela.addend)

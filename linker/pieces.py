@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from linker.apply import copy_file
-from linker.inputs import sframe_sections
 from linker.merge import select
-from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups, members_of
+from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
 from linker.ranges import align_up
+from linker.undo import Write
 from sframegen.abi import Relocation
 from sframegen.elf import (
     MARKS,
@@ -101,14 +100,14 @@ def _relocations(encoder: Encoder, placed: Placed) -> list[Rela]:
 
 def old_sections(elf: ElfFile) -> set[int]:
     """The numbers of the SFrame sections that an object has, and of their relocations."""
-    old = {section.number for section in sframe_sections(elf)}
+    old = {section.number for section in elf.sections if is_sframe(section)}
     return old | {
         section.number for section in elf.sections if section.header.sh_type == SHT_RELA and section.header.sh_info in old
     }
 
 
-def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], out: BinaryIO) -> None:
-    """The whole object to `out`, an empty file: the original, then what is new or has grown, then the section headers.
+def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) -> list[Write]:
+    """What makes the new object of the original: the ELF header; behind its end what is new or has grown, and the section headers.
 
     SFrame sections that the object has are taken out: what is new gets their numbers, as far as they go.
     """
@@ -124,14 +123,14 @@ def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], o
         numbers[1:] = [number for number in numbers[1:] if number not in old]
     sframe_name = names.header.sh_size
     rela_name = sframe_name + len(".sframe\0")
-    chunks: list[tuple[int, bytes | bytearray]] = []
+    chunks: list[Write] = []
     end = len(elf.data)
 
     def append(data: bytes | bytearray) -> int:
         """The file offset of `data`."""
         nonlocal end
         at = align_up(end, ALIGN)
-        chunks.append((at, data))
+        chunks.append(Write(at, bytes(data)))
         end = at + len(data)
         return at
 
@@ -164,7 +163,4 @@ def write_object(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece], o
         headers[0] = headers[0]._replace(sh_size=len(headers))
     shdr = RECORDS[Shdr, elf.byte_order]
     header = header._replace(e_shoff=append(b"".join(shdr.pack(*one) for one in headers)))
-    copy_file(elf, out)
-    for at, chunk in [(0, RECORDS[Ehdr, elf.byte_order].pack(*header)), *chunks]:
-        out.seek(at)
-        out.write(chunk)
+    return [Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header)), *chunks]

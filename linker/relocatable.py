@@ -5,36 +5,54 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.apply import copy_file
+from linker import undo
+from linker.apply import copy_file, write_all
 from linker.archive import is_archive, members, rewritten
 from linker.merge import gather
-from linker.objects import Placed, groups, place
-from linker.pieces import Piece, old_sections, pieces_of, write_object
+from linker.object_removal import original_object
+from linker.objects import Placed, groups, is_sframe, place
+from linker.pieces import Piece, object_writes, old_sections, pieces_of
+from linker.ranges import align_up
+from linker.undo import Undo, Write
 from sframegen.abi import abi_of
 from sframegen.agreement import agree, difference
 from sframegen.conversion import Converted, convert_sources
-from sframegen.elf import ET_REL, SHT_GNU_SFRAME, ElfFile
+from sframegen.elf import ET_REL, ElfFile
 from sframegen.files import map_file
 from sframegen.format.decode import decode
 from sframegen.optimize import MAX_GAP, encoder_of
 from sframegen.sources import Sources, find_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from linker.replace import Source
+    from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.model import FunctionTable
     from sframegen.optimize import Level
+
+ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
 
 
 class Filled(NamedTuple):
     """An object and the SFrame sections that it is to have, none: it stays as it is. `table`: what they say, as `placed`."""
 
-    elf: ElfFile
-    placed: Placed
+    elf: ElfFile  # as it is
+    base: ElfFile  # what add-section was given when it made `elf`, else `elf`: what the new object gives back
+    record: Undo | None  # what makes `base` of `elf`; None: it is that
+    placed: Placed  # the base
     table: FunctionTable
     pieces: list[Piece]
+    undoable: bool = True  # the new object has a record
+
+    def writes(self) -> list[Write]:
+        """What makes the new object of the base; none where it stays as it is."""
+        if not self.pieces or not self.placed.symbol_table:
+            return []
+        writes = object_writes(self.base, self.placed.symbol_table, self.pieces)
+        end = max(one.offset + len(one.data) for one in writes)
+        return [*writes, *([Write(end, undo.record(self.base.data, writes))] if self.undoable else [])]
 
 
 class Prepared(NamedTuple):
@@ -45,60 +63,77 @@ class Prepared(NamedTuple):
     converted: Converted
 
 
-def prepare(elf: ElfFile, layout: Layout, level: Level) -> Prepared:
-    """Nothing is to do where the object has SFrame sections that say the same; raises FormatError where they say something else."""
+def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Prepared:
+    """Nothing is to do where the object has SFrame sections that say the same.
+
+    Raises FormatError where they say something else, unless they are to be replaced.
+    """
     abi = abi_of(elf)
-    placed = place(elf, abi)
+    base, record = original_object(elf) or (elf, None)
+    placed = place(base, abi)
     sources = find_sources(placed.image)
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
-    if not len(converted.table):
-        return Prepared(Filled(elf, placed, converted.table, []), sources, converted)
-    had = gather(tables_of(placed.image))
-    if len(had):
-        padded = converted.coverage.final_calls(placed.image).ends(converted.coverage.table)
-        if not agree(had, converted.table, MAX_GAP, padded):
-            raise elf.error(
-                "already has an SFrame section, which says something else; objcopy -R .sframe -R .rela.sframe removes it"
-            )
-        return Prepared(Filled(elf, placed, had, []), sources, converted)
-    table = encoder_of(placed.image, converted.coverage, converted.encoded, level._replace(share=False)).table
-    return Prepared(Filled(elf, placed, table, pieces_of(elf, placed, table, converted.encoded)), sources, converted)
+    table = converted.table
+    if len(table):
+        table = encoder_of(placed.image, converted.coverage, converted.encoded, level._replace(share=False)).table
+    had = list(sections_of(placed.image if base is elf else place(elf, abi).image))
+    pieces: list[Piece] = []
+    if len(table):
+        said = gather(section.table for section in had)
+        padded = converted.coverage.final_calls(placed.image).ends(converted.table)
+        same_version = {section.header.version for section in had} == {layout.version}
+        if same_version and agree(said, converted.table, MAX_GAP, padded):
+            table = said  # of padding it may say something else
+        elif had and not replace:
+            raise elf.error(ANOTHER)
+        else:
+            pieces = pieces_of(base, placed, table, converted.encoded)
+    return Prepared(Filled(elf, base, record, placed, table, pieces), sources, converted)
 
 
-def write_object_of(filled: Filled, out: BinaryIO) -> None:
+def write_object(filled: Filled, out: BinaryIO) -> None:
     """The object with its new sections, to an empty file."""
-    if filled.pieces and filled.placed.symbol_table:
-        write_object(filled.elf, filled.placed.symbol_table, filled.pieces, out)
+    writes = filled.writes()
+    if writes:
+        write_all(filled.elf, writes, out, record=filled.record)
     else:
         copy_file(filled.elf, out)
 
 
 def check_object(filled: Filled, written: ElfFile) -> list[str]:
     """What is wrong with a written object: its sections are those of before, and the new ones say what they were made to say."""
+    if not filled.pieces:
+        return [] if written.data == filled.elf.data else ["bytes of an object that has it already have changed"]
     findings = []
-    elf = filled.elf
-    old = old_sections(elf)
-    changed = {piece.group.number for piece in filled.pieces if piece.group} | {elf.shstrndx, 0} | old
-    changed |= {group.number for number, group in groups(elf).items() if number in old}
-    for before, after in zip(elf.sections, written.sections, strict=False):
-        same = before.header == after.header and before.name == after.name
-        if before.number not in changed and not same:
-            findings.append(f"section {before.number} {before.name} has changed")
-    if written.data[64 : len(elf.data)] != elf.data[64:]:
+    base = filled.base
+    old = old_sections(base)
+    changed = {piece.group.number for piece in filled.pieces if piece.group} | {base.shstrndx, 0} | old
+    changed |= {group.number for number, group in groups(base).items() if number in old}
+    for section, new in zip(base.sections, written.sections, strict=False):
+        if section.number not in changed and section != new:
+            findings.append(f"section {section.number} {section.name} has changed")
+    if written.data[64 : len(base.data)] != base.data[64:]:
         findings.append("bytes of the original have changed")
-    placed = place(written, abi_of(elf))
-    moved = [one for one in zip(filled.placed.sections, placed.sections, strict=True) if one[0] != one[1]]
-    address, lost = difference(filled.table, gather(tables_of(placed.image)))
-    if moved or address is not None or lost:
+    placed = place(written, abi_of(base))
+    before, after = ([one for one in found.sections if one[2] not in old] for found in (filled.placed, placed))
+    address, lost = difference(filled.table, gather(section.table for section in sections_of(placed.image)))
+    if before != after or address is not None or lost:
         findings.append("the new sections say something else than they should")
+    if filled.undoable and not gives_back(written, base):
+        findings.append("the original could not be given back")
     return findings
 
 
-def tables_of(image: ElfFile) -> Iterator[FunctionTable]:
-    """The functions of an object's SFrame sections; `image`: the object placed."""
-    for section in image.sections:
-        if section.header.sh_type == SHT_GNU_SFRAME and section.header.sh_size:
-            yield decode(image.contents(section), section.header.sh_addr, image.name).table
+def gives_back(written: ElfFile, given: ElfFile) -> bool:
+    """Whether a written object has a record that makes it what was given, byte for byte."""
+    found = original_object(written)
+    return found is not None and found[0].data == given.data
+
+
+def sections_of(image: ElfFile) -> Iterator[SframeSection]:
+    """An object's SFrame sections, decoded; `image`: the object placed."""
+    for section in filter(is_sframe, image.sections):
+        yield decode(image.contents(section), section.header.sh_addr, image.name)
 
 
 class Objects(NamedTuple):
@@ -108,29 +143,40 @@ class Objects(NamedTuple):
     data: memoryview
     members: dict[int, ElfFile]
 
-    def prepare(self, layout: Layout, level: Level) -> dict[int, Prepared]:
-        return {at: prepare(elf, layout, level) for at, elf in self.members.items()}
+    def prepare(self, layout: Layout, level: Level, *, replace: bool) -> dict[int, Prepared]:
+        return {at: prepare(elf, layout, level, replace=replace) for at, elf in self.members.items()}
 
-    def write(self, prepared: Mapping[int, Prepared], out: BinaryIO) -> None:
-        """The file with its objects as they were prepared, to an empty file."""
+    def copy(self, out: BinaryIO) -> None:
+        """The file as it is, to an empty file."""
+        if is_archive(self.data):
+            out.write(self.data)
+        else:
+            copy_file(self.members[0], out)
+
+    def size_with(self, sizes: Mapping[int, int]) -> int:
+        """Of the file, if some objects have these sizes."""
         if not is_archive(self.data):
-            write_object_of(prepared[0].filled, out)
+            return sizes.get(0, len(self.data))
+        return len(self.data) + sum(align_up(size, 2) - align_up(len(self.members[at].data), 2) for at, size in sizes.items())
+
+    def write(self, changed: Mapping[int, Callable[[BinaryIO], None]], out: BinaryIO) -> None:
+        """The file with some of its objects as these write them, to an empty file."""
+        if not is_archive(self.data):
+            changed[0](out)
             return
         contents = {}
-        for at, one in prepared.items():
+        for at, write in changed.items():
             buffer = io.BytesIO()
-            write_object_of(one.filled, buffer)
+            write(buffer)
             contents[at] = buffer.getvalue()
         out.writelines(rewritten(members(self.data, self.file), contents, self.file))
 
-    def check(self, prepared: Mapping[int, Prepared], written: ElfFile | Objects) -> list[str]:
-        """What is wrong with the file as it was written."""
+    def check(self, checks: Mapping[int, Callable[[ElfFile], list[str]]], written: ElfFile | Objects) -> list[str]:
+        """What is wrong with the file as it was written, by what is wrong with each object."""
         if isinstance(written, ElfFile) or len(written.members) != len(self.members):
             return ["other objects than before"]
         pairs = zip(self.members, written.members.values(), strict=True)
-        return [
-            f"{elf.name}: {finding}" for at, elf in pairs if at in prepared for finding in check_object(prepared[at].filled, elf)
-        ]
+        return [f"{self.members[at].name}: {finding}" for at, elf in pairs if at in checks for finding in checks[at](elf)]
 
 
 def open_given(path: str) -> ElfFile | Objects:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.model import Kind, Rule, Where
 
-    NameAt = Callable[[int], str | None]
+    NameOf = Callable[[int], str | None]  # by a function's number
 
 FLAG_NAMES = {
     F_FDE_SORTED: "SFRAME_F_FDE_SORTED",
@@ -27,8 +27,8 @@ FLAG_NAMES = {
 FIXED, UNCHANGED, PADDING = "f", "u", "U"
 
 
-def dump_text(section: SframeSection, name_at: NameAt | None = None) -> Iterator[str]:
-    """Whole lines; with `name_at`, a function's line ends in ` <name>`."""
+def dump_text(section: SframeSection, name_of: NameOf | None = None) -> Iterator[str]:
+    """Whole lines; with `name_of`, a function's line ends in ` <name>`."""
     header, table = section.header, section.table
     yield "Contents of the SFrame section .sframe:\n  Header :\n\n"
     yield f"    Version: SFRAME_VERSION_{header.version}\n"
@@ -42,7 +42,7 @@ def dump_text(section: SframeSection, name_at: NameAt | None = None) -> Iterator
     kinds = [(_attributes(kind, section.abi), "[m]" if kind.mask else "", kind.mask, rules[kind.fde_type]) for kind in table.kinds]
     for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
         attributes, mark, mask, columns = kinds[table.kind[function]]
-        name = name_at(start) if name_at else None
+        name = name_of(function) if name_of else None
         yield (
             f"\n    func idx [{function}]: pc = {start:#x}, size = {size} bytes{attributes}{f' <{name}>' if name else ''}\n"
             f"    {'STARTPC' + mark:16}CFA       FP        RA           \n"
@@ -57,8 +57,11 @@ def dump_text(section: SframeSection, name_at: NameAt | None = None) -> Iterator
         )
 
 
-def dump_json(section: SframeSection, file: str, name_at: NameAt) -> Iterator[str]:
-    """One JSON object: the header, and functions with their rows. A row of PC type MASK has no address: it repeats."""
+def dump_json(section: SframeSection, file: str, name_of: NameOf, code_of: NameOf | None = None) -> Iterator[str]:
+    """One JSON object: the header, and functions with their rows. A row of PC type MASK has no address: it repeats.
+
+    `code_of`: in objects, the section of code that a function is in.
+    """
     table, abi = section.table, section.abi
     header = section.header._asdict() | {"flags": _flags(section.header.flags), "abi_arch": abi.name}
     head = {"file": file, "address": section.address, "header": header}
@@ -68,7 +71,9 @@ def dump_json(section: SframeSection, file: str, name_at: NameAt) -> Iterator[st
     for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
         kind = table.kind[function]
         mask = table.kinds[kind].mask
-        fields = {"name": name_at(start), "start": start, "size": size, **kinds[kind]}
+        fields = {"name": name_of(function), "start": start, "size": size, **kinds[kind]}
+        if code_of is not None:
+            fields["section"] = code_of(function)
         rows = slice(table.first_row[function], table.first_row[function + 1])
         yield "," * (function > 0) + "\n" + json.dumps(fields)[:-1] + ', "rows": ['
         yield ", ".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
@@ -12,6 +13,7 @@ from sframegen.model import OUTERMOST, FdeType, Kind, Rule
 
 if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
+    from sframegen.model import FunctionTable
 
 
 class Found(NamedTuple):
@@ -42,6 +44,21 @@ def look_up(section: SframeSection, pc: int) -> Found | None:
     if row_at != NO_ROWS:
         return Found(*function, seeker.row_offset, rule_of(section, kind.fde_type, row_at))
     return Found(*function, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
+
+
+def look_up_in(table: FunctionTable, pc: int) -> Found | None:
+    """The same in a table whose functions ascend: where there is no section that could be searched."""
+    function = bisect_right(table.start, pc) - 1
+    if function < 0 or pc - table.start[function] >= table.size[function]:
+        return None
+    kind = table.kinds[table.kind[function]]
+    offset = pc - table.start[function]
+    first, end = table.first_row[function], table.first_row[function + 1]
+    head = (table.start[function], table.size[function], kind)
+    if first == end:
+        return Found(*head, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
+    row = bisect_right(table.row_start, offset % kind.rep_size if kind.mask and kind.rep_size else offset, first, end) - 1
+    return None if row < first else Found(*head, table.row_start[row], table.rules[table.row_rule[row]])
 
 
 def find(section: SframeSection, pc: int) -> Rule | None:

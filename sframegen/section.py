@@ -29,7 +29,7 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
         kind = section.header.sh_type
         if kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS):
             if elf.header.e_type == ET_REL:
-                raise elf.error("a relocatable object is not read yet: link it first", section.name)
+                raise elf.error("an object: its functions have no addresses yet; sframegen dump and lookup read it", section.name)
             return elf.contents(section), section.header.sh_addr
     return None
 

@@ -21,7 +21,7 @@ from sframegen import add_section
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from peers import Compiler
+    from peers import Compiler, Peers
 
 pytestmark = pytest.mark.once
 
@@ -81,6 +81,11 @@ SCENARIOS = {
     "convert": Scenario(["convert", "--no-verify", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
     "replace": Scenario([*ADD, "--replace", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
     "remove": Scenario(["remove", "--no-verify", "converted"], {"converted": "converted"}, ["converted"]),
+    "object": Scenario([*ADD, "object.o"], {"object.o": "object"}, ["object.o"], MORE_FAULTS),
+    "object with a section": Scenario([*ADD, "--replace", "--format", "2", "filled.o"], {"filled.o": "filled"}, ["filled.o"]),
+    "section taken out of an object": Scenario(["remove", "--no-verify", "filled.o"], {"filled.o": "filled"}, ["filled.o"]),
+    "archive": Scenario([*ADD, "lib.a"], {"lib.a": "archive"}, ["lib.a"], MORE_FAULTS),
+    "section taken out of an archive": Scenario(["remove", "--no-verify", "full.a"], {"full.a": "full"}, ["full.a"]),
     "verified": Scenario(["add-section", "program"], {"program": "program"}, ["program"]),
 }
 
@@ -116,13 +121,18 @@ def server(compile_c: Compiler) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def sources(compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def sources(compile_c: Compiler, peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = {
         "program": compile_c("int main(void) { return 0; }", "-O2", name="program"),
         "other": compile_c("int main(void) { return 1; }", "-O2", name="other"),
     }
-    files["converted"] = tmp_path_factory.mktemp("with-section") / "converted"
-    add_section(files["program"], output=files["converted"], verify=False)
+    directory = tmp_path_factory.mktemp("with-section")
+    files["object"] = compile_c("int f(int); int g(int x) { return f(x) + 1; }", "-O2", "-c", name="object.o")
+    files["archive"] = directory / "lib.a"
+    subprocess.run([peers.tool("ar"), "rcs", files["archive"], files["object"]], check=True)
+    for name, source in {"converted": "program", "filled": "object", "full": "archive"}.items():
+        files[name] = directory / name
+        add_section(files[source], output=files[name], verify=False)
     return files
 
 

@@ -383,6 +383,6 @@ def test_verification_stops_what_went_wrong(
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    file.write_bytes(b"".join([header_with(e_type=1)[1], ORIGINAL[64:]]))
+    file.write_bytes(b"".join([header_with(e_type=4)[1], ORIGINAL[64:]]))
     with pytest.raises(FormatError, match="neither a program nor a library"):
         sframegen.remove(file)

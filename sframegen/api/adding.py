@@ -11,7 +11,7 @@ from linker.apply import write_all
 from linker.base import all_writes, base_of, is_written, plan_section
 from linker.kernels import Change, safe_on
 from linker.plan import risk_of
-from linker.relocatable import Objects, given, open_given
+from linker.relocatable import ANOTHER, Objects, check_object, given, open_given, write_object
 from linker.remove import extents
 from linker.role import role_of
 from linker.target import Target
@@ -22,7 +22,7 @@ from sframegen.conversion import convert_sources
 from sframegen.dynamic import read_dynamic
 from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.names import FunctionNames
-from sframegen.optimize import MAX_GAP, Level, encoder_of
+from sframegen.optimize import MAX_GAP, encoder_of
 from sframegen.section import read_sframe
 from sframegen.sources import Sources, find_sources
 from sframegen.summary import Summary, total
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from linker.relocatable import Prepared
     from sframegen.conversion import Converted
     from sframegen.coverage import Coverage
     from sframegen.elf import ElfFile
     from sframegen.format.layouts import Layout
 
-ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
 UNLINKED = {ET_CORE: "a core file"}
 
 
@@ -91,7 +91,7 @@ def add_section(
         if isinstance(elf, Objects):
             if synthesize:
                 raise FormatError("what is not linked has no rows but those of its call frame information")
-            return _add_to_objects(elf, target, layout, level, per_function=per_function, force=force)
+            return _add_to_objects(elf.prepare(layout, level, replace=replace), elf, target, per_function=per_function, force=force)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
         base = base_of(elf)
@@ -177,8 +177,7 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
     return summary
 
 
-def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Level, *, per_function: bool, force: bool) -> Summary:
-    prepared = objects.prepare(layout, level)
+def _add_to_objects(prepared: dict[int, Prepared], objects: Objects, target: Target, *, per_function: bool, force: bool) -> Summary:
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
         part = _summary(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
@@ -191,8 +190,10 @@ def _add_to_objects(objects: Objects, target: Target, layout: Layout, level: Lev
     summary.warnings += signed(changed, target, force=force)
     if not summary.section_bytes and target.in_place:
         return summary
+    writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
+    checks = {at: partial(check_object, one.filled) for at, one in prepared.items()}
 
     def check(written: Path) -> None:
-        refuse(objects.check(prepared, open_given(str(written))))
+        refuse(objects.check(checks, open_given(str(written))))
 
-    return target.write(summary, partial(objects.write, prepared), check)
+    return target.write(summary, partial(objects.write, writers), check)

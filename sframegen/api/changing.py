@@ -9,7 +9,9 @@ from cfi.errors import naming
 from linker.apply import write_all
 from linker.exchange import find_place, plan_exchange, verify_exchange
 from linker.merge import Merger
+from linker.object_removal import Edits, plan_object_removal
 from linker.original import original_of
+from linker.relocatable import Objects, given, open_given
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.target import Target
 from sframegen.agreement import difference
@@ -109,7 +111,7 @@ def remove(
     """Makes a file what `add_section` was given, byte for byte, in place or as `output`.
 
     If others have written the file anew since, its SFrame section is taken out and all else stays. A file without a section stays
-    as it is.
+    as it is. Of an object, or each object of an archive, all SFrame sections go, with their relocations.
 
     - `output`: the file to write; `path` stays as it is.
     - `verify`: read the new file back with LIEF.
@@ -122,9 +124,11 @@ def remove(
     """
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
-        elf = target.elf()
+        elf = given(target.data, str(target.path), target.source)
+        if isinstance(elf, Objects):
+            return _remove_from_objects(elf, target, force=force)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
-            raise elf.error("neither a program nor a library")
+            raise elf.error("neither a program nor a library, nor an object")
         places, size = extents(elf), len(elf.data)
         removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
         if not places:
@@ -146,3 +150,23 @@ def remove(
             refuse(verify_writes(result, *plan, written))
 
         return target.write(removal, write, check)
+
+
+def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> SectionRemoval:
+    """Each object by its own record, if it has one; `force` is for those that have none."""
+    planned = {at: plan_object_removal(elf, force=force) for at, elf in objects.members.items()}
+    removals = {at: one for at, one in planned.items() if one is not None}
+    report = SectionRemoval(str(target.path), size_before=len(objects.data), size=len(objects.data))
+    if not removals:
+        return report if target.in_place else target.write(report, objects.copy, lambda _: None)
+    report.section_bytes = sum(one.section_bytes for one in removals.values())
+    report.size = objects.size_with({at: one.size for at, one in removals.items()})
+    report.restored = all(one.record for one in removals.values())
+    report.still_has_one = any(one.still_has_one for one in removals.values())
+    report.plan = None if report.restored else Edits([*removals.values()])
+    checks = {at: one.check for at, one in removals.items()}
+
+    def check(written: Path) -> None:
+        refuse(objects.check(checks, open_given(str(written))))
+
+    return target.write(report, partial(objects.write, {at: one.write for at, one in removals.items()}), check)

@@ -10,7 +10,7 @@ from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, plan_section
 from linker.kernels import safe_on
-from linker.relocatable import check_object, write_object_of
+from linker.relocatable import check_object, write_object
 from linker.target import Target
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.elf import ET_REL, open_elf
@@ -99,7 +99,7 @@ def _merge_into(
             def check(written: Path) -> None:
                 refuse(check_object(filled, open_elf(written)))
 
-            return target.write(report, partial(write_object_of, filled), check)
+            return target.write(report, partial(write_object, filled), check)
         report.warnings += signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
         base = base_of(elf)
         encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)

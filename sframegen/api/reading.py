@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cfi.errors import naming
+from cfi.errors import FormatError, naming
+from linker.object_check import check_objects
+from linker.relocatable import Objects, open_given
 from sframegen.checks.report import CONSUMERS, CheckReport, check_file
 from sframegen.elf import open_elf
 from sframegen.section import open_sframe
@@ -36,7 +38,7 @@ def check(
     instructions: bool = False,
     jobs: int = 1,
 ) -> list[Finding]:
-    """What is wrong with the SFrame section of a program or library, worst first: the findings of `examine`."""
+    """What is wrong with a file's SFrame section, worst first: the findings of `examine`."""
     return examine(path, consumer=consumer, debug_file=debug_file, instructions=instructions, jobs=jobs).findings
 
 
@@ -49,7 +51,9 @@ def examine(
     jobs: int = 1,
     progress: Callable[[int, int], object] | None = None,
 ) -> CheckReport:
-    """What is wrong with the SFrame section of a program or library, and what became of every executable byte.
+    """What is wrong with a file's SFrame section, and what became of every executable byte.
+
+    Of an object, or the objects of an archive, all sections together: without consumers, which read linked files only.
 
     - `consumer`: who is to read it: kernel, glibc, gnu or all.
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information counts too.
@@ -58,15 +62,22 @@ def examine(
     - `progress`: called with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often
       than once.
 
-    What is wrong with the section is a finding, also that there is none. Raises FormatError where the file is neither program nor
-    library or cannot be read, or where its `instructions` are to be read and are of an ABI of which they are not, or OSError;
-    ValueError for a consumer that there is not.
+    What is wrong with the section is a finding, also that there is none. Raises FormatError where the file cannot be read or is of
+    a type without one; where `instructions` or a `debug_file` are asked for what is not linked, or `instructions` of an ABI of which
+    they are not read; or OSError; ValueError for a consumer that there is not.
     """
     if consumer not in CONSUMERS:
         raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")
     with naming(str(path)):
+        given = open_given(str(path))
+        if isinstance(given, Objects):
+            if instructions:
+                raise FormatError("the instructions of what is not linked cannot be followed: its jumps and calls lead nowhere yet")
+            if debug_file is not None:
+                raise FormatError("an object has no separate debug file")
+            return check_objects(given)
         return check_file(
-            open_elf(Path(path)),
+            given,
             consumer=consumer,
             debug_file=None if debug_file is None else Path(debug_file),
             instructions=instructions,

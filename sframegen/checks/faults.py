@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.checks.finding import Finding, Severity
 from sframegen.elf import SHF_EXECINSTR
@@ -18,14 +18,27 @@ if TYPE_CHECKING:
     from sframegen.abi import Abi
     from sframegen.coverage import Pieces
     from sframegen.elf import ElfFile
-    from sframegen.format.decode import SframeSection
-    from sframegen.model import Rule
+    from sframegen.format.layouts import Layout
+    from sframegen.model import FunctionTable, Rule
 
 REASONS = tuple(Reason)
 SIGNAL, KEY_B = 1, 2  # flavours
 GIVEN = 4  # bits that those of the section are shifted by
 SHOWN = 1000  # functions that have findings of their own
 NAMED = 3  # functions that a note names
+
+
+class Said(Protocol):
+    """What is compared with the CFI: an SframeSection, or the functions of several."""
+
+    @property
+    def table(self) -> FunctionTable: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def index_at(self) -> int | None: ...  # offset of the function index, where all functions have one
 
 
 class Ranges(NamedTuple):
@@ -51,7 +64,7 @@ class Range(NamedTuple):
     flavours: int
 
 
-def wrong(elf: ElfFile, section: SframeSection, abi: Abi, rules: Sequence[Rule], found: list[Range], code: int) -> list[Finding]:
+def wrong(elf: ElfFile, section: Said, abi: Abi, rules: Sequence[Rule], found: list[Range], code: int) -> list[Finding]:
     """For each function of the CFI and each way of being wrong one; `code`: bytes that are wrong, also those not recorded."""
     groups: dict[tuple[int, str], list[Range]] = {}
     for one in found:
@@ -65,7 +78,7 @@ def wrong(elf: ElfFile, section: SframeSection, abi: Abi, rules: Sequence[Rule],
         message = f"{names[first.start]}, {_bytes(group[:1])}: {given}{_fault(first, section, abi, rules)[1]}"
         if len(group) > 1:
             message += f"; {_bytes(group)} of the function in {len(group):,} ranges"
-        offset = section.index_at + first.function * section.layout.index_size
+        offset = None if section.index_at is None else section.index_at + first.function * section.layout.index_size
         findings.append(Finding(rule, Severity.ERROR, message, offset=offset, address=first.start))
     rest = code - sum(one.end - one.start for _, group in shown for one in group)
     if rest:
@@ -104,7 +117,7 @@ def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Range]:
             fde += 1
 
 
-def _fault(one: Range, section: SframeSection, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
+def _fault(one: Range, section: Said, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
     """(the finding's rule, what the CFI says instead)."""
     if one.expected < 0:
         return "cfi-inexpressible", f"; SFrame has no words for the CFI: {REASONS[-1 - one.expected].value}"

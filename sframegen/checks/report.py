@@ -129,7 +129,7 @@ def check_file(
     With `instructions` also for an ABI whose instructions are not read.
     """
     if elf.header.e_type not in (ET_EXEC, ET_DYN):
-        raise elf.error("neither a program nor a library: an object's section is checked in what it is linked into")
+        raise elf.error("neither a program nor a library, nor an object")
     if instructions:
         isa_of(abi_of(elf))
     report = CheckReport(elf.name, findings=in_file(elf))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from sframegen.checks import sweep
-from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, undescribed, wrong
+from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, place_names, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion import convert_sources
 from sframegen.coverage import Unsaid
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.abi import Abi
+    from sframegen.checks.faults import Said
     from sframegen.elf import ElfFile
-    from sframegen.format.decode import SframeSection
     from sframegen.model import FunctionTable, Where
     from sframegen.sources import Sources
 
@@ -51,7 +51,7 @@ class Truth:
     findings: list[Finding] = field(default_factory=list)
 
 
-def compare(elf: ElfFile, section: SframeSection, sources: Sources, abi: Abi) -> Truth:
+def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
     """What a section says of all executable code of its file, which is of that ABI.
 
     Raises FormatError where the section or the CFI cannot be read, or executable segments overlap or are not in the file.
@@ -85,8 +85,10 @@ def compare(elf: ElfFile, section: SframeSection, sources: Sources, abi: Abi) ->
         totals, found = run(sweep.UNDESCRIBED, (array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent])))
         if totals[sweep.UNDESCRIBED]:
             result.findings.append(undescribed(elf, found, totals[sweep.UNDESCRIBED]))
+    names = place_names(elf, [fault.start for fault in coverage.faults])
     result.findings += [
-        Finding("cfi-fde", Severity.NOTE, f"nothing to compare it with: {fault}", address=fault.start) for fault in coverage.faults
+        Finding("cfi-fde", Severity.NOTE, f"{names[fault.start]}: its CFI cannot be read: {fault}", address=fault.start)
+        for fault in coverage.faults
     ]
     if coverage.faulty_fdes > len(coverage.faults):
         rest = coverage.faulty_fdes - len(coverage.faults)

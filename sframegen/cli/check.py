@@ -49,10 +49,12 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Check the SFrame section of each FILE, a program or a library, whoever made it.
+    """Check the SFrame section of each FILE, whoever made it: of programs and libraries, objects and archives.
 
     Whether it keeps to the specification, whether those who read it accept it, and whether it says, at every byte of code, what
     the call frame information says. A good section is one line; the exit status is 1 if there is an error in any.
+
+    Of what is not linked, all is checked that can be: the specification, and what the call frame information says.
 
     With --instructions, section and call frame information are also held against what the instructions do, and files without a
     section are no error.

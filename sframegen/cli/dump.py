@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from sframegen.cli.objects import open_views
 from sframegen.cli.output import FILES, Run, json_list
 from sframegen.dump import dump_json, dump_text
-from sframegen.elf import open_elf
-from sframegen.names import FunctionNames
+from sframegen.elf import ElfFile
+from sframegen.names import FunctionNames, printable
 from sframegen.section import read_sframe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from linker.object_view import ObjectView
+    from sframegen.format.decode import SframeSection
 
 
 @click.command(name="dump")
@@ -23,7 +28,8 @@ if TYPE_CHECKING:
 def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bool) -> None:
     """Print the SFrame section of each FILE, line for line as `readelf --sframe` of GNU binutils 2.47 does.
 
-    Version 1, which that one does not read, has the same form.
+    Version 1, which that one does not read, has the same form. Of an object, and of each object of an archive, all sections are
+    printed; a function's pc is its offset in the section that holds its code.
 
     \b
     CFA, FP, RA   where they are: sp, fp, a register, or c for the CFA, plus an offset; (fp-8): what is stored there
@@ -35,24 +41,59 @@ def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bo
     attr          S: signal frame, F: flexible rules
     """  # noqa: D301 - click's mark for text that keeps its lines
     run = Run()
-    pieces = json_list(_objects(run, files), several=len(files) > 1) if as_json else _text(run, files, names)
+    pieces = json_list(_documents(run, files), several=len(files) > 1) if as_json else _text(run, files, names)
     sys.stdout.writelines(pieces)
     ctx.exit(run.status)
 
 
 def _text(run: Run, files: tuple[str, ...], names: bool) -> Iterator[str]:
     for path in files:
-        if len(files) > 1:
-            yield f"\nFile: {path}\n"
         with run.file(path):
-            elf = open_elf(path)
-            section = read_sframe(elf)
-            yield from dump_text(section, FunctionNames(elf.function_symbols()).at if names else None)
+            given = open_views(path)
+            if not isinstance(given, ElfFile):
+                yield from _text_of_objects(given, path, names, several=len(files) > 1)
+                continue
+            if len(files) > 1:
+                yield heading(path)
+            section = read_sframe(given)
+            yield from dump_text(section, _names_in(given, section) if names else None)
 
 
-def _objects(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
+def _text_of_objects(views: list[ObjectView], path: str, names: bool, *, several: bool) -> Iterator[str]:
+    for view in views:
+        member = view.elf.name.removeprefix(path)
+        if several or member:
+            yield heading(path + printable(member))
+        for piece, section in enumerate(view.sections()):
+            yield from dump_text(section, view.names(piece) if names else None)
+
+
+def heading(file: str) -> str:
+    """As readelf prints it."""
+    return f"\nFile: {file}\n"
+
+
+def _documents(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
     for path in files:
         with run.file(path):
-            elf = open_elf(path)
-            section = read_sframe(elf)
-            yield dump_json(section, path, FunctionNames(elf.function_symbols()).at)
+            given = open_views(path)
+            if not isinstance(given, ElfFile):
+                yield _document_of_objects(given, path)
+                continue
+            section = read_sframe(given)
+            yield dump_json(section, path, _names_in(given, section))
+
+
+def _document_of_objects(views: list[ObjectView], path: str) -> Iterator[str]:
+    yield json.dumps({"file": path})[:-1] + ', "sections": ['
+    sections = ((view, piece, section) for view in views for piece, section in enumerate(view.sections()))
+    for number, (view, piece, section) in enumerate(sections):
+        yield ",\n" * (number > 0)
+        yield from dump_json(section, view.elf.name, view.names(piece), view.code_of(piece))
+    yield "]}"
+
+
+def _names_in(elf: ElfFile, section: SframeSection) -> Callable[[int], str | None]:
+    """For functions by number."""
+    names = FunctionNames(elf.function_symbols())
+    return lambda function: names.at(section.table.start[function])

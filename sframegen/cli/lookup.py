@@ -5,15 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sframegen.abi import abi_of
+from sframegen.cli.objects import open_views
 from sframegen.cli.output import Run
-from sframegen.elf import open_elf
+from sframegen.elf import ElfFile
 from sframegen.equations import rule_fields
-from sframegen.names import FunctionNames, address_of
+from sframegen.names import FunctionNames, address_of, printable
 from sframegen.search import look_up
 from sframegen.section import open_sframe
 
 if TYPE_CHECKING:
-    from sframegen.format.decode import SframeSection
+    from linker.object_view import ObjectView
+    from sframegen.abi import Abi
+    from sframegen.search import Found
 
 
 @click.command(name="lookup")
@@ -26,7 +30,8 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
 
     ADDR is a link-time address, hexadecimal with or without 0x, or a function's name, or name+offset with the offset in decimal
     or as 0x... What can be read as both is a name if FILE has a function of that name, else an address: `add` may be a function,
-    0xadd never is.
+    0xadd never is. In an object, which has no addresses yet, ADDR is a function's name or SECTION+OFFSET (`.text+0x10`), and so is
+    what is printed.
 
     On the right side of an equation stand the registers as they are at ADDR, and the cfa that the equation gives. The exit
     status is 1 if an address is not covered.
@@ -34,29 +39,52 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
     run = Run()
     answers: list[dict[str, Any]] = []
     with run.file(file):
-        elf = open_elf(file)
-        section = open_sframe(elf)
-        _ = section.seeker  # none in a section that cannot be searched: said once, not for each address
-        for text in addresses:
-            with run.file(file):
-                address = address_of(elf, text)
-                answers.append({"address": address, "name": None, **_answer(section, address)})
-        names = FunctionNames(elf.function_symbols_before([answer["address"] for answer in answers]))
-        for answer in answers:
-            answer["name"] = names.at(answer["address"])
+        given = open_views(file)
+        if isinstance(given, ElfFile):
+            answers += _in_linked(given, addresses, run)
+        else:
+            answers += _in_objects(given, file, addresses, run)
         if as_json:
             click.echo(json.dumps({"file": file, "addresses": answers}, indent=1))
     if not as_json:
         for answer in answers:
             name = f" <{answer['name']}>" if answer["name"] else ""
-            click.echo(f"{answer['address']:#x}{name}: {answer['rule'] or 'not covered by the SFrame section'}")
+            section = f"{printable(answer['section'])}+" if "section" in answer else ""
+            click.echo(f"{section}{answer['address']:#x}{name}: {answer['rule'] or 'not covered by the SFrame section'}")
     ctx.exit(run.status or int(any(answer["rule"] is None for answer in answers)))
 
 
-def _answer(section: SframeSection, address: int) -> dict[str, Any]:
+def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = []
+    section = open_sframe(elf)
+    _ = section.seeker  # none in a section that cannot be searched: said once, not for each address
+    for text in addresses:
+        with run.file(elf.name):
+            address = address_of(elf, text)
+            answers.append({"address": address, "name": None, **_answer(look_up(section, address), section.abi)})
+    names = FunctionNames(elf.function_symbols_before([answer["address"] for answer in answers]))
+    for answer in answers:
+        answer["name"] = names.at(answer["address"])
+    return answers
+
+
+def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
+    from linker.object_view import place_in  # noqa: PLC0415 - as in objects.py
+
+    answers: list[dict[str, Any]] = []
+    for text in addresses:
+        with run.file(file):
+            view, place = place_in(views, text, file)
+            answer = {"address": place.offset, "section": place.section.name, "name": view.name_at(place)}
+            if view.elf.name != file:
+                answer["object"] = view.elf.name
+            answers.append(answer | _answer(view.look_up(place), abi_of(view.elf)))
+    return answers
+
+
+def _answer(found: Found | None, abi: Abi) -> dict[str, Any]:
     """The function, row and rule at an address; `rule` None where there is none, `row_offset` None for a function without rows."""
-    found = look_up(section, address)
     if found is None:
         return {"rule": None}
     function = {"start": found.start, "size": found.size, "row_offset": found.row_offset}
-    return rule_fields(found.rule, section.abi) | {"function": function, "signal": found.kind.signal}
+    return rule_fields(found.rule, abi) | {"function": function, "signal": found.kind.signal}

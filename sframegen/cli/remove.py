@@ -45,7 +45,7 @@ def command(
 
     FILE becomes what add-section was given, byte for byte. Where another tool has written it anew since, strip for one, the section
     and its headers are taken out of what is there, and the rest stays as it is. A FILE without a section stays as it is, and -o or
-    --output-dir gets a copy.
+    --output-dir gets a copy. FILE may be an object or an archive, too.
     """
     run = Run()
     removals: list[SectionRemoval] = []

@@ -16,6 +16,8 @@ from sframegen.format.seek import Seeker
 from sframegen.format.table import decode_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sframegen.abi import Abi
     from sframegen.format.layouts import Layout
     from sframegen.model import FunctionTable
@@ -31,6 +33,7 @@ class SframeSection:
     abi: Abi  #: a row of the table of ABIs: register names and numbers
     layout: Layout
     place: str
+    starts: Sequence[int] | None = None  #: of its functions, where it does not say them itself: in objects their relocations do
 
     @cached_property
     def table(self) -> FunctionTable:

@@ -29,7 +29,7 @@ ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 def decode_table(section: SframeSection) -> FunctionTable:
     """All of it. Raises FormatError with the offset in the section."""
     decoder = Decoder()
-    decoder.add(section)
+    decoder.add(section, section.starts)
     return decoder.table
 
 

@@ -21,7 +21,7 @@ from sframe_files import write_sframe_elf
 from linker.apply import write_all
 from linker.base import all_writes, base_of, plan_section
 from linker.metadata import PT_NULL
-from linker.relocatable import prepare, write_object_of
+from linker.relocatable import prepare, write_object
 from sframegen import conversion
 from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.elf import (
@@ -243,9 +243,9 @@ def relocatable() -> bytes:
 
 def with_object_section(data: bytes) -> bytes:
     """The object as add-section makes it."""
-    prepared = prepare(ElfFile(memoryview(data), "object"), V3, LEVELS["none"])
+    prepared = prepare(ElfFile(memoryview(data), "object"), V3, LEVELS["none"], replace=False)
     out = io.BytesIO()
-    write_object_of(prepared.filled, out)
+    write_object(prepared.filled, out)
     return out.getvalue()
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import io
 from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import FormatError
 from linker.archive import is_archive
-from linker.relocatable import Objects, objects_in
+from linker.object_check import check_objects
+from linker.object_removal import plan_object_removal
+from linker.object_view import place_in, views_of
+from linker.relocatable import Objects, check_object, objects_in, write_object
 from sframegen.elf import ET_REL, ElfFile
 from sframegen.format.layouts import V3
 from sframegen.optimize import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 SEEDS = ("gcc-object", "gcc-object-debug", "gcc-object-groups", "gcc-archive", "archive", "object", "object-sframe", "program")
 
@@ -23,12 +31,39 @@ def opened(data: bytes) -> Objects:
     return Objects("file", view, {0: elf} if elf.header.e_type == ET_REL else {})
 
 
+def written(objects: Objects, changed: Mapping[int, Callable[[BinaryIO], None]]) -> Objects:
+    out = io.BytesIO()
+    objects.write(changed, out)
+    return opened(out.getvalue())
+
+
+def read_all(objects: Objects) -> None:
+    """As dump, lookup and check do."""
+    check_objects(objects)
+    with suppress(FormatError):
+        for view in views_of(objects):
+            for piece, section in enumerate(view.sections()):
+                name_of, code_of = view.names(piece), view.code_of(piece)
+                for function, start in enumerate(section.table.start):
+                    name_of(function)
+                    with suppress(FormatError):
+                        found, place = place_in([view], f"{code_of(function)}+{start}", "file")
+                        found.look_up(place)
+
+
 def run(data: bytes) -> None:
     with suppress(FormatError):
         objects = opened(data)
         if not objects.members:
             return
-        prepared = objects.prepare(V3, LEVELS["fast"])
-        out = io.BytesIO()
-        objects.write(prepared, out)
-        objects.check(prepared, opened(out.getvalue()))
+        with suppress(FormatError):
+            read_all(objects)
+        removals = {at: plan_object_removal(elf, force=True) for at, elf in objects.members.items()}
+        gone = {at: one for at, one in removals.items() if one}
+        if gone:
+            without = written(objects, {at: one.write for at, one in gone.items()})
+            objects.check({at: one.check for at, one in gone.items()}, without)
+            assert len(without.data) == objects.size_with({at: one.size for at, one in gone.items()})
+        prepared = objects.prepare(V3, LEVELS["fast"], replace=True)
+        filled = written(objects, {at: partial(write_object, one.filled) for at, one in prepared.items()})
+        objects.check({at: partial(check_object, one.filled) for at, one in prepared.items()}, filled)

@@ -1,0 +1,107 @@
+"""The SFrame sections of objects -> findings: as for linked files, in the object as if it were linked alone.
+
+Only linkers read an object's sections, so that what other consumers ask of a section is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from linker.object_view import ObjectView
+from linker.objects import is_code, is_sframe
+from sframegen.abi import abi_of
+from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.infile import FLAGS
+from sframegen.checks.report import CheckReport
+from sframegen.checks.rules import RULES
+from sframegen.checks.truth import Verdict, compare
+from sframegen.checks.wellformed import examine
+from sframegen.elf import SHF_ALLOC
+from sframegen.format.layouts import LAYOUTS
+from sframegen.sources import find_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from linker.relocatable import Objects
+    from sframegen.elf import ElfFile
+    from sframegen.format.layouts import Layout
+    from sframegen.model import FunctionTable
+
+
+class AllSections(NamedTuple):
+    """What all sections of an object say together; it has no function index of its own."""
+
+    table: FunctionTable
+    layout: Layout
+    index_at: None = None
+
+
+def check_objects(objects: Objects) -> CheckReport:
+    """Of an object, or of each object of an archive: its name begins the message then."""
+    total = CheckReport(objects.file)
+    parts = [check_object(elf) for elf in objects.members.values()]
+    code: Counter[Verdict] = Counter()
+    for part in parts:
+        member = part.file.removeprefix(objects.file)
+        total.version = min(filter(None, (total.version, part.version)), default=0)
+        total.functions += part.functions
+        total.section_bytes += part.section_bytes
+        code.update(part.code)
+        total.findings += [one._replace(message=f"{member[1:-1]}: {one.message}") if member else one for one in part.findings]
+        total.warnings += part.warnings
+    total.code = {verdict: code[verdict] for verdict in Verdict if verdict in code}
+    total.sort()
+    return total
+
+
+def check_object(elf: ElfFile) -> CheckReport:
+    """Raises FormatError where it cannot be laid out."""
+    report = CheckReport(elf.name)
+    sections = [section for section in elf.sections if is_sframe(section)]
+    if not sections:
+        if any(map(is_code, elf.sections)):
+            report.findings.append(Finding("none", Severity.ERROR, "no SFrame section; sframegen add-section makes one"))
+        return report
+    report.section_bytes = sum(section.header.sh_size for section in sections)
+    try:
+        view = ObjectView(elf)
+        report.findings += list(well_formed(view))
+        _compare(view, report)
+    except FormatError as error:
+        if report.worst() is not Severity.ERROR:
+            report.findings.append(Finding("unreadable", Severity.ERROR, str(error)))
+    report.sort()
+    return report
+
+
+def well_formed(view: ObjectView) -> Iterator[Finding]:
+    """Of each section."""
+    image = view.placed.image
+    for section in filter(is_sframe, image.sections):
+        flags = section.header.sh_flags & FLAGS
+        if flags != SHF_ALLOC:
+            rule = RULES["section-flags"]
+            yield Finding(rule.name, rule.severity, f"{rule.says}: {flags:#x}")
+        facts = examine(
+            image.contents(section), section.header.sh_addr, executable=image.executable_ranges(), byte_order=image.byte_order
+        )
+        for finding in facts.findings:
+            place = None if finding.address is None else view.place_of_address(finding.address)
+            yield finding._replace(address=None, message=f"{place}: {finding.message}" if place else finding.message)
+
+
+def _compare(view: ObjectView, report: CheckReport) -> None:
+    merged = view.merged
+    report.version, report.functions = min(merged.versions), sum(len(piece.numbers) for piece in view.pieces)
+    image = view.placed.image
+    sources = find_sources(image)
+    try:
+        truth = compare(image, AllSections(view.functions, LAYOUTS[report.version]), sources, abi_of(image))
+    except FormatError as error:
+        report.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
+        return
+    report.code, report.warnings = truth.code, sources.warnings
+    report.findings += [finding._replace(address=None) for finding in truth.findings]

@@ -1,0 +1,241 @@
+"""Takes the SFrame sections out of an object: by the record that add-section left, byte for byte; else by editing what is there.
+
+Editing moves nothing. The bytes of the sections and of their relocations become zeros, and their headers go from the table. What
+has section numbers in it is written again: headers, groups, symbols.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from cfi.errors import FormatError
+from linker import undo
+from linker.apply import write_all
+from linker.objects import check_disjoint, is_sframe, members_of, relocations
+from linker.pieces import old_sections
+from linker.plan import extended_numbers
+from linker.ranges import gaps
+from linker.remove import claimed, renumbered
+from linker.undo import Undo, Write
+from sframegen.elf import (
+    EHDR_SIZE,
+    ET_REL,
+    MARKS,
+    RECORDS,
+    SHDR_SIZE,
+    SHF_COMPRESSED,
+    SHF_INFO_LINK,
+    SHN_LORESERVE,
+    SHN_UNDEF,
+    SHN_XINDEX,
+    SHT_GROUP,
+    SHT_NOBITS,
+    SHT_NULL,
+    SHT_REL,
+    SHT_RELA,
+    SHT_SYMTAB,
+    SHT_SYMTAB_SHNDX,
+    SYM_SIZE,
+    Ehdr,
+    ElfFile,
+    Section,
+    Shdr,
+    Sym,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUMBERS = (SHT_GROUP, SHT_SYMTAB, SHT_SYMTAB_SHNDX)  # types of sections that have section numbers in them
+NO_SYMBOL = Sym(0, 0, 0, 0, 0, 0)
+
+
+class ObjectRemoval(NamedTuple):
+    """`record`: what makes the object that add-section was given of it; without one the `writes`, which leave its size alone."""
+
+    elf: ElfFile
+    record: Undo | None
+    writes: list[Write]
+    section_bytes: int
+    still_has_one: bool  # the object that add-section was given had sections
+
+    @property
+    def size(self) -> int:
+        """Of the object afterwards."""
+        return self.record.original_size if self.record else len(self.elf.data)
+
+    def write(self, out: BinaryIO) -> None:
+        """The object without the sections, to an empty file."""
+        write_all(self.elf, self.writes, out, record=self.record)
+
+    def check(self, written: ElfFile) -> list[str]:
+        """What is wrong with the object as it was written."""
+        if self.record is not None:
+            found = original_object(self.elf)
+            return [] if found and found[0].data == written.data else ["it is not what add-section was given"]
+        return check_edited(self.elf, written)
+
+
+class Edits(NamedTuple):
+    """Of the objects of one file, as lines by str()."""
+
+    removals: list[ObjectRemoval]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{one.elf.name}: {write}" for one in self.removals for write in one.writes)
+
+
+def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
+    """What add-section was given, and the record that says so; None without a record, or with one that does not hold any more."""
+    record = undo.read(elf.data)
+    if record is None or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
+        return None
+    data = bytearray(elf.data[: record.original_size])
+    for offset, old in record.old:
+        data[offset : offset + len(old)] = old
+    try:
+        original = ElfFile(memoryview(bytes(data)), elf.name)
+    except FormatError:
+        return None
+    return (original, record) if original.header.e_type == ET_REL else None
+
+
+def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
+    """None without anything to take out. Raises FormatError for sections by others, without `force`."""
+    size = sum(section.header.sh_size for section in elf.sections if is_sframe(section))
+    if not size:
+        return None
+    found = original_object(elf)
+    if found is not None:
+        return ObjectRemoval(elf, found[1], [], size, any(map(is_sframe, found[0].sections)))
+    if not force:
+        raise elf.error("its SFrame section is by others, or others have written the object since; --force takes it out")
+    return ObjectRemoval(elf, None, edits(elf), size, still_has_one=False)
+
+
+def edits(elf: ElfFile) -> list[Write]:
+    """What takes the sections out of an object without a record."""
+    check_disjoint(elf)
+    if any(section.header.sh_type in NUMBERS and section.header.sh_flags & SHF_COMPRESSED for section in elf.sections):
+        raise elf.error("a compressed symbol table or group")
+    gone = old_sections(elf)
+    if elf.shstrndx in gone:
+        raise elf.error("the names of the sections are in the SFrame section")
+    kept = [section for section in elf.sections if section.number not in gone]
+    numbers = {section.number: new for new, section in enumerate(kept)}
+    sections = [Section(numbers[s.number], s.name, renumbered(s.header, numbers)) for s in kept]
+    left = claimed(elf, [], sections)
+    extents = [elf.sections[number].header for number in sorted(gone) if _raw(elf, elf.sections[number])]
+    holes = (hole for one in extents for hole in gaps(left, one.sh_offset, one.sh_offset + one.sh_size))
+    writes = [Write(start, bytes(end - start)) for start, end in holes]
+    for section in kept:
+        if section.header.sh_type == SHT_GROUP:
+            flags, *members = members_of(elf, section) or [0]
+            data = _words(elf, [flags, *(numbers[member] for member in members if member in numbers)])
+            writes.append(Write(section.header.sh_offset, data.ljust(section.header.sh_size, b"\0")))
+            new = sections[numbers[section.number]]
+            sections[new.number] = new._replace(header=new.header._replace(sh_size=len(data)))
+        elif section.header.sh_type == SHT_SYMTAB:
+            writes += _symbol_writes(elf, section, numbers)
+    shdr = RECORDS[Shdr, elf.byte_order]
+    headers = [section.header for section in sections]
+    header = elf.header._replace(e_shnum=len(headers) if elf.header.e_shnum else 0)
+    if elf.header.e_shnum == 0:
+        headers[0] = headers[0]._replace(sh_size=len(headers))
+    if header.e_shstrndx != SHN_XINDEX:
+        header = header._replace(e_shstrndx=numbers[elf.shstrndx])
+    table = b"".join(shdr.pack(*one) for one in headers).ljust(elf.shnum * SHDR_SIZE, b"\0")
+    return [*writes, Write(elf.header.e_shoff, table), Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header))]
+
+
+def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Iterator[Write]:
+    """The symbol table, and that of the section numbers that it has no room for. A symbol of what is gone becomes an empty one."""
+    code = RECORDS[Sym, elf.byte_order]
+    raw = bytearray(_raw(elf, table))
+    of_numbers = (section for section in elf.sections if section.header.sh_type == SHT_SYMTAB_SHNDX)
+    extended = next((section for section in of_numbers if section.header.sh_link == table.number), None)
+    wide = members_of(elf, extended) if extended else []
+    named: set[int] | None = None
+    for number, entry in enumerate(code.iter_unpack(bytes(raw[: len(raw) // SYM_SIZE * SYM_SIZE]))):
+        symbol = Sym(*entry)
+        is_wide = symbol.st_shndx == SHN_XINDEX and number < len(wide)
+        old = wide[number] if is_wide else symbol.st_shndx
+        if old == SHN_UNDEF or (not is_wide and old >= SHN_LORESERVE) or old >= elf.shnum or numbers.get(old) == old:
+            continue
+        if old not in numbers:
+            named = _named(elf, numbers) if named is None else named
+            if number in named:
+                raise elf.error(f"symbol {number} is in the SFrame section, and relocations of others name it", table.name)
+            symbol, new = NO_SYMBOL, 0
+        else:
+            new = numbers[old]
+        if is_wide:
+            wide[number] = new
+        else:
+            symbol = symbol._replace(st_shndx=new)
+        code.pack_into(raw, number * SYM_SIZE, *symbol)
+    yield Write(table.header.sh_offset, bytes(raw))
+    if extended is not None:
+        yield Write(extended.header.sh_offset, _words(elf, wide))
+
+
+def _named(elf: ElfFile, numbers: dict[int, int]) -> set[int]:
+    """The symbols that relocations of sections that stay name."""
+    return {rela.symbol for section in elf.sections if section.number in numbers for rela in relocations(elf, section)}
+
+
+def _words(elf: ElfFile, values: list[int]) -> bytes:
+    return struct.pack(f"{MARKS[elf.byte_order]}{len(values)}I", *values)
+
+
+def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:
+    """What differs, apart from the SFrame sections, which are gone. Sections are compared by their places in the file."""
+    gone = old_sections(elf)
+    kept = [section for section in elf.sections if section.number not in gone]
+    if any(map(is_sframe, written.sections)) or len(kept) != len(written.sections):
+        return ["its sections are not those of before without the SFrame sections"]
+    findings = []
+    for before, after in zip(kept, written.sections, strict=True):
+        if _said(elf, before) != _said(written, after):
+            findings.append(f"the header of {before.name} has changed")
+        elif before.header.sh_type == SHT_GROUP:
+            members = [_place(elf, member) for member in members_of(elf, before)[1:] if member not in gone]
+            if members != [_place(written, member) for member in members_of(written, after)[1:]]:
+                findings.append(f"the members of {before.name} have changed")
+        elif before.header.sh_type == SHT_SYMTAB:
+            symbols = zip(_symbols(elf, before), _symbols(written, after), strict=True)
+            changed = (n for n, (old, new) in enumerate(symbols) if old[:2] != new[:2] and old[2] not in gone)
+            findings += [f"symbol {number} has changed" for number in changed]
+        elif before.header.sh_type != SHT_SYMTAB_SHNDX and _raw(elf, before) != _raw(written, after):
+            findings.append(f"the bytes of {before.name} have changed")
+    return findings
+
+
+def _raw(elf: ElfFile, section: Section) -> memoryview:
+    header = section.header
+    return elf.slice(header.sh_offset, 0 if header.sh_type in (SHT_NULL, SHT_NOBITS) else header.sh_size, section.name)
+
+
+def _place(elf: ElfFile, number: int) -> tuple[str, int]:
+    return (elf.sections[number].name, elf.sections[number].header.sh_offset) if number < len(elf.sections) else ("", number)
+
+
+def _said(elf: ElfFile, section: Section) -> tuple[str, Shdr, tuple[str, int], tuple[str, int] | None]:
+    """What its header says, with places for the numbers of sections, and without what may change."""
+    header = section.header
+    info = header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL)
+    said = header._replace(sh_link=0, sh_info=0 if info else header.sh_info)
+    if header.sh_type in (SHT_NULL, SHT_GROUP):
+        said = said._replace(sh_size=0)
+    return section.name, said, _place(elf, header.sh_link), _place(elf, header.sh_info) if info else None
+
+
+def _symbols(elf: ElfFile, table: Section) -> Iterator[tuple[Sym, tuple[str, int], int]]:
+    """Each without the number of its section; the place of that, and the number."""
+    extended = extended_numbers(elf, table)
+    raw = _raw(elf, table)
+    for number, entry in enumerate(RECORDS[Sym, elf.byte_order].iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
+        symbol = Sym(*entry)
+        index = extended(number) if symbol.st_shndx == SHN_XINDEX else symbol.st_shndx
+        yield symbol._replace(st_shndx=0), _place(elf, index), index

@@ -1,0 +1,148 @@
+"""What the SFrame sections of an object say of its code, which has no addresses yet: a place in it is a section and an offset."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from linker.inputs import described
+from linker.merge import DEAD, Merger
+from linker.objects import is_code, is_sframe, place
+from sframegen.abi import abi_of
+from sframegen.elf import SHN_UNDEF
+from sframegen.names import SYMBOL_OFFSET, FunctionNames, printable
+from sframegen.search import look_up_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from linker.inputs import Described
+    from linker.objects import Placed
+    from linker.relocatable import Objects
+    from sframegen.elf import ElfFile, Section
+    from sframegen.format.decode import SframeSection
+    from sframegen.model import FunctionTable
+    from sframegen.search import Found
+
+REMEDY = "give a function's name, or SECTION+OFFSET"
+
+
+class Place(NamedTuple):
+    """An offset in a section of code."""
+
+    section: Section
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{printable(self.section.name)}+{self.offset:#x}"
+
+
+class ObjectView:
+    """Of one object with SFrame sections. Raises FormatError, as its methods do, where its tables do not fit together."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        self.elf = elf
+
+    @cached_property
+    def pieces(self) -> list[Described]:
+        return list(described(self.elf))
+
+    @cached_property
+    def placed(self) -> Placed:
+        """The object as if it were linked alone: what has one address space only works on that."""
+        return place(self.elf, abi_of(self.elf))
+
+    def sections(self) -> list[SframeSection]:
+        """Each with its functions where they begin in their sections of code, which is where readelf shows them."""
+        return [replace(piece.section, starts=piece.offsets) for piece in self.pieces]
+
+    def names(self, piece: int) -> Callable[[int], str | None]:
+        """For the functions of a section by number: what their symbols are called."""
+        names, addresses = self._names, self.addresses(self.pieces[piece])
+        return lambda function: None if addresses[function] == DEAD else names.at(addresses[function])
+
+    def code_of(self, piece: int) -> Callable[[int], str]:
+        """For the functions of a section by number: the name of the section that holds their code, empty where that was dropped."""
+        sections, numbers = self.elf.sections, self.pieces[piece].numbers
+        return lambda function: sections[numbers[function]].name if numbers[function] != SHN_UNDEF else ""
+
+    def addresses(self, piece: Described) -> list[int]:
+        """Of its functions, in the placed object; DEAD where a linker has dropped the code."""
+        sections = self.placed.image.sections
+        return [
+            DEAD if number == SHN_UNDEF else sections[number].header.sh_addr + offset
+            for number, offset in zip(piece.numbers, piece.offsets, strict=True)
+        ]
+
+    @cached_property
+    def merged(self) -> Merger:
+        """All sections, in the placed object."""
+        merger = Merger()
+        for piece in self.pieces:
+            merger.add(piece.section, self.addresses(piece))
+        return merger
+
+    def look_up(self, at: Place) -> Found | None:
+        """The function and the row that cover a place; the function's start is an offset in the section, too."""
+        if at.offset >= at.section.header.sh_size:  # there is another section's code in the placed object
+            return None
+        base = self.placed.image.sections[at.section.number].header.sh_addr
+        found = look_up_in(self.functions, base + at.offset)
+        return found and found._replace(start=found.start - base)
+
+    @cached_property
+    def functions(self) -> FunctionTable:
+        """All of them, by their addresses in the placed object, without those of which the code was dropped."""
+        return self.merged.merged(self.placed.image.executable_ranges())[0]
+
+    @cached_property
+    def _names(self) -> FunctionNames:
+        return FunctionNames(self.placed.image.function_symbols())
+
+    def name_at(self, at: Place) -> str | None:
+        if at.offset >= at.section.header.sh_size:
+            return None
+        return self._names.at(self.placed.image.sections[at.section.number].header.sh_addr + at.offset)
+
+    def place_of_address(self, address: int) -> Place | None:
+        """Where an address of the placed object is in its code."""
+        starts = self.placed.sections
+        number = bisect_right(starts, address, key=lambda one: one[0]) - 1
+        if number < 0 or address >= starts[number][1]:
+            return None
+        start, _, section = starts[number]
+        return Place(self.elf.sections[section], address - start)
+
+    def places_named(self, name: str) -> list[Place]:
+        """Of functions with that name; without one, of sections of code."""
+        addresses = {symbol.address for symbol in self.placed.image.functions_named(name.encode(errors="replace"))}
+        found = [place for address in sorted(addresses) if (place := self.place_of_address(address))]
+        return found or [Place(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
+
+
+def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, Place]:
+    """What `text` means in the objects of a file: the name of a function or of a section of code, or either + offset.
+
+    The offset is decimal, or 0x...; names go before names with an offset. Raises FormatError for what is neither, or several.
+    """
+    match = SYMBOL_OFFSET.fullmatch(text)
+    for name, digits in ((text, "0"), match.groups() if match else ("", "0")):
+        found = [(view, place) for view in views for place in view.places_named(name)] if name else []
+        if len(found) > 1:
+            raise FormatError(f"{len(found)} functions or sections of code are named {printable(name)}", file=file)
+        if found:
+            [(view, place)] = found
+            return view, place._replace(offset=place.offset + int(digits, 16 if digits[:2] in ("0x", "0X") else 10))
+    what = f"neither a function nor a section of code: {printable(text)}"
+    raise FormatError(f"{what}; an object has no addresses: {REMEDY}", file=file)
+
+
+def views_of(objects: Objects) -> list[ObjectView]:
+    """Of the objects that have SFrame sections. Raises FormatError where none has."""
+    found = [ObjectView(elf) for elf in objects.members.values() if any(map(is_sframe, elf.sections))]
+    if not found:
+        raise FormatError("no SFrame section", file=objects.file)
+    return found

@@ -1,0 +1,26 @@
+"""Linked files and objects, told apart by what reads a section: an object's functions have no addresses yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linker.archive import is_archive
+from sframegen.elf import ET_REL, ElfFile
+from sframegen.files import map_file
+
+if TYPE_CHECKING:
+    from linker.object_view import ObjectView
+
+
+def open_views(path: str) -> ElfFile | list[ObjectView]:
+    """A linked file, or the objects with SFrame sections of what is not linked. Raises FormatError where none has, or OSError."""
+    data, status = map_file(path)
+    if not is_archive(data):
+        elf = ElfFile(data, path, status)
+        if elf.header.e_type != ET_REL:
+            return elf
+    from linker.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
+    from linker.relocatable import Objects, given  # noqa: PLC0415
+
+    found = given(data, path)
+    return views_of(found) if isinstance(found, Objects) else found
