@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from bisect import bisect_left, bisect_right
 from functools import cached_property
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cfi.errors import FormatError
+from sframegen.compressed import ELFCOMPRESS_ZLIB, expand
 from sframegen.files import map_file
 from sframegen.strings import strings_at
 
@@ -33,17 +33,13 @@ SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, 
 SHT_GROUP, SHT_SYMTAB_SHNDX = 17, 18
 SHT_GNU_SFRAME = 0x6FFFFFF4
 SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK, SHF_GROUP, SHF_COMPRESSED = 1, 2, 4, 0x40, 0x200, 0x800
-ELFCOMPRESS_ZLIB = 1
 NT_GNU_BUILD_ID = 3
 STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
 
 # Symbols' names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
-# Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
-MAX_DEFLATE_RATIO = 64
 MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
 MAX_ADDRESS = 1 << 64
-MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of megabytes
 
 
 class Ehdr(NamedTuple):
@@ -200,7 +196,7 @@ class ElfFile:
         return next((section for section in self.sections if section.name == name), None)
 
     def contents(self, section: Section) -> memoryview:
-        """A section's bytes; compressed ones (zlib, and the older .zdebug form) are expanded."""
+        """A section's bytes; compressed ones (zlib, zstd, and the older .zdebug form) are expanded."""
         header = section.header
         if header.sh_type == SHT_NOBITS:
             raise self.error("section has no bytes in the file", section.name)
@@ -209,14 +205,9 @@ class ElfFile:
             if len(raw) < CHDR_SIZE:
                 raise self.error(f"expected {CHDR_SIZE} bytes of compression header, have {len(raw)}", section.name, 0)
             chdr = Chdr(*RECORDS[Chdr, self.byte_order].unpack_from(raw))
-            if chdr.ch_type != ELFCOMPRESS_ZLIB:
-                raise self.error(
-                    f"compression type {chdr.ch_type} is not read; use objcopy --decompress-debug-sections",
-                    section.name,
-                )
-            return self._inflate(raw[CHDR_SIZE:], chdr.ch_size, section.name)
+            return self._expand(chdr.ch_type, raw[CHDR_SIZE:], chdr.ch_size, section.name)
         if section.name.startswith(".zdebug") and bytes(raw[:4]) == b"ZLIB":
-            return self._inflate(raw[12:], int.from_bytes(raw[4:12], "big"), section.name)
+            return self._expand(ELFCOMPRESS_ZLIB, raw[12:], int.from_bytes(raw[4:12], "big"), section.name)
         return raw
 
     def at(self, address: int, size: int) -> memoryview:
@@ -409,16 +400,11 @@ class ElfFile:
                 align = 4
             pos = (pos + align - 1) // align * align
 
-    def _inflate(self, raw: memoryview, size: int, place: str) -> memoryview:
-        if size > min(len(raw) * MAX_DEFLATE_RATIO, MAX_INFLATED):
-            raise self.error(f"{len(raw)} compressed bytes cannot hold {size}", place)
+    def _expand(self, kind: int, raw: memoryview, size: int, place: str) -> memoryview:
         try:
-            data = zlib.decompressobj().decompress(raw, size) if size else b""
-        except zlib.error as error:
-            raise self.error(f"cannot be decompressed: {error}", place) from error
-        if len(data) != size:
-            raise self.error(f"decompressed to {len(data)} bytes, expected {size}", place)
-        return memoryview(data)
+            return expand(kind, raw, size)
+        except ValueError as error:
+            raise self.error(str(error), place) from error
 
 
 def open_elf(path: str | Path) -> ElfFile:

@@ -63,8 +63,8 @@ def examine(
       than once.
 
     What is wrong with the section is a finding, also that there is none. Raises FormatError where the file cannot be read or is of
-    a type without one; where `instructions` or a `debug_file` are asked for what is not linked, or `instructions` of an ABI of which
-    they are not read; or OSError; ValueError for a consumer that there is not.
+    a type without one; where `instructions` or a `debug_file` are given for what is not linked, or `instructions` for an ABI of
+    which they are not read; or OSError; ValueError for a consumer that there is not.
     """
     if consumer not in CONSUMERS:
         raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")

@@ -1,0 +1,62 @@
+"""Compressed sections: what they hold, within limits on memory and time that hold for hostile input, too."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+
+ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
+
+# Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
+MAX_DEFLATE_RATIO = 64
+MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of megabytes
+# mold makes each megabyte a frame of zstd. Each frame costs time, even one of no bytes.
+FRAME_BYTES, FEW_FRAMES = 1 << 16, 16
+MAX_WINDOW_LOG = 27  # of zstd: a frame that wants more memory than 128 MiB for its window was not made by default
+
+
+def expand(kind: int, raw: memoryview, size: int) -> memoryview:
+    """The `size` bytes that a section holds in `raw`. Raises ValueError, which says what is wrong."""
+    if kind not in (ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD):
+        raise ValueError(f"compression type {kind} is not read; use objcopy --decompress-debug-sections")
+    if size > min(len(raw) * MAX_DEFLATE_RATIO, MAX_INFLATED):
+        raise ValueError(f"{len(raw)} compressed bytes cannot hold {size}")
+    data = _inflate(raw, size) if kind == ELFCOMPRESS_ZLIB else _expand_zstd(raw, size)
+    if len(data) != size:
+        raise ValueError(f"decompressed to {len(data)} bytes, expected {size}")
+    return memoryview(data)
+
+
+def _inflate(raw: memoryview, size: int) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(raw, size) if size else b""
+    except zlib.error as error:
+        raise ValueError(f"cannot be decompressed: {error}") from error
+
+
+def _expand_zstd(raw: memoryview, size: int) -> bytes:
+    """The frames one after the other."""
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd  # noqa: PLC0415 - only where a section needs it
+        else:
+            from backports import zstd  # noqa: PLC0415
+    except ImportError:
+        raise ValueError(
+            "compressed with zstd, for which a library is missing: pip install backports.zstd, "
+            "or objcopy --decompress-debug-sections"
+        ) from None
+    options = {int(zstd.DecompressionParameter.window_log_max): MAX_WINDOW_LOG}
+    parts: list[bytes] = []
+    left, at = size, 0
+    try:
+        while left and at < len(raw):
+            end = at + zstd.get_frame_size(raw[at:])
+            part = zstd.ZstdDecompressor(options=options).decompress(raw[at:end], left)
+            parts.append(part)
+            left, at = left - len(part), end
+            if len(parts) > FEW_FRAMES + size // FRAME_BYTES:
+                raise ValueError(f"{len(parts)} frames of zstd are too many for {size} bytes")
+    except zstd.ZstdError as error:
+        raise ValueError(f"cannot be decompressed: {error}") from error
+    return b"".join(parts)
