@@ -211,6 +211,15 @@ blind-show: .venv/test-tools peers corpus test-machine ## CFI hidden, found agai
 	$(PYTHON) corpus/fetch libLLVM
 	.venv/bin/python -P corpus/blind --docs docs/code.md $(BLIND_FLAGS)
 
+# The first and the last release that pyproject.toml allows; the tests take it from PYTHONPATH, before the environment's own.
+.PHONY: capstone-show
+capstone-show: .venv/test-tools ## the code that reads capstone's records and texts, with the first and last release it may be
+	for bound in '==5.0.2' '>=5.0.2,<5.1'; do \
+	    rm -rf build/capstone && .venv/bin/pip install --quiet --no-deps --target build/capstone "capstone$$bound" && \
+	    PYTHONPATH=build/capstone .venv/bin/python -P -m pytest -q tests/test_capstone.py tests/test_code.py tests/test_code_columns.py \
+	        tests/test_instructions.py tests/test_synthesize.py || exit 1; \
+	done
+
 .PHONY: contradictions-show
 contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/contradictions.md
 	.venv/bin/python -P corpus/contradictions --docs docs/contradictions.md $(CONTRADICTIONS_FLAGS)
