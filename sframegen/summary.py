@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sframegen.names import count_of, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sframegen.coverage import Fates, FunctionFates
 
@@ -61,16 +61,15 @@ class Summary:
         file = printable(self.file)
         if not self.section_bytes:
             return f"{file}: {self.note}"
-        line = (
-            f"{file}: {count_of(self.functions, 'function')}, {percent(self.covered_bytes, self.code_bytes)} % of "
-            f"{count_of(self.code_bytes, 'byte')} covered, "
-            f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
-        )
+        what = f"{count_of(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
+        shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
+        line = f"{file}: {what}{shares}, {count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
             line += f", {self.section_bytes / source_bytes:.2f} of .eh_frame + .eh_frame_hdr"
         if self.synthesized_bytes:
-            line += f"; {count_of(self.synthesized_bytes, 'byte')} synthesized"
+            functions = count_of(self.synthesized_functions, "function")
+            line += f"; {functions} of {count_of(self.synthesized_bytes, 'byte')} synthesized"
         return f"{line}; {self.note}" if self.note else line
 
     def details(self) -> list[str]:
@@ -89,6 +88,17 @@ class Summary:
         if self.per_function is not None:  # there can be many, and asdict would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]
         return result
+
+
+def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:
+    """What is covered of the code that CFI describes, and of all executable bytes, to which padding and other code belong, too."""
+    shares = [f"{percent(covered, code)} % of {count_of(code, 'byte')} with CFI covered"] if code else []
+    executable = sum(sum(counts.values()) for counts in fates.values())
+    if executable:
+        everything = sum(sum(fates.get(group, {}).values()) for group in ("covered", "synthesized"))
+        share = f"{percent(everything, executable)} % of {count_of(executable, 'executable byte')}"
+        shares.append(share if code else f"{share} covered")
+    return ", ".join(shares)
 
 
 def percent(part: int, whole: int) -> str:

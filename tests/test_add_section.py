@@ -105,7 +105,7 @@ def test_options_reach_the_api(
 def test_one_line(calls: Any) -> None:
     calls(summary)
     assert run("app").stdout == (
-        "app: 1,234 functions, 99.97 % of 345,678 bytes covered, 5,678 rows; "
+        "app: 1,234 functions, 99.97 % of 345,678 bytes with CFI covered, 5,678 rows; "
         ".sframe 40,123 bytes, 0.83 of .eh_frame + .eh_frame_hdr\n"
     )
 
@@ -115,9 +115,28 @@ def test_one_line(calls: Any) -> None:
     [
         ({"covered_bytes": 345677}, " 99.99 % of "),
         ({"covered_bytes": 345678}, " 100.00 % of "),
-        ({"functions": 1, "rows": 1, "code_bytes": 1, "covered_bytes": 1}, "app: 1 function, 100.00 % of 1 byte covered, 1 row; "),
+        (
+            {"functions": 1, "rows": 1, "code_bytes": 1, "covered_bytes": 1},
+            "app: 1 function, 100.00 % of 1 byte with CFI covered, 1 row; ",
+        ),
         ({"eh_frame_bytes": 0, "eh_frame_hdr_bytes": 0}, " .sframe 40,123 bytes\n"),
         ({"note": "no table"}, " of .eh_frame + .eh_frame_hdr; no table\n"),
+        (
+            {"fates": {"covered": {"default": 345600}, "left_out": {"why": 78}, "no_cfi": {"padding": 22, "code": 10_000_000}}},
+            "app: 1,234 functions, 99.97 % of 345,678 bytes with CFI covered, 3.34 % of 10,345,700 executable bytes, 5,678 rows; ",
+        ),
+        (
+            {
+                "functions": 0,
+                "code_bytes": 0,
+                "covered_bytes": 0,
+                "synthesized_functions": 3,
+                "synthesized_bytes": 75,
+                "fates": {"covered": {"default": 0}, "no_cfi": {"code": 25}, "synthesized": {"instructions": 75}},
+            },
+            "app: no CFI, 75.00 % of 100 executable bytes covered, 5,678 rows; ",
+        ),
+        ({"synthesized_functions": 3, "synthesized_bytes": 75}, "; 3 functions of 75 bytes synthesized\n"),
     ],
 )
 def test_one_line_in_other_cases(fields: dict[str, Any], piece: str) -> None:
@@ -340,3 +359,16 @@ def test_hard_links_of_one_run_follow_the_file(compile_c: Compiler, tmp_path: Pa
     assert names[2].read_bytes() == program.read_bytes()
     assert sframe_of(open_elf(names[1])) is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "three", "two"]
+
+
+def test_kernel_modules_are_told_why_they_get_none(compile_c: Compiler, tmp_path: Path) -> None:
+    """Even one with call frame information, as modules with debug information have."""
+    source = '__attribute__((section(".gnu.linkonce.this_module"))) char module[64] = {1}; int init(int n) { return n + 1; }'
+    module = tmp_path / "module.ko"
+    module.write_bytes(compile_c(source, "-O2", "-c", name="module.ko").read_bytes())
+    before = module.read_bytes()
+    result = run(module)
+    assert (result.exit_code, module.read_bytes()) == (0, before)
+    assert result.stdout.startswith(f"{module}: nothing to add: a kernel module; the kernel walks its own stacks by ORC tables")
+    assert run("-o", tmp_path / "copy.ko", module).exit_code == 0
+    assert (tmp_path / "copy.ko").read_bytes() == before

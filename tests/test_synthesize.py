@@ -344,7 +344,7 @@ def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:
     where = covered(old)
     assert rules_at(new, where) == rules_at(old, where)
     assert len(covered(new)) == len(where) + after.synthesized_bytes
-    assert f"; {after.synthesized_bytes:,} bytes synthesized" in after.one_line()
+    assert f" of {after.synthesized_bytes:,} bytes synthesized" in after.one_line()
     assert any("synthesized: instructions" in line for line in after.details())
     again = sframegen.add_section(both, optimize="none", synthesize=True)
     assert again.note == "has it already"

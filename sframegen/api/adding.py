@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from sframegen.elf import ElfFile
     from sframegen.format.layouts import Layout
 
+MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object
+KERNEL_MODULE = (
+    "nothing to add: a kernel module; the kernel walks its own stacks by ORC tables or frame pointers, and takes SFrame sections "
+    "of processes only"
+)
 UNLINKED = {ET_CORE: "a core file"}
 
 
@@ -91,6 +96,9 @@ def add_section(
         if isinstance(elf, Objects):
             if synthesize:
                 raise FormatError("what is not linked has no rows but those of its call frame information")
+            if any(one.section(MODULE_SECTION) for one in elf.members.values()):
+                summary = Summary(str(target.path), note=KERNEL_MODULE)
+                return summary if target.in_place else target.write(summary, elf.copy, lambda _: None)
             return _add_to_objects(elf.prepare(layout, level, replace=replace), elf, target, per_function=per_function, force=force)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))

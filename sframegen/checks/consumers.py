@@ -115,7 +115,7 @@ DEMANDS = (
         _sized(lambda f, h, v: h.freoff < _fdes_end(h, v) or _body(h) + h.freoff + h.fre_len > f.size),
     ),
     Demand(
-        "kernel", "kernel-one-text", REJECTS, "code in more than one mapping, of which it registers the first to the last",
+        "kernel", "kernel-one-text", REJECTS, "the range from the first byte of code to the last is not one executable mapping",
         _several_texts,
     ),
     Demand("kernel", "kernel-order", DROPS, "functions do not ascend, as a search may notice", ("start-order",), validated=True),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from linker.location import locate
 from linker.replace import write_new
 from sframegen.names import count_of
-from sframegen.summary import percent
+from sframegen.summary import shares_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,9 +70,7 @@ class Totals:
             f"{count_of(files[ADDED], 'file')} {would_be}given a section, {files[UNCHANGED]:,} unchanged, "
             f"{files[NOTHING]:,} without CFI, {files[REFUSED]:,} refused"
         )
-        if not code:
-            return line
-        return f"{line}; {percent(covered, code)} % of {count_of(code, 'byte')} of code covered; .sframe {count_of(size, 'byte')}"
+        return f"{line}; {shares_of(covered, code, self.fates)}; .sframe {count_of(size, 'byte')}" if size else line
 
     def to_json(self) -> dict[str, Any]:
         return {"files": self.files, **self.numbers, "fates": self.fates}
