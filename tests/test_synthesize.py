@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +18,14 @@ from single_step import Step, Traced
 
 import sframegen
 from cfi.errors import FormatError
-from sframegen.abi import abi_of
+from sframegen.abi import AMD64, abi_of
 from sframegen.cli import cli
 from sframegen.code.callees import pointed_at
+from sframegen.code.effects import Flow
+from sframegen.code.isa import isa_of
+from sframegen.code.pieces import decode
+from sframegen.code.records import DIRECT
+from sframegen.code.sweep import WINDOW, called
 from sframegen.code.synthesize import synthesize
 from sframegen.conversion import convert, convert_sources
 from sframegen.elf import open_elf
@@ -63,6 +69,17 @@ START = r"""
 __asm__(".globl _start\n_start:\n xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n hlt\n");
 void begin(void) { __asm__("syscall" : : "a"(60), "D"(0)); }
 """
+
+
+def test_calls_at_the_edge_of_a_window_are_found() -> None:
+    """Decoding that begins amid these constants, 32 bytes before the edge, reads on in step with itself and past the call."""
+    isa = isa_of(AMD64)
+    constants = bytes.fromhex("48b8 000000000000 48b8") * 4
+    code = b"\x90" * (WINDOW - len(constants)) + constants + b"\xe8\xfb\xff\xff\xff" + b"\x90" * 64
+    around = SimpleNamespace(decode=lambda start, end: decode(code[start:end], start, isa))
+    assert called(around, 0, len(code)) == {WINDOW}  # type: ignore[arg-type]
+    window = decode(code[WINDOW - 32 :], WINDOW - 32, isa)
+    assert list(window.numbers_of(Flow.CALL | 1 << DIRECT)) == []
 
 
 def added(file: Path, directory: Path) -> Path:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.code.pieces import Piece
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
-IN_STEP = 64  # bytes behind which decoding from anywhere gives instructions as they are
+IN_STEP_BYTES = 64  # behind which decoding from anywhere gives instructions as they are
 MIN_FUNCTION = 16  # bytes, on average; where there seem to be more than that and SOME functions, there is data, or malice
 SOME = 256
 ALIGNMENT = 16  # bytes: of functions that padding is before
@@ -24,7 +24,7 @@ SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch
 STOP = bytes([Flow.STOP])
 LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
-IN_STEP = 32  # instructions before another, so many that decoding from there meets it, even if it was cut
+IN_STEP = 32  # instructions before another: decoding from there meets it, even if it was cut
 FLOW = 7  # the bits of a Flow
 
 
@@ -59,7 +59,7 @@ def called(around: Around, start: int, end: int) -> set[int]:
     """Targets of direct calls in code that is decoded from there on, whether it is reached or not."""
     found: set[int] = set()
     for at in range(start, end, WINDOW):
-        before = min(at - start, IN_STEP)
+        before = min(at - start, IN_STEP_BYTES)
         window = around.decode(at - before, min(end, at + WINDOW))
         calls = window.numbers_of(Flow.CALL | 1 << DIRECT)
         found.update(window.addresses[call] for call in calls if window.at[call] >= before)
