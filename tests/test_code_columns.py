@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sframegen.abi import AARCH64, AMD64
-from sframegen.code import analysis, frames, records
+from sframegen.code import analysis, blocks, frames, pieces, records
 from sframegen.code.analysis import Surroundings, analyse
 from sframegen.code.disassembly import disassembler
 from sframegen.code.effects import Flow, Lose, Point, Register, Take
@@ -142,10 +144,47 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
     entries = START, START + 0x100, START + 0x200
     before = found(*parts, entries=entries)
     assert before[0]
-    monkeypatch.setattr(frames, "MAX_KNOWN", -1)
+    monkeypatch.setattr(frames, "MAX_NUMBERS", -1)
+    monkeypatch.setattr(frames, "MAX_STEPS", 1)
     isa = isa_of(AMD64)
     assert decode(CODE, START, isa).frames is not decode(CODE, START, isa).frames
     assert found(*parts, entries=entries) == before
+
+
+def test_what_was_met_of_much_code_is_not_kept() -> None:
+    """Nothing but the piece has the frames, and no collector of circles is needed to be rid of them."""
+    isa = isa_of(AMD64)
+    piece = decode(CODE * (frames.SMALL // len(CODE) + 1), START, isa)
+    assert piece.frames is not decode(CODE, START, isa).frames
+    gone = weakref.ref(piece.frames)
+    gc.disable()
+    try:
+        del piece
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_current", frames._Current())  # those before read larger chunks
+    monkeypatch.setattr(frames, "CHUNK", 64)
+    monkeypatch.setattr(pieces, "CHUNK", 64)
+    monkeypatch.setattr(frames, "MAX_EFFECTS", 20)
+    monkeypatch.setattr(frames, "MAX_NUMBERS", 0)
+    code = b"".join(b"\x48\x81\xec" + number.to_bytes(4, "little") for number in range(8, 800, 8))  # sub rsp, number
+    piece = decode(code, START, isa_of(AMD64))
+    assert 20 <= len(piece) < 40
+    assert piece.point(len(piece) - 1) == Point(START + piece.offsets[-1], piece.end, (), Flow.STOP)
+
+
+@pytest.mark.parametrize(("count", "is_costly"), [(blocks.MAX_STATES - 1, False), (5 * blocks.MAX_STATES, True)])
+def test_a_function_of_too_many_states_has_no_rows(count: int, is_costly: bool) -> None:
+    isa = isa_of(AMD64)
+    piece = decode(b"\x53" * count + b"\x0f\x0b", START, isa)  # push rbx; ud2
+    known = len(piece.frames.states)
+    result = analyse([piece], {START: isa.entry}, isa, CALLS_RETURN)
+    assert (result.too_costly, len(result.rows)) == (is_costly, 0 if is_costly else count + 1)
+    assert len(piece.frames.states) <= known + 2 * blocks.MAX_STATES + 1
 
 
 def test_equal_tuples_of_other_effects_are_kept_apart() -> None:

@@ -6,7 +6,9 @@ Each repeats something that is cheap once, over bytes that all of them share. Of
 from __future__ import annotations
 
 import gc
+import os
 import struct
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cfi_writer import Frames, sleb, uleb
 from fuzz.seeds import archive
-from fuzz.targets import add, cfi, decode, elf, inject, lookup, merge, objects, remove, synthesize
+from fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, merge, objects, remove, synthesize
 
 import cfi as cfi_package
 import linker
@@ -200,6 +202,25 @@ def calls_that_do_not_return(count: int) -> bytes:
     return code_file(b"\x50\x0f\x0b".ljust(16, b"\xcc") + b"".join(call.ljust(16, b"\xcc") for call in calls))
 
 
+def described_code(code: bytes) -> bytes:
+    """One function by its call frame information."""
+    at = (BODY + len(code) + 7) // 8 * 8
+    frames = Frames(address=at)
+    frames.plain_fde(frames.cie(), BODY, len(code))
+    size = len(frames.data)
+    cfi = section(SHT_PROGBITS, at, size, SHF_ALLOC, sh_name=EH_FRAME)
+    return code_file(code, cfi, data=bytes(at - BODY - len(code)) + frames.data, segments=[load(at, size)])
+
+
+def pushes(count: int) -> bytes:
+    return described_code(b"\x53" * count)
+
+
+def frames_of_all_sizes(count: int) -> bytes:
+    """`sub rsp, n`: each with another number."""
+    return described_code(b"".join(b"\x48\x81\xec" + (8 * n).to_bytes(4, "little") for n in range(1, count + 1)))
+
+
 def shared_relocations(count: int) -> bytes:
     body = bytes(24 * count)
     at = BODY + 16
@@ -351,6 +372,7 @@ CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
     "jump tables": (synthesize, jump_tables, 80),
     "begins everywhere": (synthesize, begins_everywhere, 16),
     "calls that do not return": (synthesize, calls_that_do_not_return, 40),
+    "pushes": (instructions, pushes, 2000),
     "shared relocations": (synthesize, shared_relocations, 64),
 }
 
@@ -360,7 +382,28 @@ def test_costs_what_its_size_allows(name: str) -> None:
     target, make, count = CASES[name]
     small, large = make(count), make(count * GROWTH)
     target.run(small)  # what is only done once
-    header = BODY if target is synthesize else 0  # of code alone: what is before it costs nothing
+    header = BODY if target in (synthesize, instructions) else 0  # of code alone: what is before it costs nothing
     allowed = SLACK * (len(large) - header) / (len(small) - header)
     for before, after in zip(work(target.run, small), work(target.run, large), strict=True):
         assert after <= max(before, 10_000) * allowed
+
+
+# Large enough that what is kept for each byte shows; a child, as the limit holds for all that a process has mapped.
+IN_MEMORY = """
+import sys
+from fuzz.limits import address_space, limited
+from fuzz.targets import instructions
+import test_linear_cost
+make, count = getattr(test_linear_cost, sys.argv[1]), int(sys.argv[2])
+instructions.run(make(100))
+data = make(count)
+with limited(len(data), address_space(), 60):
+    instructions.run(data)
+"""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("make", "count"), [("pushes", 960_000), ("frames_of_all_sizes", 137_000)])
+def test_has_the_memory_that_the_docs_promise(make: str, count: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", IN_MEMORY, make, str(count)], env=environment, check=True)

@@ -74,19 +74,22 @@ class Contradictions:
 
     def findings(self, parts: Iterator[Part]) -> list[Finding]:
         """One for each stretch of code in which the same ones are contradicted."""
-        stretches: list[list[Part]] = []
-        behind = 0  # the part before, with its padding
+        shown: list[Part] = []  # as far as they go
+        rest = 0  # bytes
+        last: Part | None = None
+        behind = 0  # that part, with its padding
         for part in filter(None, map(self._certain, parts)):
             for piece in self._without_padding(part):
-                last = stretches[-1][-1] if stretches else None
-                if last and piece.start <= behind and _who(last) == _who(piece) and self._same_function(last, piece):
-                    stretches[-1].append(piece)
+                goes_on = last and piece.start <= behind and _who(last) == _who(piece) and self._same_function(last, piece)
+                if goes_on and not rest:
+                    shown[-1] = shown[-1]._replace(end=piece.end)
+                elif not goes_on and len(shown) < SHOWN:
+                    shown.append(piece)
                 else:
-                    stretches.append([piece])
-                behind = part.end
-        names = place_names(self.elf, [stretch[0].start for stretch in stretches[:SHOWN]])
-        findings = [self._finding(stretch, names) for stretch in stretches[:SHOWN]]
-        rest = sum(part.end - part.start for stretch in stretches[SHOWN:] for part in stretch)
+                    rest += piece.end - piece.start
+                last, behind = piece, part.end
+        names = place_names(self.elf, [stretch.start for stretch in shown])
+        findings = [self._finding(stretch, names) for stretch in shown]
         if rest:
             findings.append(
                 Finding("instructions-more", Severity.ERROR, f"{count_of(rest, 'byte')} of other code are contradicted")
@@ -166,9 +169,9 @@ class Contradictions:
             self.decoded = decode(self.elf.at(start, end - start), start, self.isa)
         return self.decoded
 
-    def _finding(self, stretch: list[Part], names: dict[int, str]) -> Finding:
-        first = stretch[0]
-        count = count_of(stretch[-1].end - first.start, "byte")
+    def _finding(self, first: Part, names: dict[int, str]) -> Finding:
+        """Of a stretch, as its first part says."""
+        count = count_of(first.end - first.start, "byte")
         by_section, by_cfi = (claim and self._text(claim) for claim in first.said)
         if by_section == by_cfi:
             says = f"section and CFI say {by_section}"

@@ -110,7 +110,7 @@ def _target(operands: str) -> int | None:
     return int(match[1], 0) if match else None
 
 
-@lru_cache(1 << 16)
+@lru_cache(1 << 12)
 def effects(mnemonic: str, operands: str) -> Effects:
     """Of an instruction that may name sp, x29 or x30, in part or whole."""
     if not NAMES.search(operands):

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
+MAX_STATES = (
+    1 << 12
+)  # different ones of a function, or up to twice as many; each is kept, and large real functions have some dozens
+
 
 class Asked(Protocol):
     """Who knows what the columns do not say."""
@@ -67,6 +71,8 @@ class Blocks:
     work = cython.declare("list")
     reached = cython.declare("list")
     steps = cython.declare("long long", visibility="public")
+    changes = cython.declare("long long")
+    different = cython.declare("set")
     row_start = cython.declare("list", visibility="public")
     row_end = cython.declare("list", visibility="public")
     row_state = cython.declare("list", visibility="public")
@@ -122,6 +128,8 @@ class Blocks:
         self.work = []
         self.reached = []
         self.steps = steps
+        self.changes = 0
+        self.different = set()
         self.row_start, self.row_end, self.row_state = [], [], []
         self.exits, self.calls, self.last_calls, self.jumps = [], [], [], []
         self.ascend = True
@@ -257,9 +265,21 @@ class Blocks:
         if known >= 0 and known != state:
             found = self.met.get((known << 32) | state)
             state = self.frames.join(known, state) if found is None else found
+            self.change(state)
         if state != known:
             self.state_of[begin] = state + 1
             self.work.append(begin)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def change(self, state: cython.longlong) -> cython.int:
+        """Another state than before. There are no steps left when too many of these are different."""
+        self.changes += 1
+        if self.changes > 4096:  # MAX_STATES; until then they cannot be too many
+            self.different.add(state)
+            if len(self.different) > 4096:  # MAX_STATES
+                self.steps = -1
         return 0
 
     @cython.cfunc
@@ -306,13 +326,14 @@ class Blocks:
         flow: cython.int
         if limit < 0:
             limit = behind
-        while point < self.points and self.at[point] < limit:
+        while point < self.points and self.at[point] < limit and self.steps >= 0:
             self.steps -= 1
             end = self.ends[point]
             before = state
             if self.effects[point]:
                 state = self.after(state, self.effects[point])
                 if state != before:
+                    self.change(state)
                     self.row(begin, end, before)
                     begin = end
             flow = self.flows[point] & 7

@@ -15,49 +15,29 @@ if TYPE_CHECKING:
     from sframegen.code.isa import Isa
     from sframegen.code.state import State
 
-MAX_KNOWN = 1 << 18  # texts, and steps from state to state: some hundred bytes each, with their effects and states
+MAX_NUMBERS = 1 << 14  # effects and states that all functions share: some hundred bytes each
+MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # of these and a piece's; more than the instructions of a small piece
+MAX_STEPS = 1 << 16  # from state to state, that are remembered
+SMALL = 1 << 16  # bytes of code that may share numbers with others
 CHUNK = 1 << 11  # bytes that are decoded at a time: capstone looks for the end of prefixes up to the end of these
 MASK = 0xFFFFFFFFFFFFFFFF
 LOST_SP = (Lose(Register.SP),)
 
 
-class Frames:
-    """All that was met of one ABI. The numbers hold within one of these."""
+class Meanings:
+    """Effects by number, and which instructions have them. Refers to no reader: nothing is left to a collector."""
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
-        self.disassembler = disassembler(*isa.capstone)
-        self.reader = Reader(self, self.disassembler.fields, CHUNK, isa.needles, isa.prefix)
         self.effects: list[Effects] = []
-        self.states: list[State] = []
-        self._effects: dict[tuple[object, ...], int] = {}
-        self._states: dict[State, int] = {}
-        self.effects_number(())  # is 0
-        self.lost_sp = self.effects_number(LOST_SP)
-        self.nothing = self.state_number(NOTHING)
-        self.moved: dict[int, int] = {}  #: by state << 32 | effects
-        self.met: dict[int, int] = {}  #: by state << 32 | state
-        self.called: dict[int, int] = {}
-        self.wrong: dict[int, bool] = {}  #: whether a function cannot return with the state
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self.number(())  # is 0
 
-    def is_full(self) -> bool:
-        """Effects have texts, and states steps that lead to them."""
-        texts: int = self.reader.texts
-        return texts + len(self.moved) + len(self.met) > MAX_KNOWN
-
-    def effects_number(self, effects: Effects) -> int:
-        number = self._effects.setdefault((*map(type, effects), *effects), len(self.effects))  # the tuples alone may be equal
+    def number(self, effects: Effects) -> int:
+        number = self._numbers.setdefault((*map(type, effects), *effects), len(self.effects))  # the tuples alone may be equal
         if number == len(self.effects):
             self.effects.append(effects)
         return number
-
-    def state_number(self, state: State) -> int:
-        number = self._states.setdefault(state, len(self.states))
-        if number == len(self.states):
-            self.states.append(state)
-        return number
-
-    # -- what the reader asks
 
     def mnemonic(self, mnemonic: str) -> tuple[bool, int]:
         """Whether each such instruction matters, whatever its operands are; its Take."""
@@ -71,29 +51,61 @@ class Frames:
         point = self.isa.point(address, end, mnemonic, operands, first_byte)
         if point is None:
             return pads, None
-        what = self.effects_number(point.effects) << EFFECTS | pads | point.flow
+        what = self.number(point.effects) << EFFECTS | pads | point.flow
         if point.target is not None:
             return what | 1 << DIRECT, point.target & MASK
         if point.slot is not None:
             return what | 1 << SLOT, point.slot & MASK
         return what, None
 
+
+class Frames:
+    """All that was met of one ABI. The numbers hold within one of these."""
+
+    def __init__(self, isa: Isa) -> None:
+        self.isa = isa
+        self.disassembler = disassembler(*isa.capstone)
+        meanings = Meanings(isa)
+        self.reader = Reader(meanings, self.disassembler.fields, CHUNK, isa.needles, isa.prefix)
+        self.effects = meanings.effects
+        self.effects_number = meanings.number
+        self.states: list[State] = []
+        self._states: dict[State, int] = {}
+        self.lost_sp = self.effects_number(LOST_SP)
+        self.nothing = self.state_number(NOTHING)
+        # Steps from state to state that were thought of; forgotten when there are too many.
+        self.moved: dict[int, int] = {}  #: by state << 32 | effects
+        self.met: dict[int, int] = {}  #: by state << 32 | state
+        self.called: dict[int, int] = {}
+        self.wrong: dict[int, bool] = {}  #: whether a function cannot return with the state
+
+    def is_full(self) -> bool:
+        """Whether no other function is to share these numbers."""
+        return len(self.effects) + len(self.states) > MAX_NUMBERS
+
+    def has_too_many_effects(self) -> bool:
+        """Whether no more code of a piece is to be read."""
+        return len(self.effects) > MAX_EFFECTS
+
+    def state_number(self, state: State) -> int:
+        number = self._states.setdefault(state, len(self.states))
+        if number == len(self.states):
+            self.states.append(state)
+        return number
+
     # -- what the walk asks
 
     def after(self, state: int, effects: int) -> int:
         """The state behind an instruction."""
-        number = self.moved[state << 32 | effects] = self.state_number(after(self.states[state], self.effects[effects]))
-        return number
+        return _remember(self.moved, state << 32 | effects, self.state_number(after(self.states[state], self.effects[effects])))
 
     def join(self, one: int, other: int) -> int:
         """What holds on both paths."""
-        number = self.met[one << 32 | other] = self.state_number(join(self.states[one], self.states[other]))
-        return number
+        return _remember(self.met, one << 32 | other, self.state_number(join(self.states[one], self.states[other])))
 
     def after_call(self, state: int) -> int:
         """The state behind a call."""
-        number = self.called[state] = self.state_number(after_call(self.states[state]))
-        return number
+        return _remember(self.called, state, self.state_number(after_call(self.states[state])))
 
     def contradicts(self, number: int) -> bool:
         """Whether a function cannot return with the state: what was thought of it is wrong."""
@@ -106,6 +118,14 @@ class Frames:
         return self.wrong[number]
 
 
+def _remember(steps: dict[int, int], step: int, number: int) -> int:
+    """The number, which the step leads to."""
+    if len(steps) == MAX_STEPS:
+        steps.clear()
+    steps[step] = number
+    return number
+
+
 class _Current(local):
     def __init__(self) -> None:
         self.frames: dict[tuple[str, str], Frames] = {}
@@ -114,8 +134,10 @@ class _Current(local):
 _current = _Current()
 
 
-def frames_of(isa: Isa) -> Frames:
-    """The frames that a thread has met; new ones where those before know too much."""
+def frames_of(isa: Isa, size: int) -> Frames:
+    """For `size` bytes of code: the frames that a thread has met; new ones where those know too much, or for much code."""
+    if size > SMALL:
+        return Frames(isa)
     frames = _current.frames.get(isa.capstone)
     if frames is None or frames.is_full():
         frames = _current.frames[isa.capstone] = Frames(isa)

@@ -60,10 +60,10 @@ class Piece:
             found: list[Any] = reader.read(records, self.start, here, size if last else here + CHUNK - longest, self.marks)
             for number, more in enumerate(found):
                 columns[number] += more
-            if not reader.consumed:
+            if not reader.consumed or self.frames.has_too_many_effects():
                 break
             here += reader.consumed
-        if here < size:  # less than an instruction
+        if here < size:  # less than an instruction, or no code that anybody wrote
             self.marks[here] = 1
             for column, value in zip(columns[:-1], (here, here, size, 0, Flow.STOP, 0), strict=True):
                 column.append(value)
@@ -178,7 +178,7 @@ FLOWS = list(Flow)
 
 def decode(code: Bytes, start: int, isa: Isa) -> Piece:
     """The instructions of [start, start + len(code))."""
-    return Piece(code, start, frames_of(isa))
+    return Piece(code, start, frames_of(isa, len(code)))
 
 
 def is_alike_from(code: bytes, place: int, isa: Isa) -> bool:

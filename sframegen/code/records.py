@@ -18,6 +18,7 @@ COMPILED: bool = cython.compiled
 
 SLOTS = 1 << 11  # mnemonics that are known at a time
 IDS = 1 << 14  # capstone's numbers for instructions; greater ones share places
+MAX_TEXTS = 1 << 16  # whose meanings are known at a time
 NAME = 32  # bytes of a mnemonic, with the zero behind it
 
 DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
@@ -41,7 +42,7 @@ class Teacher(Protocol):
 class Reader:
     """Of one ABI. What an instruction means is kept by its text; the number that capstone has for it only finds its mnemonic.
 
-    After `read`: `consumed`, how many bytes the instructions have. `texts`: how many are known.
+    After `read`: `consumed`, how many bytes the instructions have.
     """
 
     teacher = cython.declare("object")
@@ -71,7 +72,7 @@ class Reader:
     addresses = cython.declare("unsigned long long[::1]")
     taken = cython.declare("unsigned long long[::1]")
     consumed = cython.declare("long long", visibility="public")
-    texts = cython.declare("long long", visibility="public")
+    texts = cython.declare("long long")
 
     def __init__(self, teacher: Teacher, fields: Column, records: int, needles: tuple[str, ...], prefix: int) -> None:
         """`fields`: a record's bytes, and where it has the number's two low bytes, the size's low byte, bytes, mnemonic, operands.
@@ -238,6 +239,10 @@ class Reader:
         elif what & 16:  # SLOT
             self.by_slot[slot] = what
         else:
+            if self.texts == 65536:  # MAX_TEXTS
+                for texts in self.known:
+                    texts.clear()
+                self.texts = 0
             known[key] = found
             self.texts += 1
         self.value = place or 0

@@ -16,7 +16,7 @@ NOWHERE, ELSEWHERE = "", "?"  # not there; nor there, if it is in one place only
 UNLESS_COPIED = {"RA?": "RA", "FP?": "FP"}  # what is contradicted if the function copies the caller's value only once
 
 
-@lru_cache(1 << 16)
+@lru_cache(1 << 12)
 def verdict(rule: Rule, key_b: bool, state: State, sp: int, fp: int) -> str:
     """RIGHT or UNDECIDED, or what is contradicted: CFA, RA, FP, signature, RA?, FP?. `sp`, `fp`: the registers' DWARF numbers.
 

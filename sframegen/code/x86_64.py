@@ -104,7 +104,7 @@ def _control(address: int, end: int, name: str, operands: str) -> Point:
     return Point(address, end, (), Flow.CALL if flow is Flow.CALL else Flow.INDIRECT, None, slot)
 
 
-@lru_cache(1 << 16)
+@lru_cache(1 << 12)
 def effects(name: str, operands: str) -> Effects:
     """Of an instruction that names rsp or rbp, in part or whole, or implies them."""
     if name in WITHOUT_OPERANDS:
