@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import core_writer
 from cfi_writer import Frames
 from linker_inputs import Writer, inject_bytes, small_file, with_many_sections, with_many_segments, without_sections
 from sframe_files import write_sframe_elf
@@ -44,7 +45,11 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.optimize import LEVELS, encoder_of
+from sframegen.registry.jit import entry_of
+from sframegen.registry.jit_writer import STRIDE, JitWriter
+from sframegen.registry.records import JitList, JitNode, encode
 from sframegen.sources import find_sources
+from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -262,6 +267,54 @@ def archive(objects: Iterable[tuple[bytes, bytes]]) -> bytes:
     return out
 
 
+JIT_AT, JIT_TEXT = 0x20_0000, 0x1000
+
+
+def jit_memory(number: int) -> bytes:
+    """A list of two regions, one of a chain of two tables. The first byte says the ABI, for targets/jit.py."""
+    abi = ABIS[number]
+    places = [JIT_AT + at for at in (32, 80, 128, 256, 384)]  # two nodes, three tables
+    rules = [Rule(Where(abi.sp, 16), *[Where(None, -8, deref=True)] * bool(abi.fixed_ra_offset)), OUTERMOST]
+    tables = [bytearray(32 + 4 * STRIDE) for _ in range(3)]
+    writers = [JitWriter(table, at, abi.byte_order) for table, at in zip(tables, places[2:], strict=True)]
+    for count, writer in enumerate(writers):
+        if count == 1:
+            writers[0].extend(writer)
+        for entry in range(2 * (count % 2), 4):
+            writer.append(entry_of(0x40, 0x80 * entry + 0x200 * (count == 1), rules[entry % 2], abi))
+    writers[0].remove(0x80)
+    order = abi.byte_order
+    parts = {
+        JIT_AT + 8: encode(JitList(1, 0, places[0]), order),
+        places[0]: encode(JitNode(places[1], 1, JIT_TEXT, JIT_TEXT + 0x1000, places[2]), order),
+        places[1]: encode(JitNode(0, 3, JIT_TEXT + 0x1000, JIT_TEXT + 0x2000, places[4]), order),
+        **{at: bytes(table) for at, table in zip(places[2:], tables, strict=True)},
+    }
+    memory = bytearray(512)
+    memory[0] = number
+    for at, data in parts.items():
+        memory[at - JIT_AT : at - JIT_AT + len(data)] = data
+    return bytes(memory)
+
+
+def core_file(abi: Abi, *, image: bytes = b"", named: bool = True) -> bytes:
+    """A thread in code with an ELF file in memory, its vDSO, and frame records on the stack; a file that is nowhere."""
+    text, stack, vdso = 0x400000, 0x70000000, 0x600000
+    words = [word for number in range(1, 6) for word in (stack + 16 * number, (vdso, text)[number % 2] + 0x1000 + 16 * number)]
+    loads = [
+        core_writer.Load(text, bytes(64), core_writer.CODE, 0x3000),
+        core_writer.Load(vdso, image, core_writer.CODE, len(image) + 0x1000),
+        core_writer.Load(stack, b"".join(word.to_bytes(8, abi.byte_order) for word in words) + bytes(64)),
+    ]
+    notes = core_writer.status(abi, 7, vdso + 0x1010, {abi.sp: stack, abi.fp: stack})
+    notes += core_writer.status(abi, 8, text + 0x1010, {abi.sp: stack, abi.fp: stack}) + core_writer.process(abi, 7, "made")
+    notes += core_writer.auxiliary(abi, {AT_SYSINFO_EHDR: vdso, AT_PHDR: text + 64, AT_ENTRY: text})
+    if named:
+        rows = [(text, text + 0x1000, 0, "/nowhere/program"), (text + 0x1000, text + 0x3000, 0x1000, "/nowhere/program")]
+        notes += core_writer.files(abi, rows)
+    return core_writer.core(abi, loads, notes)
+
+
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "nothing": bytes,
     "program": small_file,
@@ -284,12 +337,18 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "cfi-debug-64": lambda: bytes([0 | 4 | 16]) + frames(eh=False, dwarf64=True),
     **{f"sframe-{abi.name}-{layout.version}": partial(sframe, abi, layout) for abi in ABIS for layout in LAYOUTS.values()},
     **{name: partial(bytes, text) for name, text in MAPS.items()},
+    **{f"jit-{abi.name}": partial(jit_memory, number) for number, abi in enumerate(ABIS)},
+    "core-AMD64": lambda: core_file(AMD64, image=seed("sframe-file")),
+    "core-AArch64": lambda: core_file(AARCH64, image=seed("sframe-file-2")),
+    "core-s390x": lambda: core_file(S390X, image=seed("sframe-file-big")),
+    "core-listed": lambda: core_file(AMD64, image=seed("library"), named=False),
     "sframe-file": partial(sframe_file, AMD64, V3),
     "sframe-file-2": partial(sframe_file, AARCH64, V2),
     "sframe-file-big": partial(sframe_file, S390X, V2),
     "sframe-pieces": lambda: sframe(AMD64, V3) + bytes(4) + sframe(AMD64, V2) + sframe(AMD64, V1),
 }
 COMPILED: dict[str, Callable[[], bytes]] = {
+    "core-gcc": lambda: core_file(AMD64, image=seed("gcc-added")),
     "gcc-library": partial(compiled, SOURCE, *SHARED),
     "gcc-stripped": lambda: without_sections(compiled(SOURCE, *SHARED, "-s")),
     "gcc-debug": partial(compiled, SOURCE, *SHARED, *DEBUG),
