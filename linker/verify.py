@@ -6,10 +6,9 @@ import errno
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-import lief
-
 from linker.image import find_build_id
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS
+from linker.original import original_of
 from linker.ranges import Range, gaps, join, overlapping
 from sframegen.elf import (
     PF_R,
@@ -26,6 +25,10 @@ from sframegen.elf import (
     Shdr,
     open_elf,
 )
+from sframegen.signals import signals_held
+
+with signals_held():  # an exception while it is imported ends the process
+    import lief
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,6 +91,14 @@ def verify_writes(
     if not all(same_bytes(original.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, size)):
         findings.append("bytes changed that do not belong to the section")
     return findings
+
+
+def check_undo(given: ElfFile, result: Path) -> list[str]:
+    """What is wrong with the record of the file at `result`, which is to give `given` back."""
+    original = original_of(open_elf(result))
+    if original is None:
+        return ["its undo record would not be used"]
+    return [] if same_bytes(original.elf.data, given.data) else ["its undo record does not give the original back"]
 
 
 def read_back(path: Path) -> ReadBack | None:

@@ -5,10 +5,10 @@ What is public is in `sframegen.api` and loaded on first use: `import sframegen`
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as typing's, which takes a while to import: program.py is to be next
 if TYPE_CHECKING:
+    from typing import Any
+
     from sframegen.api import CheckReport as CheckReport
     from sframegen.api import FdeType as FdeType
     from sframegen.api import Finding as Finding
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    from importlib import import_module  # noqa: PLC0415 - see above
+
     api = import_module("sframegen.api")  # `from sframegen import api` would ask this function for it
     if name in api.__all__:
         return getattr(api, name)

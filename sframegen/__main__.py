@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sframegen.cli import main
+from sframegen.program import main
 
 if __name__ == "__main__":
     main()

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cfi.errors import FormatError
+from sframegen.signals import ENDING, signals_held
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from multiprocessing.connection import Connection
 
     Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REFUSALS = (FormatError, OSError, MemoryError, ImportError)  # the last of a library for which there is no memory
+TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM)  # the user's limit on processes, or memory for one more
 
 
 def attempt(work: Callable[[I], T], item: I) -> T | Exception:
     """What `work` returns, or raises to refuse the item."""
     try:
         return work(item)
-    except (FormatError, OSError) as error:
-        return error
+    except REFUSALS as error:
+        return error.with_traceback(None)  # which would keep what is in the frames
 
 
 def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Generator[Outcome[T]]:
@@ -43,11 +46,11 @@ def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Itera
         while waiting or busy:
             while waiting and len(busy) < jobs:
                 try:
-                    with _signals_held():  # a process is known before it can be left behind
+                    with signals_held():  # a process is known before it can be left behind
                         worker = Worker(work, items, [other.pipe for other in busy.values()])
                         busy[worker.pipe] = worker
-                except BlockingIOError:  # the user's limit on processes
-                    if not busy:
+                except OSError as error:
+                    if not busy or error.errno not in TOO_LITTLE:
                         raise
                     jobs = len(busy)
                 else:
@@ -93,6 +96,8 @@ class Worker(Generic[I, T]):
         except (EOFError, OSError):
             self.end()
             code = self.process.exitcode or 0
+            if code == -signal.SIGBUS:
+                return ChildProcessError("it became shorter while it was read")
             how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
             return ChildProcessError(f"the process that worked on it {how}")
         return outcome
@@ -106,19 +111,14 @@ class Worker(Generic[I, T]):
 def _serve(work: Callable[[I], T], items: Sequence[I], pipe: Connection, inherited: Sequence[Connection]) -> None:
     """The process: answers numbers of items with what comes of them, until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that forked this one, which sends SIGTERM
+    signal.signal(signal.SIGBUS, signal.SIG_DFL)  # that process says so
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     for other in inherited:
         other.close()
     with suppress(EOFError, ConnectionError):
         while True:
-            pipe.send(attempt(work, items[pipe.recv()]))
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Signals wait for the end of the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            number = pipe.recv()
+            try:
+                pipe.send(attempt(work, items[number]))
+            except MemoryError as error:  # for the outcome's bytes
+                pipe.send(error)

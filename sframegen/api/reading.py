@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def read(path: str | os.PathLike[str]) -> SframeSection:
-    """The SFrame section of an ELF file, of any producer and version; of it only the header is read.
+    """The SFrame section of an ELF file, of any producer and version: a copy, of which only the header is decoded.
 
     `find` searches its bytes; its `table`, all that it says, is decoded when it is first asked for.
 
     Raises FormatError where the file has no section, or one with a bad header, or OSError.
     """
-    return open_sframe(open_elf(Path(path)))
+    return open_sframe(open_elf(Path(path)), copy=True)
 
 
 def check(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
-import signal
 import sys
 from importlib import import_module
 from typing import NoReturn
 
 import click
+
+from sframegen.cli.ending import EndedError, ended_in_one_line
 
 COMMANDS = {
     "add-section": "Give ELF files an SFrame section, made from their call frame information.",
@@ -99,35 +101,43 @@ def _show(error: click.ClickException) -> None:
         click.echo(shortened(line), err=True)
 
 
-def _end(number: int, _frame: object) -> NoReturn:
-    """By way of what removes temporary files, undisturbed by a second signal."""
-    for other in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(other, lambda *_: None)
-    sys.exit(128 + number)
-
-
 def main() -> NoReturn:
     """The program `sframegen`; ends the process."""
     gc.set_threshold(1_000_000)  # many small tuples are made and none in circles: looking for these took a seventh of the time
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _end)
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - to the end of the process
-    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
-    try:
-        status = cli.main(prog_name="sframegen", standalone_mode=False) or 0
-        sys.stdout.flush()
-    except click.ClickException as error:
-        _show(error)
-        status = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        status = 130
-    except OSError as error:  # standard output's own: files are dealt with where they are read
-        if not isinstance(error, BrokenPipeError):
-            from sframegen.cli.output import in_words  # noqa: PLC0415 - not for each run
-
-            click.echo(f"sframegen: {in_words(error, 'standard output')}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has nowhere to go
+    with ended_in_one_line():
+        if sys.stdout is None:  # closed by whoever started us
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - to the end of the process
+        sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
         status = 1
-    sys.exit(status)
+        try:
+            status = cli.main(prog_name="sframegen", standalone_mode=False) or 0
+        except EndedError as end:
+            status = int(end.code or 0)
+        except click.ClickException as error:
+            _show(error)
+            status = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            status = 130
+        except OSError as error:  # standard output's own: files are dealt with where they are read
+            _standard_output(error)
+        except ImportError as error:
+            click.echo(f"sframegen: {error}", err=True)
+        except MemoryError:
+            os.write(2, b"sframegen: not enough memory\n")
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            _standard_output(error)
+            status = status or 1
+        sys.exit(status)
+
+
+def _standard_output(error: OSError) -> None:
+    """A closed pipe is no error. What is still buffered has nowhere to go."""
+    if error.errno == errno.ENOMEM:
+        click.echo("sframegen: not enough memory", err=True)
+    elif not isinstance(error, BrokenPipeError):
+        from sframegen.cli.output import in_words  # noqa: PLC0415 - not for each run
+
+        click.echo(f"sframegen: {in_words(error, 'standard output')}", err=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

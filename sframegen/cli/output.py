@@ -16,6 +16,7 @@ from cfi.errors import FormatError
 from linker.kernels import safe_on
 from sframegen.format.layouts import WRITABLE
 from sframegen.names import printable, shortened
+from sframegen.workers import REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ class Run:
             yield
         except BrokenPipeError:
             raise
-        except (FormatError, OSError) as error:
+        except REFUSALS as error:
             sys.stdout.flush()
             for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
                 click.echo(printable(line), err=True)
@@ -90,7 +91,9 @@ def in_words(error: Exception, path: str) -> str:
         if error.errno == errno.ENOENT and not Path(error.filename or "").is_absolute() and _nowhere():
             return "the current directory has been removed: change to one that exists"
         return f"{error.filename or path}: {error.strerror or error}"
-    return str(error)
+    if isinstance(error, MemoryError):
+        return f"{path}: not enough memory"
+    return f"{path}: {error}" if isinstance(error, ImportError) else str(error)
 
 
 def _nowhere() -> bool:

@@ -40,7 +40,7 @@ class Disassembler:
         if count == 0:
             status = library.cs_errno(self._handle.csh)
             if status:
-                raise self._capstone.CsError(status)
+                raise self._failure(status)
             return b""
         try:
             return ctypes.string_at(found, count * self._record_bytes)
@@ -49,7 +49,15 @@ class Disassembler:
 
     def texts(self, code: bytes, address: int) -> Iterator[Instruction]:
         """The same, as texts."""
-        return self._handle.disasm_lite(code, address)  # type: ignore[no-any-return]
+        try:
+            yield from self._handle.disasm_lite(code, address)
+        except self._capstone.CsError as error:
+            raise self._failure(error.errno) from error
+
+    def _failure(self, status: int) -> Exception:
+        """What to raise for capstone's status."""
+        error: Exception = self._capstone.CsError(status)
+        return MemoryError() if status == self._capstone.CS_ERR_MEM else error
 
 
 @cache
