@@ -17,6 +17,7 @@ from linker.ranges import Range, gaps, join, overlapping
 from linker.remove import own_loads
 from sframegen.elf import (
     PF_R,
+    PF_W,
     PF_X,
     PHDR_SIZE,
     PT_DYNAMIC,
@@ -83,10 +84,23 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo.Undo) -> bool:
 
 
 def code(elf: ElfFile) -> list[Range]:
-    """Executable sections, and executable PT_LOADs that do not begin with the headers."""
-    ranges = [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR]
-    ranges += [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_LOAD and s.p_flags & PF_X and s.p_offset]
-    return join(Range(offset, offset + size, ()) for offset, size in ranges if size)
+    """Executable sections, and executable PT_LOADs that do not begin with the headers: of writable ones what is no metadata."""
+    ranges = [
+        (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR
+    ]
+    data = metadata(elf)
+    for load in elf.segments:
+        if load.p_type == PT_LOAD and load.p_flags & PF_X and load.p_offset:
+            ranges += gaps(data if load.p_flags & PF_W else [], load.p_offset, load.p_offset + load.p_filesz)
+    return join(Range(start, end, ()) for start, end in ranges if start < end)
+
+
+def metadata(elf: ElfFile) -> list[Range]:
+    """Where the dynamic section and symbol tables are."""
+    headers = [s.header for s in elf.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
+    ranges = [Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers]
+    ranges += [Range(s.p_offset, s.p_offset + s.p_filesz, ()) for s in elf.segments if s.p_type == PT_DYNAMIC]
+    return join(ranges)
 
 
 def is_loaded(original: ElfFile, elf: ElfFile) -> bool:

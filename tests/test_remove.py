@@ -20,7 +20,21 @@ import sframegen
 from cfi.errors import FormatError
 from linker import undo
 from sframegen.cli import cli
-from sframegen.elf import PT_GNU_SFRAME, PT_INTERP, PT_LOAD, RECORDS, SHT_GNU_SFRAME, Ehdr, ElfFile, Phdr, open_elf
+from sframegen.elf import (
+    PF_W,
+    PF_X,
+    PHDR_SIZE,
+    PT_DYNAMIC,
+    PT_GNU_SFRAME,
+    PT_INTERP,
+    PT_LOAD,
+    RECORDS,
+    SHT_GNU_SFRAME,
+    Ehdr,
+    ElfFile,
+    Phdr,
+    open_elf,
+)
 from sframegen.optimize import LEVELS
 from sframegen.section import sframe_of
 
@@ -48,6 +62,43 @@ def assert_nothing_is_left(file: Path) -> None:
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_path: Path) -> None:
+    """The dynamic section, whose tags follow what moves, is in a segment of code then."""
+    original = compile_c(SOURCE, "-shared", "-fPIC")
+    data = bytearray(original.read_bytes())
+    elf = ElfFile(memoryview(bytes(data)))
+    for number, segment in enumerate(elf.segments):
+        if segment.p_type == PT_LOAD and segment.p_flags & PF_W:
+            at = elf.header.e_phoff + number * PHDR_SIZE
+            RECORDS[Phdr, "little"].pack_into(data, at, *segment._replace(p_flags=segment.p_flags | PF_X))
+    original.write_bytes(data)
+    file = added(original, tmp_path)
+    assert any(patch.name.startswith("DT_") for patch in sframegen.add_section(original, dry_run=True).plan.patches)
+    assert sframegen.remove(file).restored
+    assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize(("spoiled", "finding"), [("old", "does not give the original back"), ("new", "would not be used")])
+def test_a_record_that_gives_something_else_back_is_not_written(
+    compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, spoiled: str, finding: str
+) -> None:
+    original = compile_c(SOURCE, "-shared", "-fPIC")
+    data = original.read_bytes()
+    dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT_DYNAMIC)
+    pack = undo.pack
+
+    def wrong(size: int, old: list[tuple[int, bytes]], new: Any) -> bytes:
+        if spoiled == "new":
+            return pack(size, old, [*new, b"?"])
+        number, (at, before) = next((n, one) for n, one in enumerate(old) if dynamic.p_offset <= one[0])
+        return pack(size, [*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]], new)
+
+    monkeypatch.setattr(undo, "pack", wrong)
+    with pytest.raises(FormatError, match=f"verification failed, nothing was changed: its undo record {finding}"):
+        sframegen.add_section(original)
+    assert original.read_bytes() == data
 
 
 def test_the_file_is_what_it_was(kind: str, compile_c: Compiler, tmp_path: Path) -> None:

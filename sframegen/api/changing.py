@@ -87,12 +87,17 @@ def convert(
         change.plan = exchange
 
         def check(written: Path) -> None:
+            from linker.verify import check_undo  # noqa: PLC0415 - LIEF takes longer to import than most files to change
+
             findings = verify_exchange(exchange, elf, written)
             address, lost = difference(merged, read_sframe(open_elf(written)).table)
             if address is not None:
                 findings.append(f"another rule at {address:#x}")
             elif lost != sum(left_out.values()):
                 findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
+            original = original_of(elf)
+            if original is not None:
+                findings += check_undo(original.elf, written)
             refuse(findings)
 
         return target.write(change, partial(write_all, elf, exchange.writes), check)

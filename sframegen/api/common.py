@@ -36,9 +36,10 @@ def not_taken(elf: ElfFile, layout: Layout) -> list[str]:
 
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
-    from linker.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
+    from linker.verify import check_undo, verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
 
-    refuse(verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written))
+    findings = verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written)
+    refuse(findings or check_undo(base.given, written))
 
 
 def refuse(findings: list[str]) -> None:
