@@ -274,7 +274,7 @@ def jit_memory(number: int) -> bytes:
     """A list of two regions, one of a chain of two tables. The first byte says the ABI, for targets/jit.py."""
     abi = ABIS[number]
     places = [JIT_AT + at for at in (32, 80, 128, 256, 384)]  # two nodes, three tables
-    rules = [Rule(Where(abi.sp, 16), *[Where(None, -8, deref=True)] * bool(abi.fixed_ra_offset)), OUTERMOST]
+    rules = [Rule(Where(abi.sp, 16), Where(None, -8, deref=True) if abi.fixed_ra_offset else None), OUTERMOST]
     tables = [bytearray(32 + 4 * STRIDE) for _ in range(3)]
     writers = [JitWriter(table, at, abi.byte_order) for table, at in zip(tables, places[2:], strict=True)]
     for count, writer in enumerate(writers):
