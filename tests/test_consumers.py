@@ -11,7 +11,7 @@ from producers import GNU, ROWS_X86_64
 from readers.compare import compare, verdicts
 from readers.libsframe import LibSframe
 from readers.mutate import Base, bases, put
-from section_damage import DAMAGES, Editor, base_named
+from section_damage import DAMAGES, MASKED, Editor, base_named
 
 from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
 from sframegen.checks.finding import Severity
@@ -37,7 +37,9 @@ OTHERS: dict[str, Callable[[Editor], object]] = {
     "kernel-empty": lambda e: e.set_header(num_fres=0),
     "kernel-header-only": lambda e: e.data.__delitem__(slice(28, None)),
     "kernel-sub-sections": lambda e: e.set_header(freoff=0),
+    "kernel-wrapped": lambda e: e.start(-1, -0x40000),
     "kernel-no-rows": DAMAGES["no-rows"],
+    "kernel-period": DAMAGES["mask-without-period"],
     "glibc-offsets": lambda e: e.set_header(fdeoff=e.header.freoff + 1),
     "glibc-sorted": lambda e: e.set_header(flags=4),
     "glibc-empty": lambda e: e.set_header(num_fdes=0),
@@ -46,6 +48,7 @@ OTHERS: dict[str, Callable[[Editor], object]] = {
     "glibc-wrapped": lambda e: e.start(-1, -0x40000),
     "gnu-wrapped": lambda e: e.start(-1, -0x40000),
     "glibc-no-rows": DAMAGES["no-rows"],
+    "glibc-period": DAMAGES["mask-without-period"],
     "glibc-words": lambda e: e.set(e.row(1, 1) + 1, 4 << 1),
     "gnu-offsets": lambda e: e.set_header(fdeoff=e.header.freoff + 1),
     "gnu-foreign-auxiliary-header": DAMAGES["auxiliary-header"],
@@ -57,6 +60,7 @@ OTHERS: dict[str, Callable[[Editor], object]] = {
     "gnu-pc-relative": lambda e: e.set_header(flags=1),
     "gnu-layout": DAMAGES["sub-section-gap"],
     "gnu-no-rows": DAMAGES["no-rows"],
+    "gnu-period": DAMAGES["mask-without-period"],
     "gnu-words": lambda e: e.set(e.rows(0) + 1, 7 << 1),
 }
 
@@ -118,6 +122,42 @@ def test_what_is_rejected_is_not_judged_further() -> None:
     DAMAGES["row-order"](editor)
     editor.set_header(flags=4)
     assert [demand.name for demand in unmet(judge(bytes(editor.data), base), "kernel")] == ["kernel-sorted"]
+
+
+def test_a_start_round_the_end_of_the_address_space_has_the_kernel_drop_the_section() -> None:
+    """At its link-time address it is the last, as it should be; in a library that is loaded elsewhere it is below all others."""
+    base = base_named("AMD64 V3")
+    editor = Editor(base)
+    editor.start(-1, -0x40000)
+    data = bytes(editor.data)
+    assert "start-order" not in judge(data, base).counts
+    [kernel] = [verdict for verdict in verdicts(base, data, None) if verdict.consumer == "kernel"]
+    assert kernel.said is kernel.done is Effect.DROPS
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("damage", "crashes"),
+    [
+        (lambda e: e.size(MASKED, 0x40), {"kernel", "glibc", "gnu"}),
+        (lambda e: e.set(e.info(MASKED), e.data[e.info(MASKED)] | 7), {"kernel"}),
+        (lambda e: e.size(MASKED, 0), set()),
+    ],
+    ids=["found", "of an unknown FRE type", "never found"],
+)
+def test_a_period_of_nothing_divides_only_where_a_look_up_comes_to_it(
+    version: int, damage: Callable[[Editor], object], crashes: set[str]
+) -> None:
+    base = base_named(f"AMD64 V{version}")
+    editor = Editor(base)
+    DAMAGES["mask-without-period"](editor)
+    damage(editor)
+    data = bytes(editor.data)
+    assert "mask-without-period" in judge(data, base).counts
+    for verdict in verdicts(base, data, None):
+        if verdict.consumer in CONSUMERS and version in CONSUMERS[verdict.consumer].versions:
+            assert (verdict.done is Effect.CRASHES) is (verdict.consumer in crashes)
+            assert (f"{verdict.consumer}-period" in verdict.rules) is (verdict.consumer in crashes)
 
 
 # -- the readers themselves; `python tests/readers/compare.py` does the same with more mutants

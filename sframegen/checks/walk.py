@@ -48,6 +48,8 @@ class Walk:
     without_rows = cython.declare("long long", visibility="public")  # functions of some bytes
     far = cython.declare("long long", visibility="public")  # functions more than 2 GiB from the section's first byte
     wrapped = cython.declare("long long", visibility="public")  # functions on the other side of the address space's end
+    divides = cython.declare("long long", visibility="public")  # functions of some bytes, repeated with a period of nothing
+    divides_rows = cython.declare("long long", visibility="public")  # those of them whose FREs can be read
     shared = cython.declare("bint", visibility="public")  # some functions have one block
     rules = cython.declare("long long", visibility="public")  # different ones
     overflow = cython.declare("long long", visibility="public")  # FREs whose rule found no room
@@ -79,6 +81,7 @@ class Walk:
         self.count = self.attribute_at = 0
         self.info = self.info2 = self.rep_size = 0
         self.stored = self.claimed = self.without_rows = self.far = self.wrapped = 0
+        self.divides = self.divides_rows = 0
         self.shared = False
         self.rules = self.overflow = 0
         self.last = -1
@@ -88,7 +91,7 @@ class Walk:
     def note(self, rule: cython.Py_ssize_t, offset: cython.longlong, address: cython.ulonglong) -> cython.int:
         if self.counts[rule] < self.kept:
             self.offsets[rule * self.kept + self.counts[rule]] = offset
-            self.addresses[rule * self.kept + self.counts[rule]] = address
+            self.addresses[rule * self.kept + self.counts[rule]] = address & self.mask
         self.counts[rule] += 1
         return 0
 
@@ -161,6 +164,8 @@ class Walk:
             if self.info & 0x10:
                 if self.rep_size == 0:
                     self.note(11, self.attribute_at, start[function])  # mask-without-period
+                    self.divides += size[function] > 0
+                    self.divides_rows += size[function] > 0 and self.count > 0 and self.info & 0x0F <= 2
             elif self.rep_size and self.fields[10] >= 0:
                 self.note(12, self.attribute_at, start[function])  # period-without-mask
             key = block
@@ -394,7 +399,7 @@ class Walk:
                 slots[slot] = rule + 1
                 rule_at[rule] = at
                 rule_type[rule] = fde_type
-                rule_address[rule] = address
+                rule_address[rule] = address & self.mask
                 rule_uses[rule] = 1
                 self.rules += 1
                 return 0

@@ -71,6 +71,8 @@ class Facts:
     without_rows: int = 0  # functions that have bytes, but no FREs
     far: int = 0  # functions more than 2 GiB away
     wrapped: int = 0  # functions whose distance from the section leads round the end of the address space
+    divides: int = 0  # functions that have bytes, and are repeated with a period of nothing
+    divides_rows: int = 0  # those of them whose FREs can be read
 
     def broken(self, *names: str) -> Finding | None:
         """The first finding of one of these rules."""
@@ -216,6 +218,7 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     facts.without_rows = walk.without_rows
     facts.far = walk.far
     facts.wrapped = walk.wrapped
+    facts.divides, facts.divides_rows = walk.divides, walk.divides_rows
 
 
 def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, address: int, uses: int) -> None:

@@ -154,6 +154,32 @@ def two_functions(random: Random, data: bytearray, base: Base) -> None:
     data[one : one + width], data[other : other + width] = data[other : other + width], data[one : one + width]
 
 
+def a_start(random: Random, data: bytearray, base: Base) -> None:
+    """A function begins below all others, the lowest ones round the end of the address space."""
+    layout = LAYOUTS[base.data[2]]
+    count = header_of(base.data, base.order).num_fdes
+    entry = HEADER_SIZE + layout.index_size * random.choice((count - 1, random.randrange(count)))
+    start = random.choice((-0x40_0000, -0x1000, -1, 0, 0x800))
+    put(data, entry, layout.start_width, start - base.address - entry, base.order)
+
+
+def a_period(random: Random, data: bytearray, base: Base) -> None:
+    """A function that is repeated, with a period of nothing; often it cannot be found, or has no FREs that can be read."""
+    layout, header = LAYOUTS[base.data[2]], header_of(base.data, base.order)
+    entry = HEADER_SIZE + layout.index_size * random.randrange(header.num_fdes)
+    block = HEADER_SIZE + header.freoff + int.from_bytes(base.data[entry + layout.fre_offset_at :][:4], base.order)
+    place = block if layout.attribute_in_block else entry
+    if layout.rep_size_at < 0 or place + layout.info_at >= len(data):
+        return
+    put(data, place + layout.rep_size_at, 1, 0, base.order)
+    put(data, place + layout.info_at, 1, base.data[place + layout.info_at] | random.choice((0x10, 0x10, 0x17)), base.order)
+    what = random.randrange(4)
+    if what == 0:
+        put(data, entry + layout.size_at, 4, 0, base.order)
+    elif what == 1:
+        put(data, place + layout.num_fres_at, layout.num_fres_width, 0, base.order)
+
+
 def a_cut(random: Random, data: bytearray, _: Base) -> None:
     del data[random.choice((random.randrange(len(data)), len(data) - random.randrange(1, 9))) :]
 
@@ -171,8 +197,8 @@ def a_move(random: Random, data: bytearray, _: Base) -> None:
 
 
 DAMAGES: tuple[Callable[[Random, bytearray, Base], None], ...] = (
-    a_bit, a_byte, a_header_field, an_index_field, an_index_field, an_attribute, an_attribute, a_row, a_row, two_functions, a_cut,
-    more, a_move,
+    a_bit, a_byte, a_header_field, an_index_field, an_index_field, an_attribute, an_attribute, a_row, a_row, two_functions, a_start,
+    a_period, a_cut, more, a_move,
 )  # fmt: skip
 
 
