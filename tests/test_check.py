@@ -405,7 +405,11 @@ def test_a_good_section_is_one_line(program: Path) -> None:
         f"{report.code[verdict]:,} {verdict.value}" for verdict in (Verdict.EQUAL, Verdict.INEXPRESSIBLE) if report.code[verdict]
     ]
     assert output == f"{program}: good; SFrame version 3, {report.functions:,} functions; bytes of code: {', '.join(said)}\n"
-    assert [finding.severity for finding in sframegen.check(program)] == [sframegen.Severity.NOTE]  # glibc reads version 2
+    # glibc reads version 2; the kernel does not understand that _start is the outermost frame
+    assert [(finding.rule, finding.severity) for finding in sframegen.check(program)] == [
+        ("glibc-version", sframegen.Severity.NOTE),
+        ("kernel-outermost", sframegen.Severity.NOTE),
+    ]
 
 
 def test_a_wrong_row_is_an_error(program: Path, tmp_path: Path) -> None:
@@ -419,7 +423,7 @@ def test_a_wrong_row_is_an_error(program: Path, tmp_path: Path) -> None:
     assert ": twice, " in second
     assert run("-q", program) == (0, "")
     assert run("-q", bad) == (1, f"{first}\n{second}\n")
-    assert run("-v", program)[1].count("\n") == 2 + 1 + len(Verdict)
+    assert run("-v", program)[1].count("\n") == 2 + 2 + len(Verdict)
 
 
 def test_json(program: Path, tmp_path: Path) -> None:
@@ -428,7 +432,7 @@ def test_json(program: Path, tmp_path: Path) -> None:
     first, second = json.loads(output)
     assert status == 1
     assert list(first["code"]) == [verdict.name.lower() for verdict in Verdict]
-    assert [finding["severity"] for finding in second["findings"]] == ["error", "note"]
+    assert [finding["severity"] for finding in second["findings"]] == ["error", "note", "note"]
     assert second["findings"][0]["rule"] == "cfi-rule"
     assert sum(first["code"].values()) == sum(second["code"].values())
 
@@ -530,3 +534,23 @@ def test_our_sections_of_real_files_are_good(corpus_file: Callable[[str], Path],
         assert [finding for finding in report.findings if finding.severity] == []
         assert (report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == (0, 0)
         assert report.code[Verdict.EQUAL] > 0
+
+
+def test_rules_that_the_kernel_cannot_use_are_counted(compile_c: Compiler, tmp_path: Path) -> None:
+    """CFA in memory after a stack was realigned; CFA from r10; outermost. Two bytes each, and no others."""
+    parts = {
+        "memory": ".cfi_escape 0x0f, 3, 0x76, 0x78, 6",
+        "register": ".cfi_def_cfa 10, 0",
+        "outermost": ".cfi_undefined 16",
+    }
+    source = "".join(f'__asm__("{name}: .cfi_startproc\\n {cfi}\\n nop\\n nop\\n .cfi_endproc");\n' for name, cfi in parts.items())
+    file = compile_c(source, "-shared", "-nostdlib")
+    sframegen.add_section(file, output=tmp_path / "file")
+    report = sframegen.examine(tmp_path / "file", consumer="kernel")
+    expected = {"kernel-cfa-memory": 2, "kernel-register": 2, "kernel-outermost": 2}
+    assert report.unusable == expected
+    assert report.to_json()["unusable"] == expected
+    printed = CliRunner().invoke(cli, ["check", "-v", "--consumer", "kernel", str(tmp_path / "file")])
+    assert printed.exit_code == 0
+    assert re.findall(r"note: (kernel-\S+) \(0x\w+\): 2 bytes of code", printed.stdout) == list(expected)
+    assert sframegen.examine(tmp_path / "file", consumer="glibc").unusable == {}

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from producers import GNU, ROWS_X86_64
 from readers.compare import compare, verdicts
+from readers.kernel import Kernel, KernelError
 from readers.libsframe import LibSframe
 from readers.mutate import Base, bases, put
 from section_damage import DAMAGES, MASKED, Editor, base_named
 
+from sframegen.abi import AMD64
 from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
 from sframegen.checks.finding import Severity
 from sframegen.checks.rules import RULES
+from sframegen.checks.unusable import LIMITS, unusable
 from sframegen.checks.wellformed import Facts, examine
 from sframegen.elf import open_elf
+from sframegen.format.decode import decode
+from sframegen.model import FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:
@@ -160,6 +166,38 @@ def test_a_period_of_nothing_divides_only_where_a_look_up_comes_to_it(
             assert (f"{verdict.consumer}-period" in verdict.rules) is (verdict.consumer in crashes)
 
 
+@pytest.mark.parametrize("base", [base for base in bases() if base.data[2] == 3], ids=lambda base: base.name)
+def test_code_that_the_kernel_cannot_use_is_what_its_reader_says(base: Base) -> None:
+    section = decode(memoryview(base.data), base.address)
+    kernel = Kernel(base.data, base.address, base.order, base.code)
+    code = [(0x1000, 0x1100), (0x22000, 0x22060)]  # usual functions, the repeated one, the flexible one, the outermost one
+    counts = {limit.name: 0 for limit in LIMITS}
+    for ip in chain.from_iterable(range(*part) for part in code):
+        try:
+            limit = kernel.limit(ip, section.abi.sp, section.abi.fp)
+        except KernelError:
+            continue
+        if limit:
+            counts[f"kernel-{limit}"] += 1
+    found = unusable(section.table, code, section.abi)
+    assert found.code == counts
+    assert all(counts.values())
+    assert [(note.rule, note.severity) for note in found.notes] == [(limit.name, Severity.NOTE) for limit in LIMITS]
+
+
+def test_repeated_code_that_cannot_be_used_is_counted_in_every_period() -> None:
+    table = FunctionTable(kinds=[Kind(FdeType.FLEX, rep_size=16, mask=True)])
+    table.rules = [Rule(Where(AMD64.sp, 8)), Rule(Where(AMD64.sp, 8, deref=True))]
+    table.start.append(0x1000)
+    table.size.append(0x47)
+    table.kind.append(0)
+    table.row_start.extend([0, 6])
+    table.row_rule.extend([0, 1])
+    table.first_row.append(2)
+    assert unusable(table, [(0x1000, 0x2000)], AMD64).code["kernel-cfa-memory"] == 4 * 10 + 1
+    assert unusable(table, [(0x2000, 0x3000)], AMD64) == (dict.fromkeys((limit.name for limit in LIMITS), 0), [])
+
+
 # -- the readers themselves; `python tests/readers/compare.py` does the same with more mutants
 
 
@@ -214,6 +252,7 @@ def table_of_demands() -> str:
 def test_the_document_lists_the_demands() -> None:
     text = (ROOT / "docs/checking.md").read_text()
     assert table_of_demands() in text
+    assert "".join(f"| `{limit.name}` | {limit.says} |\n" for limit in LIMITS) in text
     for consumer in CONSUMERS.values():
         assert f"{consumer.title}: {consumer.source}" in text
     assert all(EFFECTS[effect][0] in text for effect in Effect)

@@ -217,9 +217,18 @@ def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
     return [finding for name in CONSUMERS if consumers in ("all", name) for finding in _findings(facts, name)]
 
 
+def takes(facts: Facts, name: str) -> bool:
+    """True if the consumer reads sections of that version, and does not reject this one."""
+    return _reads(facts, name) and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+
+
+def _reads(facts: Facts, name: str) -> bool:
+    return facts.layout is None or facts.layout.version in CONSUMERS[name].versions
+
+
 def _findings(facts: Facts, name: str) -> list[Finding]:
     consumer = CONSUMERS[name]
-    if facts.layout is not None and facts.layout.version not in consumer.versions:
+    if facts.layout is not None and not _reads(facts, name):
         message = f"{consumer.title} does not read version {facts.layout.version}"
         return [Finding(f"{name}-version", Severity.NOTE, message, name)]
     found = []

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from cfi.errors import FormatError
 from sframegen.abi import abi_of
-from sframegen.checks.consumers import accepted
+from sframegen.checks.consumers import accepted, takes
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.infile import in_file
 from sframegen.checks.truth import ALL_REGISTERS, Verdict, compare
+from sframegen.checks.unusable import unusable
 from sframegen.checks.wellformed import examine
 from sframegen.code.isa import isa_of
 from sframegen.conversion import convert_sources
@@ -45,6 +46,7 @@ class CheckReport:
     instructions: dict[str, dict[str, int]] = field(default_factory=dict)  #: of section and cfi: bytes by what the instructions say
     findings: list[Finding] = field(default_factory=list)  #: worst first, those of one rule together
     warnings: list[str] = field(default_factory=list)  #: of reading the CFI, a line each
+    unusable: dict[str, int] = field(default_factory=dict)  #: bytes of code that the kernel cannot use, by note; empty if not asked
 
     def worst(self) -> Severity | None:
         """Of all findings; None without any."""
@@ -159,7 +161,10 @@ def _check_section(
     abi = abi_of(elf)
     if section.abi.sframe_id != abi.sframe_id:
         return
-    _ = section.table
+    table = section.table
+    if consumer in ("all", "kernel") and takes(facts, "kernel"):
+        report.unusable, notes = unusable(table, elf.executable_ranges(), abi)
+        report.findings += notes
     try:
         sources = find_sources(elf, debug_file)
         truth = compare(elf, section, sources, abi)

@@ -1,6 +1,7 @@
 """The Linux kernel's reader of version 3, as the patches of spring 2026 have it: registering a section, and finding a row.
 
-Other than those, a row without data words is an outermost frame here: they mean it to be one, but fail on its CFA rule.
+Other than those, a row without data words is an outermost frame here: they mean it to be one, but fail on its CFA rule, as they do
+on what `limit` tells.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from readers.memory import ATTRIBUTE, V3_INDEX, Memory, header_of
 
 EINVAL, EFAULT = "EINVAL", "EFAULT"
 U64 = (1 << 64) - 1
+Words = tuple[int, int, int]  # of a row: place, number and width
 
 
 class KernelError(Exception):
@@ -58,8 +60,8 @@ class Kernel:
                     raise KernelError(EFAULT)
                 offset, at = row, next_at
 
-    def find(self, ip: int) -> None:
-        """Raises KernelError where nothing is found: EFAULT has the section removed from the process."""
+    def find(self, ip: int) -> tuple[Fde, Words]:
+        """The function and its row. Raises KernelError where nothing is found: EFAULT has the section removed from the process."""
         low, high, found = 0, self.count - 1, -1
         lowest, highest = 0, U64
         while low <= high:
@@ -78,7 +80,27 @@ class Kernel:
         fde = Fde(self, found)
         if not fde.start <= ip < fde.start + fde.size:
             raise KernelError(EINVAL)
-        fde.find(ip - fde.start)
+        return fde, fde.find(ip - fde.start)
+
+    def limit(self, ip: int, sp: int, fp: int) -> str:
+        """What its unwinder does with the row that it finds: nothing where it can always use it. Raises as `find` does."""
+        fde, (at, count, wide) = self.find(ip)
+        if not count:
+            return "outermost"
+        if fde.info2 & 0x1F == 0:
+            return ""
+        controls = [self.memory.read(at, wide)]
+        at, count = at + 2 * wide, count - 2
+        while count >= 2 and len(controls) < 3:
+            controls.append(self.memory.read(at, wide))
+            taken = 2 if controls[-1] else 1
+            at, count = at + taken * wide, count - taken
+        cfa, *others = controls
+        if cfa >> 3 not in (sp, fp):
+            return "register"
+        if cfa & 2:
+            return "cfa-memory"
+        return "register" if any(control & 1 for control in others) else ""
 
 
 class Fde:
@@ -96,7 +118,7 @@ class Fde:
         self.count, self.info, self.info2, self.period = read(at, 2), read(at + 2, 1), read(at + 3, 1), read(at + 4, 1)
         self.rows = at + ATTRIBUTE
 
-    def find(self, offset: int) -> None:
+    def find(self, offset: int) -> Words:
         if self.info & 0x10:
             offset %= self.period
         before, chosen, at = -1, None, self.rows
@@ -111,8 +133,9 @@ class Fde:
             raise KernelError(EINVAL)
         if not self.rule(chosen):
             raise KernelError(EINVAL)
+        return chosen
 
-    def row(self, at: int) -> tuple[int, tuple[int, int, int], int]:
+    def row(self, at: int) -> tuple[int, Words, int]:
         """Its start; place, number and width of its data words; what follows."""
         read, end = self.kernel.memory.read, self.kernel.fres_end
         if self.info & 0x0F > 2:
@@ -128,7 +151,7 @@ class Fde:
             raise KernelError(EFAULT)
         return row, (at, count, wide), at + count * wide
 
-    def rule(self, words: tuple[int, int, int]) -> bool:
+    def rule(self, words: Words) -> bool:
         """Whether the CFA has a base register; KernelError where the words do not come out even."""
         at, count, wide = words
         if not count:

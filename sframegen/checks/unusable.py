@@ -1,0 +1,116 @@
+"""Code whose rules the Linux kernel's reader accepts and cannot use: bytes by kind, and a note for each."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.checks.finding import Finding, Severity
+from sframegen.model import FdeType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sframegen.abi import Abi
+    from sframegen.model import FunctionTable, Rule, Where
+
+
+class Limit(NamedTuple):
+    """`name`: the note's rule."""
+
+    name: str
+    says: str
+
+
+MEMORY = Limit("kernel-cfa-memory", "whose CFA is read from memory, *(sp + n) or *(fp + n): the Linux kernel ends the trace there")
+REGISTER = Limit(
+    "kernel-register", "whose CFA, RA or FP comes from another register: the Linux kernel has its value in the topmost frame only"
+)
+OUTERMOST = Limit(
+    "kernel-outermost", "whose frame is the outermost: the Linux kernel's look-up fails there, and it goes on with frame pointers"
+)
+LIMITS = (MEMORY, REGISTER, OUTERMOST)
+
+
+class Unusable(NamedTuple):
+    """Bytes of code by Limit.name, all of them, and the notes."""
+
+    code: dict[str, int]
+    notes: list[Finding]
+
+
+def unusable(table: FunctionTable, code: Sequence[tuple[int, int]], abi: Abi) -> Unusable:
+    """`code`: (start, end) of the executable ranges, ascending."""
+    executable = _Code(code)
+    counts = dict.fromkeys((limit.name for limit in LIMITS), 0)
+    first: dict[str, int] = {}
+    for limit, start, size in _ranges(table, [_limit(rule, abi) for rule in table.rules]):
+        count = executable.within(start, start + size)
+        counts[limit.name] += count
+        if count:
+            first[limit.name] = min(start, first.get(limit.name, start))
+    notes = [
+        Finding(
+            name, Severity.NOTE, f"{counts[name]:,} byte{'s' * (counts[name] != 1)} of code {says}", "kernel", address=first[name]
+        )
+        for name, says in LIMITS
+        if name in first
+    ]
+    return Unusable(counts, notes)
+
+
+def _limit(rule: Rule, abi: Abi) -> Limit | None:
+    if rule.cfa is None:
+        return OUTERMOST
+    if rule.cfa.register not in (abi.sp, abi.fp):
+        return REGISTER
+    if rule.cfa.deref:
+        return MEMORY
+    return REGISTER if any(map(_of_register, (rule.ra, rule.fp))) else None
+
+
+def _of_register(where: Where | None) -> bool:
+    """Any register but the CFA: RA and FP may come from SP or FP themselves in the topmost frame only, too."""
+    return where is not None and where.register is not None
+
+
+def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
+    """(limit, start, bytes); of what is repeated, all bytes from the function's start on."""
+    if any(limits):
+        rules = {rule for rule, limit in enumerate(limits) if limit}
+        for row in (row for row, rule in enumerate(table.row_rule) if rule in rules):
+            function = bisect_right(table.first_row, row) - 1
+            size, kind, limit = table.size[function], table.kinds[table.kind[function]], limits[table.row_rule[row]]
+            last = row + 1 == table.first_row[function + 1]
+            low = table.row_start[row]
+            if kind.mask and kind.rep_size:
+                high = kind.rep_size if last else table.row_start[row + 1]
+                whole, rest = divmod(size, kind.rep_size)
+                span = whole * max(0, high - low) + max(0, min(rest, high) - low)
+                low = 0
+            else:
+                span = max(0, min(size, size if last else table.row_start[row + 1]) - low)
+            assert limit is not None
+            yield limit, table.start[function] + low, span
+    for function, (low, high) in enumerate(zip(table.first_row, table.first_row[1:], strict=False)):
+        if low == high and table.kinds[table.kind[function]].fde_type is FdeType.DEFAULT:
+            yield OUTERMOST, table.start[function], table.size[function]
+
+
+class _Code:
+    """Executable ranges, ascending and apart; `within` takes the same time however many there are."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self.starts = [low for low, _ in ranges]
+        self.before = list(accumulate((high - low for low, high in ranges), initial=0))
+
+    def within(self, start: int, end: int) -> int:
+        """Bytes of [start, end) that are executable."""
+        return self._below(end) - self._below(start)
+
+    def _below(self, address: int) -> int:
+        number = bisect_right(self.starts, address)
+        if not number:
+            return 0
+        return min(self.before[number], self.before[number - 1] + address - self.starts[number - 1])
