@@ -36,10 +36,13 @@ def check(
     consumer: str = "all",
     debug_file: str | os.PathLike[str] | None = None,
     instructions: bool = False,
+    second_reader: bool | None = None,
     jobs: int = 1,
 ) -> list[Finding]:
     """What is wrong with a file's SFrame section, worst first: the findings of `examine`."""
-    return examine(path, consumer=consumer, debug_file=debug_file, instructions=instructions, jobs=jobs).findings
+    return examine(
+        path, consumer=consumer, debug_file=debug_file, instructions=instructions, second_reader=second_reader, jobs=jobs
+    ).findings
 
 
 def examine(
@@ -48,6 +51,7 @@ def examine(
     consumer: str = "all",
     debug_file: str | os.PathLike[str] | None = None,
     instructions: bool = False,
+    second_reader: bool | None = None,
     jobs: int = 1,
     progress: Callable[[int, int], object] | None = None,
 ) -> CheckReport:
@@ -58,9 +62,11 @@ def examine(
     - `consumer`: who is to read it: kernel, glibc, gnu or all.
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information counts too.
     - `instructions`: hold the section and the call frame information against what the instructions do, too.
+    - `second_reader`: read the call frame information with pyelftools as well, and compare the section with that; None: where it is
+      small, so that this takes no more than a second or two.
     - `jobs`: processes that share reading the instructions.
-    - `progress`: called with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often
-      than once.
+    - `progress`: called with bytes of call frame information that pyelftools has read, and of all of it; with `instructions`,
+      then with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often than once.
 
     What is wrong with the section is a finding, also that there is none. Raises FormatError where the file cannot be read or is of
     a type without one; where `instructions` or a `debug_file` are given for what is not linked, or `instructions` for an ABI of
@@ -81,6 +87,7 @@ def examine(
             consumer=consumer,
             debug_file=None if debug_file is None else Path(debug_file),
             instructions=instructions,
+            second_reader=second_reader,
             jobs=jobs,
             progress=progress,
         )

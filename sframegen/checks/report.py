@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
     from sframegen.code.survey import Progress
     from sframegen.elf import ElfFile
+    from sframegen.format.decode import SframeSection
 
 CONSUMERS = ("kernel", "glibc", "gnu", "all")
 SHOWN = 10  # findings of one rule, where nobody asks for all
 WHOSE = {"section": "section", "cfi": "CFI"}  # who is held against the instructions
+BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
+SECOND_BYTES, SECOND_ROWS = 3 << 17, 1 << 17  # of the CFI, of the section: what is larger is read twice only if asked for
 IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
 
 
@@ -47,6 +50,7 @@ class CheckReport:
     findings: list[Finding] = field(default_factory=list)  #: worst first, those of one rule together
     warnings: list[str] = field(default_factory=list)  #: of reading the CFI, a line each
     unusable: dict[str, int] = field(default_factory=dict)  #: bytes of code that the kernel cannot use, by note; empty if not asked
+    second_reader: dict[str, int] = field(default_factory=dict)  #: bytes of code by what pyelftools' reading of the CFI says
 
     def worst(self) -> Severity | None:
         """Of all findings; None without any."""
@@ -61,6 +65,8 @@ class CheckReport:
             line += f"; SFrame version {self.version}, {self.functions:,} functions"
             said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
             line += f"; bytes of code: {', '.join(said)}" if said else ""
+        if any(self.second_reader.values()):
+            line += f"; by pyelftools: {', '.join(f'{n:,} {BY_SECOND[what]}' for what, n in self.second_reader.items() if n)}"
         for who, code in self.instructions.items():
             if any(code.values()):
                 line += f"; {WHOSE[who]} by the instructions: {', '.join(f'{n:,} {what}' for what, n in code.items() if n)}"
@@ -123,12 +129,13 @@ def check_file(
     consumer: str = "all",
     debug_file: Path | None = None,
     instructions: bool = False,
+    second_reader: bool | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Of a program or library. Raises FormatError where it is neither, or its segments or its debug file cannot be read.
 
-    With `instructions` also for an ABI whose instructions are not read.
+    With `instructions` also for an ABI whose instructions are not read. `second_reader` None: where the CFI is small.
     """
     if elf.header.e_type not in (ET_EXEC, ET_DYN):
         raise elf.error("neither a program nor a library, nor an object")
@@ -141,7 +148,9 @@ def check_file(
             severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is held against the instructions
             report.findings.append(Finding("none", severity, "no SFrame section; sframegen add-section makes one"))
         else:
-            _check_section(elf, *found, report, consumer, debug_file)
+            section = _check_section(elf, *found, report, consumer)
+            if section is not None:
+                _compare(elf, section, report, debug_file, second_reader, progress)
     except FormatError as error:
         if report.worst() is not Severity.ERROR:
             report.findings.append(Finding("unreadable", Severity.ERROR, str(error)))
@@ -151,20 +160,32 @@ def check_file(
     return report
 
 
-def _check_section(
-    elf: ElfFile, data: memoryview, address: int, report: CheckReport, consumer: str, debug_file: Path | None
-) -> None:
+def _check_section(elf: ElfFile, data: memoryview, address: int, report: CheckReport, consumer: str) -> SframeSection | None:
+    """What the section is by itself; None where it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     report.findings += [*facts.findings, *accepted(facts, consumer)]
     section = open_section(data, address)
     report.version, report.functions, report.section_bytes = section.header.version, section.header.num_fdes, len(data)
     abi = abi_of(elf)
     if section.abi.sframe_id != abi.sframe_id:
-        return
+        return None
     table = section.table
     if consumer in ("all", "kernel") and takes(facts, "kernel"):
         report.unusable, notes = unusable(table, elf.executable_ranges(), abi)
         report.findings += notes
+    return section
+
+
+def _compare(
+    elf: ElfFile,
+    section: SframeSection,
+    report: CheckReport,
+    debug_file: Path | None,
+    second_reader: bool | None,
+    progress: Progress | None,
+) -> None:
+    """What the section is by its file's CFI, as sframegen reads that, and as pyelftools does."""
+    abi = abi_of(elf)
     try:
         sources = find_sources(elf, debug_file)
         truth = compare(elf, section, sources, abi)
@@ -173,6 +194,18 @@ def _check_section(
         return
     report.code, report.warnings = truth.code, sources.warnings
     report.findings += truth.findings
+    size, rows = sum(len(one.data) for one in sources.sections), len(section.table.row_rule)
+    if second_reader is None:
+        second_reader = size <= SECOND_BYTES and rows <= SECOND_ROWS
+        if not second_reader:
+            message = f"{size:,} bytes of CFI are not read by pyelftools as well: --second-reader does, and takes longer"
+            report.findings.append(Finding("second-reader-skipped", Severity.NOTE, message))
+    if second_reader and sources.sections:
+        from sframegen.checks.second.agreement import second_reading  # noqa: PLC0415 - pyelftools, where it is used
+
+        second = second_reading(elf, section, sources, truth, abi, progress)
+        report.second_reader = second.code
+        report.findings += second.findings
 
 
 def _check_instructions(elf: ElfFile, report: CheckReport, debug_file: Path | None, jobs: int, progress: Progress | None) -> None:

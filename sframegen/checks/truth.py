@@ -45,10 +45,21 @@ class Verdict(Enum):
 
 @dataclass
 class Truth:
-    """Bytes of executable code by verdict, and what is found by them."""
+    """Bytes of executable code by verdict, and what is found by them.
+
+    `table`: what SFrame can say of the CFI. `wrong`: ranges of code of which the section says something wrong, ascending; None
+    where there are too many to know.
+    """
 
     code: dict[Verdict, int]
+    table: FunctionTable
+    wrong: list[tuple[int, int]] | None = None
     findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def compared_bytes(self) -> int:
+        """Of code of which both the section and the CFI say something."""
+        return self.code[Verdict.EQUAL] + self.code[Verdict.WRONG]
 
 
 def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
@@ -73,7 +84,8 @@ def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
         return totals, found
 
     totals, found = run(sweep.WRONG)
-    result = Truth(dict(zip(Verdict, totals, strict=False)))
+    recorded = list(zip(found.start, found.end, strict=True))
+    result = Truth(dict(zip(Verdict, totals, strict=False)), table, recorded if totals[sweep.RANGES] == len(recorded) else None)
     if result.code[Verdict.WRONG]:
         ranges = list(by_fde(found, coverage.pieces))
         result.findings += wrong(elf, section, abi, list(rules.values()), ranges, result.code[Verdict.WRONG])

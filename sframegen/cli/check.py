@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 @click.option(
     "--instructions", is_flag=True, help="Hold sections and call frame information against what the instructions do, too."
 )
+@click.option(
+    "--second-reader/--no-second-reader",
+    default=None,
+    help="Read the call frame information with pyelftools as well, and compare. Default: where it is small (a second or two).",
+)
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 @JOBS
 @click.option("-v", "--verbose", is_flag=True, help="Print notes too, all findings, and what became of all executable bytes.")
@@ -43,6 +48,7 @@ def command(
     consumer: str,
     debug_file: str | None,
     instructions: bool,
+    second_reader: bool | None,
     strict: bool,
     jobs: int,
     verbose: bool,
@@ -61,9 +67,13 @@ def command(
     """
     run = Run()
     work: Callable[..., CheckReport] = partial(
-        api.examine, consumer=consumer, debug_file=debug_file or None, instructions=instructions
+        api.examine,
+        consumer=consumer,
+        debug_file=debug_file or None,
+        instructions=instructions,
+        second_reader=second_reader,
     )
-    if instructions:
+    if instructions or second_reader:
         work = for_code(work, files, jobs)
     reports: list[CheckReport] = []
     for path, report in each(run, files, work, jobs, verify=False, lines=not (quiet or as_json)):

@@ -78,7 +78,7 @@ class Subject:
         self.section = decode(*found)
         self.table = self.section.table
         self.layout = self.section.layout
-        self.report: CheckReport = check_file(self.elf)
+        self.report: CheckReport = check_file(self.elf, second_reader=False)
         self.known = set(self.report.findings)
 
     @cached_property
@@ -146,7 +146,7 @@ class Subject:
 
     def new_findings(self, data: bytes | bytearray) -> list[Finding]:
         """Of the file when it is damaged, without those that it has undamaged."""
-        report = check_file(ElfFile(memoryview(bytes(data)), self.name))
+        report = check_file(ElfFile(memoryview(bytes(data)), self.name), second_reader=False)
         return [finding for finding in report.findings if finding not in self.known]
 
     @property

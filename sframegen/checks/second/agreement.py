@@ -1,0 +1,199 @@
+"""A section against the call frame information as pyelftools reads it, at every byte of code that both describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from elftools.dwarf.callframe import RegisterRule
+
+from sframegen.checks.faults import place_names
+from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.second.meaning import Verdict, depends_on_pc, is_plain, verdict
+from sframegen.checks.second.reading import Functions, read
+from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans, without
+from sframegen.equations import equation, register_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sframegen.abi import Abi
+    from sframegen.checks.second.reading import Said, State
+    from sframegen.checks.second.spans import Given, SectionSpans
+    from sframegen.checks.truth import Truth
+    from sframegen.elf import ElfFile
+    from sframegen.format.decode import SframeSection
+    from sframegen.sources import Sources
+
+SHOWN = 20  # findings of one rule; of the rest the number of bytes
+ROOM = 1 << 16  # places that are recorded
+BOTH = "the section says {given}; as pyelftools reads the CFI, and sframegen does not, it says {state}"
+FIRST = "the section says {given}, which is what the CFI says as pyelftools reads it, and not as sframegen does"
+LEFT_OUT = "the section says nothing; as pyelftools reads the CFI, and sframegen does not, it says {state}"
+
+
+class Place(NamedTuple):
+    """Code of which the section says `given` (None: nothing), and the CFI `state`. `size` bytes, also where it is repeated."""
+
+    start: int
+    end: int
+    size: int
+    state: State
+    given: Given | None
+
+    def outside(self, ranges: list[tuple[int, int]]) -> Iterator[Place]:
+        for start, end in without(self.start, self.end, ranges):
+            whole = (start, end) == (self.start, self.end)
+            yield self._replace(start=start, end=end, size=self.size if whole else end - start)
+
+
+@dataclass
+class SecondReading:
+    """Bytes of code by what comes of comparing them, and what only one of the readers says of them."""
+
+    code: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("same", "other", "left_out", "unjudged"), 0))
+    findings: list[Finding] = field(default_factory=list)
+
+
+def second_reading(
+    elf: ElfFile, section: SframeSection, sources: Sources, truth: Truth, abi: Abi, progress: Callable[[int, int], object] | None
+) -> SecondReading:
+    """`truth`: what the first reader of the CFI makes of the section. Where both call a rule wrong, there is nothing to add."""
+    functions = _read(sources, abi, progress)
+    spans = function_spans(functions, elf.executable_ranges())
+    compared = _Compared(list(functions.states), section_spans(section.table), abi, signal=section.layout.signal)
+    result = SecondReading()
+    found: dict[str, list[Place]] = {"other": [], "left_out": []}
+    described = [(start, start + size) for start, size in zip(truth.table.start, truth.table.size, strict=True)]
+    for start, end, said in spans:
+        for what, place in compared.places(start, end, said):
+            for part in place.outside(described) if what == "left_out" else [place]:
+                result.code[what] += part.size
+                if what in found and len(found[what]) < ROOM:
+                    found[what].append(part)
+    result.code["unjudged"] = max(0, truth.compared_bytes - result.code["same"] - result.code["other"])
+    wrong = truth.wrong
+    if wrong is not None:
+        only_first = [
+            place
+            for low, high in wrong
+            for start, end, said in spans.within(low, high)
+            if said >= 0
+            for what, place in compared.places(start, end, said)
+            if what == "same"
+        ]
+        only_second = [one for place in found["other"] for one in place.outside(wrong)]
+        result.findings += _findings(elf, "second-reader", BOTH, only_second, abi)
+        result.findings += _findings(elf, "second-reader", FIRST, only_first, abi)
+    result.findings += _findings(elf, "second-reader-left-out", LEFT_OUT, found["left_out"], abi)
+    if result.code["unjudged"]:
+        why = "".join(f"; {count:,} FDE{'s' * (count != 1)}: {reason}" for reason, count in functions.unread.most_common())
+        message = f"{result.code['unjudged']:,} bytes of code are not judged by pyelftools{why}"
+        result.findings.append(Finding("second-reader-unjudged", Severity.NOTE, message))
+    return result
+
+
+def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | None) -> Functions:
+    functions = Functions()
+    total, before = sum(len(section.data) for section in sources.sections), 0
+    for number, section in enumerate(sources.sections):
+        for done in read(section, number, abi, functions):
+            if progress:
+                progress(before + done, total)
+        before += len(section.data)
+    return functions
+
+
+class _Compared:
+    """Rows of the CFI against what a section gives. `signal`: whether the section's version marks signal frames."""
+
+    def __init__(self, states: list[State], section: SectionSpans, abi: Abi, *, signal: bool) -> None:
+        self.states = states
+        self.section = section
+        self.abi = abi
+        self.signal = signal
+        self.by_pc = [depends_on_pc(state, abi) for state in states]
+        self.plain = [is_plain(state, abi) for state in states]
+        self.known: dict[tuple[int, int, Given], Verdict] = {}
+
+    def places(self, start: int, end: int, state: int) -> Iterator[tuple[str, Place]]:
+        """What comes of all that can be compared from `start` to `end`, where the CFI has one row."""
+        if state == UNJUDGED:
+            return
+        for low, high, said in self.section.spans.within(start, end):
+            if said == NOTHING:
+                if self.plain[state]:
+                    yield "left_out", Place(low, high, high - low, self.states[state], None)
+            elif said >= 0 and not self.by_pc[state]:
+                given = self.section.given[said]
+                what = self._verdict(state, given, 0)
+                if what is not Verdict.UNJUDGED:
+                    yield what.name.lower(), Place(low, high, high - low, self.states[state], given)
+            else:
+                yield from self._by_address(low, high, state, said)
+
+    def _by_address(self, low: int, high: int, state: int, said: int) -> Iterator[tuple[str, Place]]:
+        """Whatever depends on the address does so modulo LONGEST: one of those with each residue stands for them."""
+        for address in range(low, min(high, low + LONGEST)):
+            given = self.section.at(said, address)
+            what = self._verdict(state, given, address % 16) if given else Verdict.UNJUDGED
+            if given and what is not Verdict.UNJUDGED:
+                count = (high - address + LONGEST - 1) // LONGEST
+                yield what.name.lower(), Place(address, address + 1, count, self.states[state], given)
+
+    def _verdict(self, state: int, given: Given, residue: int) -> Verdict:
+        key = state, residue, given
+        if key not in self.known:
+            row = self.states[state]
+            marks = (self.signal and row.signal != given.signal) or (row.signed and row.key_b != given.key_b)
+            found = verdict(row, given.rule, self.abi, residue)
+            self.known[key] = Verdict.OTHER if marks and found is Verdict.SAME else found
+        return self.known[key]
+
+
+def _findings(elf: ElfFile, rule: str, says: str, places: list[Place], abi: Abi) -> Iterator[Finding]:
+    shown = places[:SHOWN]
+    names = place_names(elf, [place.start for place in shown])
+    for place in shown:
+        given = _given(place.given, abi) if place.given else ""
+        message = f"{names[place.start]}, {_bytes(place.size)}: {says.format(given=given, state=_row(place.state, abi))}"
+        yield Finding(rule, Severity.ERROR, message, address=place.start)
+    rest = sum(place.size for place in places[SHOWN:])
+    if rest:
+        yield Finding(rule, Severity.ERROR, f"{_bytes(rest)} more, about which the readers disagree")
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} byte{'s' * (count != 1)}"
+
+
+def _given(given: Given, abi: Abi) -> str:
+    return equation(given.rule, abi) + _marks(given.signal, given.rule.ra_signed and given.key_b)
+
+
+def _row(state: State, abi: Abi) -> str:
+    places = (_place(state.cfa, abi.sp, abi), _place(state.ra, state.ra_column, abi), _place(state.fp, abi.fp, abi))
+    text = f"(cfa, ra, fp) = ({', '.join(places)})" + " signed" * state.signed + _marks(state.signal, state.signed and state.key_b)
+    return text + f", sp = {_place(state.sp, abi.sp, abi)}" * (state.sp.kind != "")
+
+
+def _marks(signal: bool, key_b: bool) -> str:
+    return ", a signal frame" * signal + ", with key B" * key_b
+
+
+def _place(said: Said, own: int, abi: Abi) -> str:
+    number = f"{said.number:+d}".replace("+", "+ ").replace("-", "- ")
+    match said.kind:
+        case "CFA":
+            return f"{register_name(said.number, abi)} + {said.offset}"
+        case RegisterRule.OFFSET:
+            return f"*(cfa {number})"
+        case RegisterRule.VAL_OFFSET:
+            return f"cfa {number}"
+        case RegisterRule.REGISTER:
+            return register_name(said.number, abi)
+        case "" | RegisterRule.SAME_VALUE:
+            return register_name(own, abi)
+        case RegisterRule.EXPRESSION | RegisterRule.VAL_EXPRESSION:
+            return f"{'*' * (said.kind == RegisterRule.EXPRESSION)}(expression {said.code.hex()})"
+    return "undefined"

@@ -1,0 +1,281 @@
+"""Call frame information as pyelftools reads it: each function's rows, or why they cannot be had from it."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from io import BytesIO
+from typing import TYPE_CHECKING, NamedTuple
+
+from elftools.dwarf.callframe import CIE, FDE, CallFrameInfo, CFARule, RegisterRule
+from elftools.dwarf.structs import DWARFStructs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elftools.dwarf.callframe import CallFrameInstruction
+
+    from cfi.section import CfiSection
+    from sframegen.abi import Abi
+
+MASK = 0xFFFFFFFFFFFFFFFF
+ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))
+REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE = 0x0A, 0x0B, 0x2D, 0x2E
+EXPRESSIONS = frozenset((0x0F, 0x10, 0x16))
+NO_REGISTER = frozenset((*ADVANCES, 0x00, 0x01, 0x0E, 0x0F, 0x13, REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE))
+# What pyelftools does wrong without an error. A test shows each; where a release corrects one, it fails.
+WRONG = {
+    0x01: "DW_CFA_set_loc, whose pointer it takes to be a plain address",
+    0x12: "DW_CFA_def_cfa_sf, whose offset it scales by the wrong factor",
+}
+WIDE = "64-bit DWARF, whose CIE it looks for in the wrong place"
+LAST_ROW = "a last row whose CFA is an expression, which it drops"
+DAMAGED = "what it fails to read"
+COSTLY = "more work than their size warrants"
+
+# pyelftools copies the rules of all registers for each row, and expressions byte by byte for each remembered state. Real functions
+# take up to 12 such steps for a byte of call frame information.
+STEPS_A_BYTE = 64
+READS_A_BYTE, READS = 4, 128
+
+
+class Said(NamedTuple):
+    """What a row says of one register or the CFA; `kind` is pyelftools' name, "" for nothing, CFA for register + offset."""
+
+    kind: str
+    number: int = 0
+    offset: int = 0
+    code: bytes = b""
+
+
+class State(NamedTuple):
+    """What one row says of what matters to a stack trace."""
+
+    ra_column: int
+    cfa: Said
+    ra: Said
+    fp: Said
+    sp: Said
+    signed: bool
+    signal: bool
+    key_b: bool
+
+
+class Functions:
+    """FDEs by columns, in the order read; rows of FDE i are first_row[i] .. first_row[i + 1] - 1. `state` -1: not to be had."""
+
+    def __init__(self) -> None:
+        self.start = array("Q")
+        self.end = array("Q")
+        self.section = array("B")  # the earlier ones count
+        self.first_row = array("I", [0])
+        self.row_start = array("Q")  # addresses
+        self.row_state = array("i")
+        self.states: dict[State, int] = {}
+        self.unread: Counter[str] = Counter()  # functions, by why
+
+    def add(self, section: int, start: int, end: int, rows: list[tuple[int, State]]) -> None:
+        """Without rows: it is known what code the function is, and nothing else."""
+        self.section.append(section)
+        self.start.append(start)
+        self.end.append(end)
+        for at, state in rows:
+            self.row_start.append(at)
+            self.row_state.append(self.states.setdefault(state, len(self.states)))
+        if not rows:
+            self.row_start.append(start)
+            self.row_state.append(-1)
+        self.first_row.append(len(self.row_start))
+
+
+class UnreadError(Exception):
+    """Of one CIE or FDE; says why."""
+
+
+class _Metered(BytesIO):
+    """Bytes of which so many may be read at a time: what an entry claims to hold can be all that follows it."""
+
+    allowance = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.allowance -= 1 if size is None or size < 0 else 1 + size
+        if self.allowance < 0:
+            raise UnreadError(COSTLY)
+        return super().read(size)
+
+
+class _Cie(NamedTuple):
+    ra_column: int
+    signal: bool
+    key_b: bool
+    instructions: list[CallFrameInstruction]
+
+
+def read(section: CfiSection, number: int, abi: Abi, functions: Functions) -> Iterator[int]:
+    """Adds the FDEs of a file's section of that number; yields how many of its bytes have been read."""
+    little = section.byte_order == "little"
+    stream = _Metered(section.data)
+    structs = DWARFStructs(little_endian=little, dwarf_format=32, address_size=8)
+    reader = _Reader(CallFrameInfo(stream, len(section.data), section.address, structs, section.eh), stream, abi)
+    entries = list(_entries(section))
+    for offset, end, cie in entries:
+        if cie is None:
+            reader.read_cie(offset, end)
+    for offset, end, cie in entries:
+        if cie is not None:
+            try:
+                functions.add(number, *reader.read_fde(offset, end, cie, functions.unread))
+            except UnreadError as error:
+                functions.unread[str(error)] += 1
+            yield end
+
+
+def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
+    """(offset, end, the CIE's offset or None for a CIE); -1: nowhere that pyelftools finds."""
+    data, order = section.data, section.byte_order
+    at = fdes = 0
+    while at + 8 <= len(data):
+        length, body = int.from_bytes(data[at : at + 4], order), at + 4
+        wide = length == 0xFFFFFFFF
+        if wide:
+            length, body = int.from_bytes(data[at + 4 : at + 12], order), at + 12
+        end = body + length
+        if length == 0:
+            if 0 <= section.fde_count <= fdes:
+                return
+            at += 4
+            continue
+        if end > len(data):
+            return
+        mark = int.from_bytes(data[body : body + 4], order)
+        if mark == (0 if section.eh else 0xFFFFFFFF):
+            yield at, end, None
+        else:
+            fdes += 1
+            yield at, end, -1 if wide else body - mark if section.eh else mark
+        at = end
+
+
+class _Reader:
+    """Of one section. Whatever pyelftools raises costs one entry; it uses assertions, too, and has no error of its own for all."""
+
+    def __init__(self, info: CallFrameInfo, stream: _Metered, abi: Abi) -> None:
+        self.info = info
+        self.stream = stream
+        self.abi = abi
+        self.cies: dict[int, _Cie | UnreadError] = {}
+
+    def read_cie(self, offset: int, end: int) -> None:
+        try:
+            cie = self._entry(offset, end)
+            if not isinstance(cie, CIE):
+                raise UnreadError(DAMAGED)  # noqa: TRY301 - as what pyelftools raises
+            cie.instructions = _judged(cie.instructions)
+            _affordable(cie.instructions, end - offset)
+            cie.get_decoded()
+            letters = cie.header.augmentation
+            self.cies[offset] = _Cie(cie.header.return_address_register, b"S" in letters, b"B" in letters, cie.instructions)
+        except UnreadError as error:
+            self.cies[offset] = error
+        except Exception:  # noqa: BLE001
+            self.cies[offset] = UnreadError(DAMAGED)
+
+    def read_fde(self, offset: int, end: int, cie_offset: int, unread: Counter[str]) -> tuple[int, int, list[tuple[int, State]]]:
+        """(start, end, rows). UnreadError where it is not even known what code it is."""
+        if cie_offset < 0:
+            raise UnreadError(WIDE)
+        cie = self.cies.get(cie_offset)
+        if not isinstance(cie, _Cie):
+            raise cie or UnreadError(DAMAGED)
+        try:
+            fde = self._entry(offset, end)
+            assert isinstance(fde, FDE)
+            start, size = fde.header.initial_location & MASK, fde.header.address_range
+        except UnreadError:
+            raise
+        except Exception as error:
+            raise UnreadError(DAMAGED) from error
+        finally:
+            self.info._entry_cache.pop(offset, None)  # noqa: SLF001 - all of them are more than the memory has room for
+        end_address = min(start + max(size, 0), MASK)
+        try:
+            return start, end_address, self._rows(fde, cie, start, end - offset)
+        except UnreadError as error:
+            unread[str(error)] += 1
+        except Exception:  # noqa: BLE001
+            unread[DAMAGED] += 1
+        return start, end_address, []
+
+    def _entry(self, offset: int, end: int) -> object:
+        self.stream.allowance = READS + READS_A_BYTE * (end - offset)
+        return self.info._parse_entry_at(offset)  # noqa: SLF001 - get_entries() fails as a whole where one entry is bad
+
+    def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, State]]:
+        fde.instructions = _judged(fde.instructions)
+        _affordable([*cie.instructions, *fde.instructions], size)
+        table = fde.get_decoded().table
+        signed = _signed(cie.instructions, fde.instructions)
+        if len(table) != len(signed):
+            raise UnreadError(LAST_ROW)
+        first = table[0]["pc"]
+        rows: list[tuple[int, State]] = []
+        for line, sign in zip(table, signed, strict=True):
+            at = start + line["pc"] - first
+            if at > MASK:
+                break
+            if rows and rows[-1][0] == at:
+                rows.pop()
+            rows.append((at, self._state(line, cie, signed=sign)))
+        return rows
+
+    def _state(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> State:
+        ra, fp, sp = (_said(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
+        return State(cie.ra_column, _said(line["cfa"]), ra, fp, sp, signed, cie.signal, cie.key_b)
+
+
+def _judged(instructions: list[CallFrameInstruction]) -> list[CallFrameInstruction]:
+    """Without DW_CFA_GNU_args_size, on which pyelftools fails, and which says nothing about registers."""
+    for one in instructions:
+        if one.opcode in WRONG:
+            raise UnreadError(WRONG[one.opcode])
+    return [one for one in instructions if one.opcode != ARGS_SIZE]
+
+
+def _affordable(instructions: list[CallFrameInstruction], size: int) -> None:
+    registers = len({one.args[0] for one in instructions if one.opcode not in NO_REGISTER})
+    code = sum(len(one.args[-1]) for one in instructions if one.opcode in EXPRESSIONS)
+    rows = sum(one.opcode in ADVANCES for one in instructions)
+    remembered = sum(one.opcode == REMEMBER for one in instructions)
+    if len(instructions) + rows * registers + 8 * remembered * (registers + code) > STEPS_A_BYTE * size:
+        raise UnreadError(COSTLY)
+
+
+def _signed(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:
+    """Of each row, whether the return address is signed: pyelftools reads the instruction that says so, and ignores it."""
+    signed = sum(one.opcode == NEGATE_RA_STATE for one in before) % 2 == 1
+    remembered, found = [], []
+    for one in instructions:
+        if one.opcode in ADVANCES:
+            found.append(signed)
+        elif one.opcode == NEGATE_RA_STATE:
+            signed = not signed
+        elif one.opcode == REMEMBER:
+            remembered.append(signed)
+        elif one.opcode == RESTORE:
+            signed = remembered.pop()
+    return [*found, signed]
+
+
+def _said(rule: object) -> Said:
+    if rule is None:
+        return Said("")
+    if isinstance(rule, CFARule):
+        if rule.expr is not None:
+            return Said(RegisterRule.VAL_EXPRESSION, code=bytes(rule.expr))
+        if rule.reg is None or rule.offset is None:
+            return Said(RegisterRule.UNDEFINED)
+        return Said("CFA", rule.reg, rule.offset)
+    assert isinstance(rule, RegisterRule)
+    if isinstance(rule.arg, list):
+        return Said(rule.type, code=bytes(rule.arg))
+    return Said(rule.type, rule.arg or 0)
