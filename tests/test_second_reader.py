@@ -27,7 +27,7 @@ import sframegen
 from sframegen.abi import AARCH64, AMD64
 from sframegen.checks import report as check_report
 from sframegen.checks.report import check_file
-from sframegen.checks.second import reading
+from sframegen.checks.second import agreement, reading
 from sframegen.checks.second.meaning import Verdict, verdict
 from sframegen.checks.second.reading import Functions, Said, State, read
 from sframegen.checks.second.spans import UNJUDGED, function_spans
@@ -369,11 +369,23 @@ def claims_the_rest(count: int) -> Frames:
 
 def many_registers(count: int) -> Frames:
     """A row for each of many registers: each has all those before it."""
-    return frames_of(b"".join(b"\x05" + uleb(200 + n) + b"\x01\x41" for n in range(count)), b"")
+    return frames_of(b"".join(b"\x05" + uleb(200 + n) + b"\x01\x41" for n in range(8 * count)), b"")
 
 
 def many_states(count: int) -> Frames:
     return frames_of(b"\x10\x06" + uleb(count) + b"\x96" * count + b"\x0a" * count, b"")
+
+
+def one_long_entry(count: int) -> Frames:
+    return frames_of(b"\x41" * (200 * count), b"\x2f")
+
+
+def many_cies(count: int) -> Frames:
+    """Of which all but the first are of no use."""
+    frames = frames_of(b"", b"\x2f")
+    for _ in range(count):
+        frames.cie(INITIAL + b"\x0a" * 400)
+    return frames
 
 
 def costly_cie(count: int) -> Frames:
@@ -381,13 +393,31 @@ def costly_cie(count: int) -> Frames:
     return frames_of(*[b""] * count, initial=b"\0" * (8 * count) + b"\x3f")
 
 
-@pytest.mark.parametrize("make", [claims_the_rest, many_registers, many_states, costly_cie], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [claims_the_rest, many_registers, many_states, one_long_entry, many_cies, costly_cie], ids=lambda make: make.__name__
+)
 def test_work_is_linear_in_what_is_read(make: Callable[[int], Frames]) -> None:
-    small, large = (make(count).section() for count in (200, 800))
+    small, large = (make(count).section() for count in (50, 200))
     functions = functions_of(large)
     assert functions.unread
     assert counted(lambda: functions_of(large)) <= 4 * 1.3 * counted(lambda: functions_of(small))
     assert counted(lambda: functions_of(large)) <= 100 * len(large.data)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("ALL_CIE_BYTES", 16), ("ENTRY_BYTES", 40), ("STEPS", 1)])
+def test_memory_and_work_of_one_file_are_limited(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = frames_of(b"", b"\x41" * 40).section()
+    assert not functions_of(section).unread
+    monkeypatch.setattr(reading, limit, value)
+    assert functions_of(section).unread
+
+
+def test_rows_that_depend_on_the_pc_are_run_only_if_they_are_few(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sframegen.add_section(library, output=tmp_path / "out")
+    monkeypatch.setattr(agreement, "MOST_BY_PC", 0)
+    assert sframegen.examine(tmp_path / "out").second_reader["unjudged"] == 64
 
 
 def test_damaged_cfi_is_read_without_an_error(library: Path) -> None:

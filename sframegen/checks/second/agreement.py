@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20  # findings of one rule; of the rest the number of bytes
 ROOM = 1 << 16  # places that are recorded
+MOST_BY_PC = 64  # states: each is run for every place in a period. Linkers write one or two
 BOTH = "the section says {given}; as pyelftools reads the CFI, and sframegen does not, it says {state}"
 FIRST = "the section says {given}, which is what the CFI says as pyelftools reads it, and not as sframegen does"
 LEFT_OUT = "the section says nothing; as pyelftools reads the CFI, and sframegen does not, it says {state}"
@@ -113,12 +114,13 @@ class _Compared:
         self.abi = abi
         self.signal = signal
         self.by_pc = [depends_on_pc(state, abi) for state in states]
+        self.skips_by_pc = sum(self.by_pc) > MOST_BY_PC
         self.plain = [is_plain(state, abi) for state in states]
         self.known: dict[tuple[int, int, Given], Verdict] = {}
 
     def places(self, start: int, end: int, state: int) -> Iterator[tuple[str, Place]]:
         """What comes of all that can be compared from `start` to `end`, where the CFI has one row."""
-        if state == UNJUDGED:
+        if state == UNJUDGED or (self.skips_by_pc and self.by_pc[state]):
             return
         for low, high, said in self.section.spans.within(start, end):
             if said == NOTHING:

@@ -33,10 +33,11 @@ LAST_ROW = "a last row whose CFA is an expression, which it drops"
 DAMAGED = "what it fails to read"
 COSTLY = "more work than their size warrants"
 
-# pyelftools copies the rules of all registers for each row, and expressions byte by byte for each remembered state. Real functions
-# take up to 12 such steps for a byte of call frame information.
-STEPS_A_BYTE = 64
+# pyelftools makes objects of all instructions, copies the rules of all registers for each row, and expressions byte by byte for
+# each remembered state. Real functions take up to 40 such steps for a byte of CFI, files 5; a step takes about a microsecond.
+STEPS_A_BYTE, STEPS_A_BYTE_OF_ALL, STEPS = 64, 10, 1 << 20
 READS_A_BYTE, READS = 4, 128
+ENTRY_BYTES, ALL_CIE_BYTES = 1 << 18, 1 << 19
 
 
 class Said(NamedTuple):
@@ -117,11 +118,12 @@ def read(section: CfiSection, number: int, abi: Abi, functions: Functions) -> It
     stream = _Metered(section.data)
     structs = DWARFStructs(little_endian=little, dwarf_format=32, address_size=8)
     reader = _Reader(CallFrameInfo(stream, len(section.data), section.address, structs, section.eh), stream, abi)
-    entries = list(_entries(section))
-    for offset, end, cie in entries:
-        if cie is None:
+    cie_bytes = 0
+    for offset, end, cie in _entries(section):
+        if cie is None and cie_bytes + end - offset <= ALL_CIE_BYTES:
+            cie_bytes += end - offset
             reader.read_cie(offset, end)
-    for offset, end, cie in entries:
+    for offset, end, cie in _entries(section):
         if cie is not None:
             try:
                 functions.add(number, *reader.read_fde(offset, end, cie, functions.unread))
@@ -164,6 +166,7 @@ class _Reader:
         self.stream = stream
         self.abi = abi
         self.cies: dict[int, _Cie | UnreadError] = {}
+        self.steps = STEPS + STEPS_A_BYTE_OF_ALL * info.size
 
     def read_cie(self, offset: int, end: int) -> None:
         try:
@@ -171,7 +174,7 @@ class _Reader:
             if not isinstance(cie, CIE):
                 raise UnreadError(DAMAGED)  # noqa: TRY301 - as what pyelftools raises
             cie.instructions = _judged(cie.instructions)
-            _affordable(cie.instructions, end - offset)
+            self._afford(_steps(cie.instructions), end - offset)
             cie.get_decoded()
             letters = cie.header.augmentation
             self.cies[offset] = _Cie(cie.header.return_address_register, b"S" in letters, b"B" in letters, cie.instructions)
@@ -207,12 +210,19 @@ class _Reader:
         return start, end_address, []
 
     def _entry(self, offset: int, end: int) -> object:
+        if end - offset > ENTRY_BYTES:
+            raise UnreadError(COSTLY)
         self.stream.allowance = READS + READS_A_BYTE * (end - offset)
         return self.info._parse_entry_at(offset)  # noqa: SLF001 - get_entries() fails as a whole where one entry is bad
 
+    def _afford(self, steps: int, size: int) -> None:
+        if steps > min(STEPS_A_BYTE * size, STEPS, self.steps):
+            raise UnreadError(COSTLY)
+        self.steps -= steps
+
     def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, State]]:
         fde.instructions = _judged(fde.instructions)
-        _affordable([*cie.instructions, *fde.instructions], size)
+        self._afford(_steps([*cie.instructions, *fde.instructions]), size)
         table = fde.get_decoded().table
         signed = _signed(cie.instructions, fde.instructions)
         if len(table) != len(signed):
@@ -241,13 +251,13 @@ def _judged(instructions: list[CallFrameInstruction]) -> list[CallFrameInstructi
     return [one for one in instructions if one.opcode != ARGS_SIZE]
 
 
-def _affordable(instructions: list[CallFrameInstruction], size: int) -> None:
+def _steps(instructions: list[CallFrameInstruction]) -> int:
+    """What it costs to make rows of them."""
     registers = len({one.args[0] for one in instructions if one.opcode not in NO_REGISTER})
     code = sum(len(one.args[-1]) for one in instructions if one.opcode in EXPRESSIONS)
     rows = sum(one.opcode in ADVANCES for one in instructions)
     remembered = sum(one.opcode == REMEMBER for one in instructions)
-    if len(instructions) + rows * registers + 8 * remembered * (registers + code) > STEPS_A_BYTE * size:
-        raise UnreadError(COSTLY)
+    return len(instructions) + rows * registers + 32 * remembered * (1 + registers + code)
 
 
 def _signed(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:

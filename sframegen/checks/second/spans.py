@@ -63,12 +63,14 @@ class Given(NamedTuple):
     key_b: bool
 
 
-class SectionSpans(NamedTuple):
+class SectionSpans:
     """`given`: what `spans` names; what is repeated has a number below UNJUDGED - its function."""
 
-    spans: Spans
-    given: list[Given]
-    table: FunctionTable
+    def __init__(self, spans: Spans, given: list[Given], table: FunctionTable) -> None:
+        self.spans = spans
+        self.given = given
+        self.table = table
+        self._period: tuple[int, list[Given]] = (-1, [])  # of the function that was asked for last
 
     def at(self, said: int, address: int) -> Given | None:
         """What is given at an address where `said` is; None where it is repeated with a period that no PLT has."""
@@ -78,10 +80,13 @@ class SectionSpans(NamedTuple):
         kind = self.table.kinds[self.table.kind[function]]
         if LONGEST % kind.rep_size:
             return None
-        rows = self.table.rows(function)
-        offset = (address - self.table.start[function]) % kind.rep_size
-        rule = rows[max(0, bisect_right(rows, offset, key=lambda row: row[0]) - 1)][1]
-        return Given(rule, kind.signal, kind.key_b)
+        if self._period[0] != function:
+            rows = self.table.rows(function)
+            given = [Given(rows[0][1], kind.signal, kind.key_b)] * kind.rep_size
+            for offset, rule in rows:
+                given[offset:] = [Given(rule, kind.signal, kind.key_b)] * len(given[offset:])
+            self._period = function, given
+        return self._period[1][(address - self.table.start[function]) % kind.rep_size]
 
 
 def section_spans(table: FunctionTable) -> SectionSpans:
