@@ -119,7 +119,7 @@ FAULTS = {
         "sframegen/translate.py", "    if not _sp_is_implied(rule.sp, cfa, abi):\n", "    if False:\n"
     ),
     "outermost frames are left out": Fault(
-        "sframegen/translate.py", "        return OUTERMOST\n    plain", "        return Reason.RA_RULE\n    plain"
+        "sframegen/translate.py", "return unsaid(OUTERMOST, abi, layout) or OUTERMOST", "return Reason.RA_RULE"
     ),
     "usual frames are left out": Fault(
         "sframegen/translate.py", "return unsaid(row, abi, layout) or row", "return Reason.FP_RULE if fp else row"
