@@ -244,7 +244,11 @@ def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, pe
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
-    [({"instructions": True}, "jumps and calls lead nowhere yet"), ({"debug_file": "x"}, "no separate debug file")],
+    [
+        ({"instructions": True}, "jumps and calls lead nowhere yet"),
+        ({"debug_file": "x"}, "no separate debug file"),
+        ({"second_reader": True}, "of linked files only"),
+    ],
 )
 def test_what_needs_a_linked_file_says_so(arguments: dict[str, object], why: str, ours: Path) -> None:
     with pytest.raises(sframegen.FormatError, match=why):

@@ -69,8 +69,8 @@ def examine(
       then with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often than once.
 
     What is wrong with the section is a finding, also that there is none. Raises FormatError where the file cannot be read or is of
-    a type without one; where `instructions` or a `debug_file` are given for what is not linked, or `instructions` for an ABI of
-    which they are not read; or OSError; ValueError for a consumer that there is not.
+    a type without one; where `instructions`, a `debug_file` or `second_reader` are given for what is not linked, or `instructions`
+    for an ABI of which they are not read; or OSError; ValueError for an unknown consumer.
     """
     if consumer not in CONSUMERS:
         raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")
@@ -81,6 +81,8 @@ def examine(
                 raise FormatError("the instructions of what is not linked cannot be followed: its jumps and calls lead nowhere yet")
             if debug_file is not None:
                 raise FormatError("an object has no separate debug file")
+            if second_reader:
+                raise FormatError("the second reader reads the call frame information of linked files only")
             return check_objects(given)
         return check_file(
             given,
