@@ -561,3 +561,22 @@ def test_remove_tree_refuses_what_is_damaged(root: Path, options: list[str], sta
     assert result.exit_code == status
     assert str(file) in result.stderr
     assert result.stdout == "2 files restored, 0 with the section taken out, 0 without one, 1 refused\n"
+
+
+def test_check_of_a_directory(root: Path) -> None:
+    """Those that have a section, and what cannot be read."""
+
+    def check(*arguments: object) -> Result:
+        return CliRunner().invoke(cli, ["check", *map(str, arguments)], catch_exceptions=False)
+
+    empty = check(root)
+    assert (empty.exit_code, empty.stderr) == (1, f"sframegen: {root}: no program or library below it has an SFrame section\n")
+    for file in ("usr/bin/tree", "usr/lib/libtree.so.1"):
+        add_section(root / file, verify=False)
+    both = check(root)
+    assert (both.exit_code, both.stderr) == (0, "")
+    assert [line.partition(": good;")[0] for line in both.stdout.splitlines()] == [
+        f"{root}/usr/bin/tree", f"{root}/usr/lib/libtree.so.1"
+    ]  # fmt: skip
+    assert [one["file"] for one in json.loads(check("--json", root / "usr/bin").stdout)] == [f"{root}/usr/bin/tree"]
+    assert str(damaged(root)) in check(root).stderr

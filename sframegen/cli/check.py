@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.report import CONSUMERS, SHOWN, CheckReport
 from sframegen.cli.output import FILES, Run, json_list, note
 from sframegen.cli.several import JOBS, each, for_code
+from sframegen.cli.trees import with_sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 @JOBS
 @click.option("-v", "--verbose", is_flag=True, help="Print notes too, all findings, and what became of all executable bytes.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs or a directory a list of them.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -60,6 +62,8 @@ def command(
     Whether it keeps to the specification, whether those who read it accept it, and whether it says, at every byte of code, what
     the call frame information says. A good section is one line; the exit status is 1 if there is an error in any.
 
+    A directory stands for the programs and libraries below it that have a section.
+
     Of what is not linked, all is checked that can be: the specification, and what the call frame information says.
 
     With --instructions, section and call frame information are also held against what the instructions do, and files without a
@@ -73,10 +77,11 @@ def command(
         instructions=instructions,
         second_reader=second_reader,
     )
+    paths = _expanded(run, files)
     if instructions or second_reader:
-        work = for_code(work, files, jobs)
+        work = for_code(work, paths, jobs)
     reports: list[CheckReport] = []
-    for path, report in each(run, files, work, jobs, verify=False, lines=not (quiet or as_json)):
+    for path, report in each(run, paths, work, jobs, verify=False, lines=not (quiet or as_json)):
         if strict:
             report.strict()
         if report.worst() is Severity.ERROR:
@@ -88,8 +93,25 @@ def command(
             note(f"{path}: warning: {warning}")
         _print(report, verbose=verbose, quiet=quiet)
     if as_json:
-        sys.stdout.writelines(json_list((iter([json.dumps(report.to_json())]) for report in reports), several=len(files) > 1))
+        sys.stdout.writelines(
+            json_list((iter([json.dumps(report.to_json())]) for report in reports), several=len(files) > 1 or paths != files)
+        )
     ctx.exit(run.status)
+
+
+def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
+    """A directory stands for the files below it that have a section."""
+    paths = []
+    for file in files:
+        if not Path(file).is_dir():
+            paths.append(file)
+            continue
+        with run.file(file):
+            found = with_sections(file)
+            if not found:
+                run.finding(f"{file}: no program or library below it has an SFrame section")
+            paths += found
+    return tuple(paths)
 
 
 def _print(report: CheckReport, *, verbose: bool, quiet: bool) -> None:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from cfi.errors import FormatError
+from linker.remove import extents
 from sframegen.cli.several import all_of
 from sframegen.cli.tree_files import Exclusions, Trees, find
+from sframegen.elf import open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,3 +83,18 @@ def _lines(file: Path) -> Iterable[str]:
     """Without empty lines and those that begin with #."""
     lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
     return (line for line in lines if line.strip() and not line.startswith("#"))
+
+
+def with_sections(directory: str) -> list[str]:
+    """The programs and libraries below a directory that have an SFrame section, and what cannot be read. Raises OSError."""
+    with Trees([directory]) as trees:
+        found = find(trees, Exclusions(()))
+    files = [names[0].full for names in found.files]
+    return [name.full for name, _ in found.unreadable] + [file for file in files if _may_have_section(file)]
+
+
+def _may_have_section(file: str) -> bool:
+    try:
+        return bool(extents(open_elf(file)))
+    except (FormatError, OSError):
+        return True
