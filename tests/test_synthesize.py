@@ -25,6 +25,7 @@ from sframegen.code.effects import Flow
 from sframegen.code.isa import isa_of
 from sframegen.code.pieces import decode
 from sframegen.code.records import DIRECT
+from sframegen.code.survey import survey_silent
 from sframegen.code.sweep import WINDOW, called
 from sframegen.code.synthesize import synthesize
 from sframegen.conversion import convert, convert_sources
@@ -343,6 +344,33 @@ def test_only_what_is_proven_of_several(code: str, compile_c: Compiler) -> None:
     found = covered(described(file)) & set(range(bytes_of(file, ".text")[".text"].start, places["main"]))
     expected = {at for begin, end in FUNCTIONS[code] for at in range(places[begin], places[end])}
     assert found == expected
+
+
+def test_callees_of_callees(compile_c: Compiler) -> None:
+    """Code that calls with SP aligned otherwise than compilers do has rows where calls lead to it, from however deep."""
+    depth = 12
+    code = ".type f0, @function\nf0: " + "".join(f"call .Lf{n}; ret; .balign 16; .Lf{n}: " for n in range(1, depth)) + "ret; end:"
+    file = compile_c(f'__asm__(".text; .balign 16; {code}");'.replace("\n", "; "), "-shared", "-fPIC", "-nostdlib")
+    symbols = {symbol.name: symbol.address for symbol in open_elf(file).functions()}
+    table = described(file)
+    rows = covered(table)
+    assert {symbols["f0"] + 16 * number for number in range(depth)} <= rows
+
+
+def test_code_is_not_looked_at_for_each_function_that_never_returns(compile_c: Compiler) -> None:
+    """As Go's: nearly all functions end in a call of one that calls one, and so on, that never returns."""
+    depth, callers = 3, 2000
+    last = ".Lp0: ud2; .balign 16; "
+    chain = "".join(
+        f".Lp{n}: sub $8, %rsp; call .Lp{n - 1}; mov %rax, (%rax); add $8, %rsp; ret; .balign 16; " for n in range(1, depth)
+    )
+    caller = "sub $8, %rsp; test %rdi, %rdi; jz 2f; call 1f; add $8, %rsp; ret; 2: call .Lp2; call .Lp2; nop; .balign 16; 1: "
+    code = f".type f, @function; f: {caller * callers} ret; .balign 16; {chain}{last}"
+    file = compile_c(f'__asm__(".text; .balign 16; {code}");', "-shared", "-fPIC", "-nostdlib")
+    (text,) = bytes_of(file, ".text").values()
+    survey = survey_silent(open_elf(file), [(text.start, text.stop)], {text.start}, set())
+    assert {text.start + 32 * callers + 16, text.start + 32 * callers + 48} <= survey.never_return
+    assert survey.decoded_bytes < 2.5 * len(text)  # once for where calls lead, and once for all else
 
 
 def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (D
 RELA = "QQQ"  # r_offset, r_info, r_addend
 RELA_SIZE = 24
 RELATIVE = {"AMD64": 8, "AArch64": 1027, "AArch64 big-endian": 1027, "s390x": 12}  # relocation types: base + addend
+AT_A_TIME = 1 << 20  # bytes of data that are copied
 MAX_ARRAY = 1 << 16  # functions that run at start or end
 
 
@@ -61,9 +62,10 @@ def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
         if load.p_type == PT_LOAD and not load.p_flags & PF_X
     )
     for start, end in without(data, disjoint(headers)):
-        raw = elf.slice(start + -start % 8, max(0, (end - start - -start % 8) // 8 * 8), "PT_LOAD")
-        words = array("Q", bytes(raw))
-        found |= starts.intersection(words)
+        first, behind = start + -start % 8, end - end % 8
+        for at in range(first, behind, AT_A_TIME):
+            words = array("Q", bytes(elf.slice(at, min(AT_A_TIME, behind - at), "PT_LOAD")))
+            found |= starts.intersection(words)
     return found
 
 

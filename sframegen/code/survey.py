@@ -41,6 +41,7 @@ MAX_PASSES = 5
 MAX_CUTS = 8  # rounds: functions that never return because others do not are as many deep
 TASK_BYTES = 1 << 17  # code that a process gets at a time
 SAMPLE = 32  # of so many functions one is looked at first
+OFTEN = 8  # calls, by the functions that are looked at first
 
 Progress: TypeAlias = "Callable[[int, int], object]"  # (bytes done, bytes in all, as far as is known): of all passes
 
@@ -128,6 +129,15 @@ def _size(one: Range) -> int:
     return one[1] - one[0]
 
 
+def _left_to(found: Iterable[Found]) -> set[int]:
+    """Where these leave to, each with an entry's frame."""
+    left_to: dict[int, bool] = {}
+    for one in found:
+        for exit_ in one.exits:
+            left_to[exit_.target] = left_to.get(exit_.target, True) and exit_.as_entered
+    return {target for target, as_entered in left_to.items() if as_entered}
+
+
 class _Crew:
     """The processes."""
 
@@ -168,6 +178,7 @@ class _Passes:
         self.known = known
         self.crew = crew
         self.proving = proving
+        self.has_pointer: dict[int, bool] = {}  # of begins of ranges: whether data or relocations point there
         self.pointed_at: set[int] = set()
         self.entries = known  # of functions, wherever they are
         self.certain = frozenset(known)
@@ -176,6 +187,7 @@ class _Passes:
         self.called: set[int] = set()
         self.found: dict[Unit, Found] = {}
         self.states: dict[State, State] = {}
+        self.at_calls: dict[frozenset[int], frozenset[int]] = {}
         self.cut: dict[Range, tuple[Callee, ...]] = {}  # ranges, with the calls behind which they went on when they were made
         self.parts: Sequence[Range] = ()  # of the code, of which ranges are made
         self.ranges: list[Range] = []
@@ -183,8 +195,10 @@ class _Passes:
 
     def run(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> Survey:
         self.parts = parts
-        self._sample(look, parts)
-        self._cut(look, parts)
+        self._sample(look)
+        sampled = {self._part(unit[0]) for unit in self.found}
+        self.entries = self.known
+        self._cut(look, [part for part in parts if part not in sampled])
         if self.proving:
             self._cut_again(look)
         else:
@@ -193,10 +207,10 @@ class _Passes:
 
     def _cut(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
         """Makes ranges of parts of the code."""
-        before = set(self.found)
         self._look(look, parts, _size)
-        for unit in self.found.keys() - before:
-            found = self.found[unit]
+        for unit, found in self.found.items():
+            if unit[0] in self.cut:
+                continue
             self.cut[unit[0]] = found.goes_on
             if found.overruns is not None:
                 begin, reached = found.overruns
@@ -205,7 +219,11 @@ class _Passes:
         self.false_begins -= self.certain
         self.ranges = sorted(self.cut)
         self.starts = [start for start, _ in self.ranges]
-        self.pointed_at = pointed_at(self.around.elf, set(self.starts))
+        new = set(self.starts).difference(self.has_pointer)
+        if new:
+            pointers = pointed_at(self.around.elf, new)
+            self.has_pointer.update((start, start in pointers) for start in new)
+        self.pointed_at = set(filter(self.has_pointer.__getitem__, self.starts))
 
     def _cut_again(self, look: Callable[[Around, list[Range]], list[Found]]) -> None:
         """Parts whose ranges go on behind calls that turn out not to return are cut anew, until there are none."""
@@ -223,16 +241,20 @@ class _Passes:
                 stale = wrong()
             if not stale:
                 return
-            self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(self._part, unit))}
+            self._forget(stale)
             self.cut = {one: goes_on for one, goes_on in self.cut.items() if self._part(one) not in stale}
             self._cut(look, sorted(stale))
         self._settle()
-        stale = wrong()
-        self.found = {unit: found for unit, found in self.found.items() if stale.isdisjoint(map(self._part, unit))}
+        self._forget(wrong())
 
     def _part(self, one: Range) -> Range:
         """Which a range was made of."""
         return self.parts[bisect_right(self.parts, one[0], key=itemgetter(0)) - 1]
+
+    def _part_at(self, address: int) -> Range | None:
+        """Which part an address is in."""
+        number = bisect_right(self.parts, address, key=itemgetter(0)) - 1
+        return self.parts[number] if number >= 0 and address < self.parts[number][1] else None
 
     def _settle(self) -> None:
         """Looks again at what depends on others, until that changes nothing."""
@@ -249,21 +271,45 @@ class _Passes:
             for unit in stale:
                 self.found.pop(unit, None)
 
-    def _sample(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
-        """A few functions, and what they call often, or last: those that never return and are called everywhere are known then."""
-        self._look(look, parts[::SAMPLE], _size)
-        starts = [start for start, _ in parts]
-        looked: set[int] = set()
-        for _ in range(MAX_PASSES):
+    def _sample(self, look: Callable[[Around, list[Range]], list[Found]]) -> None:
+        """Looks at a few functions, and at what they call often, or last: many of those that never return are known then.
+
+        Parts that call them are looked at again, as they may never return either. Go's programs call a few of these from nearly
+        every function: what is known of them late is paid for with another look at all code.
+        """
+        often: set[Callee] = set()  # called everywhere, or by such functions
+        looked: set[Range] = set()
+        wanted = set(self.parts[::SAMPLE])
+        for _ in range(MAX_CUTS):
+            if not wanted:
+                return
+            self._look(look, sorted(wanted), _size)
+            looked |= wanted
+            credible = list(self._credible())
+            called = {callee for found in credible for callee in found.calls if isinstance(callee, int)}
+            self.entries = self.known | called | _left_to(credible)
+            self.around.never_return |= self._never_return()
             calls = Counter(callee for found in self.found.values() for callee in found.calls)
-            wanted = {callee for callee, count in calls.items() if count > 1}
+            often.update(callee for callee, count in calls.items() if count >= OFTEN)
+            callees = {callee for callee, count in calls.items() if count > 1}
             for found in self.found.values():
-                wanted.update(found.last_calls, (one.target for one in found.exits))
-            some = {bisect_right(starts, address) - 1 for address in wanted if isinstance(address, int)} - looked - {-1}
-            looked |= some
-            self._look(look, [parts[number] for number in some], _size)
-        self.around.never_return |= self._never_return()
-        self.found = {}
+                callees.update(found.last_calls, (one.target for one in found.exits))
+                if found.unit[0][0] in often:
+                    callees.update(found.calls)
+                    often.update(found.calls)
+            wanted = {part for callee in callees if isinstance(callee, int) and (part := self._part_at(callee))} - looked
+            stale = self._stale_parts()
+            self._forget(stale)
+            wanted |= stale
+
+    def _stale_parts(self) -> set[Range]:
+        """Those in which code is reached behind calls that are known not to return."""
+        never_return = self.around.never_return
+        return {self._part(unit[0]) for unit, found in self.found.items() if not never_return.isdisjoint(found.goes_on)}
+
+    def _forget(self, parts: set[Range]) -> None:
+        """What was found with anything of these parts."""
+        self.found = {unit: found for unit, found in self.found.items() if parts.isdisjoint(map(self._part, unit))}
 
     def _is_stale(self, unit: Unit, entries: Entries) -> bool:
         """Whether it was not looked at with what is known now."""
@@ -274,7 +320,8 @@ class _Passes:
         for batch in self.crew.share(partial(work, self.around), items, size):
             for found in batch:
                 states = tuple(self.states.setdefault(state, state) for state in found.states)  # processes send one each
-                self.found[found.unit] = found._replace(states=states)
+                at_calls = self.at_calls.setdefault(found.at_calls, found.at_calls)
+                self.found[found.unit] = found._replace(states=states, at_calls=at_calls)
 
     def _number(self, address: int) -> int | None:
         """Of the range that an address is in."""
@@ -287,24 +334,35 @@ class _Passes:
 
     def _credible(self) -> Iterator[Found]:
         """Those whose word on others is taken."""
-        return (found for found in self.found.values() if not self.proving or is_credible(found, self.entries))
+        return filter(self._is_credible, self.found.values())
+
+    def _is_credible(self, found: Found) -> bool:
+        return not self.proving or is_credible(found, self.entries)
 
     def _never_return(self) -> set[int]:
         return never_returning(self.found.values(), {id(found) for found in self._credible()}, self.around)
 
     def _learn(self) -> None:
-        """Where functions begin: what is called, pointed to but by jump tables, or left to with an entry's frame."""
+        """Where functions begin: what is called, pointed to but by jump tables, or left to with an entry's frame.
+
+        Of what that makes credible the callees, too, as deep as it goes: in which order code was looked at makes no difference.
+        """
         self.entries = self.known | self.pointed_at
-        left_to: dict[int, bool] = {}
-        for found in list(self._credible()):
-            self.called.update([callee for callee in found.calls if isinstance(callee, int)])
-            self.known.update(filter(self._is_start, found.taken))
+        credible: list[Found] = []
+        waiting: dict[int, Found] = {}  # for one of their entries to be known
+        for found in self.found.values():
+            if self._is_credible(found):
+                credible.append(found)
+            elif found.contradiction is None:
+                waiting.update(dict.fromkeys(found.entries, found))
+        for found in credible:  # more and more
+            callees = [callee for callee in found.calls if isinstance(callee, int)]
+            begins = [*callees, *filter(self._is_start, found.taken)]
+            self.called.update(callees)
+            self.known.update(begins)
             self.pointed_at.difference_update(found.by_table)
-            for one in found.exits:
-                left_to[one.target] = left_to.get(one.target, True) and one.as_entered
-        self.known |= self.called
-        entered = {target for target, ok in left_to.items() if ok and self._is_start(target)}
-        self.entries = self.known | self.pointed_at | entered
+            credible += [waiting.pop(begin) for begin in begins if begin in waiting]
+        self.entries = self.known | self.pointed_at | set(filter(self._is_start, _left_to(credible)))
         if self.around.doubts is not None:
             self.entries = set(filter(self.around.doubts.enters, self.entries))
 
