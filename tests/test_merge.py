@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -460,6 +461,17 @@ def test_the_command_tells_what_it_did(linked: Link) -> None:
     assert last == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"
     assert any("multiple definition of" in line for line in lines)
     assert any(line.endswith("first defined here") for line in lines)
+
+
+def test_to_standard_output_goes_the_file_and_nothing_else(linked: Link) -> None:
+    out = linked.directory / "out"
+    arguments: list[str | Path] = ["--map", linked.map, linked.program, *linked.objects]
+    command = [sys.executable, "-m", "sframegen", "merge", "-o"]
+    subprocess.run([*command, out, *arguments], check=True)
+    for options in ((), ("--json",)):
+        done = subprocess.run([*command, "/dev/stdout", *options, *arguments], check=True, capture_output=True)
+        assert done.stdout == out.read_bytes()
+        assert b"/dev/stdout" in done.stderr
 
 
 def test_gathered_tables_number_kinds_and_rules_once() -> None:

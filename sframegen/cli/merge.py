@@ -6,6 +6,7 @@ from functools import partial
 
 import click
 
+from linker.target import is_stdout
 from sframegen import api
 from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, level, note
 from sframegen.cli.several import with_bar
@@ -52,6 +53,8 @@ def command(
     if map_file is not None and len(files) == 1:
         raise click.UsageError("--map takes EXE and its objects")
     run = Run()
+    if is_stdout(output):
+        sys.stdout = sys.stderr  # for the report
     with run.file(files[0]):
         executable = files[0] if map_file is not None else None
         objects = files[1:] if map_file is not None else files
