@@ -72,8 +72,8 @@ def _say_who(descriptor: int, location: Location) -> None:
 
     from sframegen.names import printable  # noqa: PLC0415 - as above
 
-    path = printable(location.path)
-    logging.getLogger("sframegen").warning("sframegen: %s: waiting for %s, which has locked it", path, _holder(descriptor))
+    path, holder = printable(location.path), printable(_holder(descriptor))  # a process can name itself anything
+    logging.getLogger("sframegen").warning("sframegen: %s: waiting for %s, which has locked it", path, holder)
 
 
 def _holder(descriptor: int) -> str:

@@ -13,7 +13,7 @@ import sframegen.cli
 from cfi.errors import FormatError
 from sframegen import build
 from sframegen.cli import COMMANDS, cli, main
-from sframegen.cli.output import Run, json_list
+from sframegen.cli.output import Run, json_list, outputs_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,6 +193,19 @@ def test_status_of_the_process(monkeypatch: pytest.MonkeyPatch, raised: BaseExce
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == status
+
+
+def test_a_name_in_the_last_error_is_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sframegen.cli.cli, "main", lambda **_: throw(OSError(5, "bad", "two\nlines\x1b[0m")))
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    with pytest.raises(SystemExit):
+        main()
+    assert capfd.readouterr().err == "sframegen: two\\nlines\\x1b[0m: bad\n"
+
+
+def test_a_name_that_two_files_have_is_in_one_line() -> None:
+    with pytest.raises(click.UsageError, match=r"2 FILEs are named a\\nb\\x1b: they"):
+        outputs_of(("x/a\nb\x1b", "y/a\nb\x1b"), None, "out")
 
 
 @pytest.fixture(scope="module")

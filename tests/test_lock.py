@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from sframegen import add_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from peers import Compiler
 
@@ -115,6 +115,26 @@ def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog
             assert is_locked(file)
     [record] = caplog.records
     assert re.fullmatch(rf"sframegen: {re.escape(str(file))}: waiting for {who}, which has locked it", record.getMessage())
+
+
+def test_a_process_that_names_itself_for_terminals(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("linker.lock.NOTICE_SECONDS", -1.0)
+    name = Path("/proc/self/comm")
+    before = name.read_text()
+    with file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr("linker.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
+        name.write_text("\x1b[2Ja\nb")
+        try:
+            with locked(file):
+                pass
+        finally:
+            name.write_text(before)
+    [record] = caplog.records
+    assert r"(\x1b[2Ja\nb), which has locked it" in record.getMessage()
+    assert record.getMessage().isprintable()
 
 
 def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
