@@ -210,6 +210,25 @@ def test_names_of_one_file_are_one_job(program: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(names)
 
 
+def test_a_name_by_a_link_of_others_is_refused_by_itself(program: Path, tmp_path: Path) -> None:
+    """It is not followed because the file has another name in the run."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a second user")
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for directory in (mine, theirs):
+        directory.mkdir()
+    shutil.copy(program, mine / "program")
+    (theirs / "program").hardlink_to(mine / "program")
+    (theirs / "link").symlink_to(mine / "program")
+    os.chown(theirs, 65534, 65534)
+    before = (mine / "program").read_bytes()
+    status, _, err = command("add-section", "-q", theirs / "program", theirs / "link")
+    assert (status, err.count("\n")) == (1, 1)
+    assert f"{theirs / 'link'}: a symbolic link that another user controls" in err
+    assert (mine / "program").read_bytes() == before
+    assert sframe_of(open_elf(theirs / "program"))
+
+
 def test_a_process_that_dies_costs_its_file_only() -> None:
     body = """
     if path == "killed":

@@ -14,6 +14,7 @@ import click
 
 from cfi.errors import FormatError
 from linker.kernels import safe_on
+from linker.location import locate
 from sframegen.format.layouts import WRITABLE
 from sframegen.names import printable, shortened
 from sframegen.workers import REFUSALS
@@ -123,25 +124,25 @@ def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | Non
         return {}
     name, times = Counter(Path(file).name for file in files).most_common(1)[0]
     if times > 1:
-        raise click.UsageError(f"{times} FILEs are named {name}: they cannot go into one --output-dir")
+        raise click.UsageError(f"{times} FILEs are named {printable(name)}: they cannot go into one --output-dir")
     return {file: Path(output_dir, Path(file).name) for file in files}
 
 
-def by_file(files: tuple[str, ...]) -> dict[str, list[Path]]:
-    """Each file once, by the first of its names, with the hard links among the others. What cannot be looked at stays by itself."""
-    groups: dict[object, list[str]] = {}
+def by_file(files: tuple[str, ...]) -> dict[str, list[str]]:
+    """Each file once, by the first of its names, with the hard links among the others. What cannot be located stays by itself."""
+    groups: dict[object, dict[object, str]] = {}
     for file in files:
         try:
-            status = Path(file).stat()
-            groups.setdefault((status.st_dev, status.st_ino), []).append(file)
+            with locate(file) as location:
+                status, directory = location.status(), os.fstat(location.directory)
         except OSError:
-            groups.setdefault(file, []).append(file)
-    found = {}
-    for first, *others in groups.values():
-        names = {Path(other).resolve(): None for other in others}
-        names.pop(Path(first).resolve(), None)
-        found[first] = list(names)
-    return found
+            status = None
+        if status is None:
+            groups[file] = {file: file}
+        else:
+            names = groups.setdefault((status.st_dev, status.st_ino), {})
+            names.setdefault((directory.st_dev, directory.st_ino, location.name), file)
+    return {first: others for first, *others in (names.values() for names in groups.values())}
 
 
 def json_list(documents: Iterator[Iterator[str]], *, several: bool) -> Iterator[str]:
