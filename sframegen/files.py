@@ -38,7 +38,10 @@ def map_descriptor(descriptor: int, shown: str, *, small: int = 0) -> tuple[memo
     if status.st_size == 0:
         raise FormatError("the file is empty", file=shown)
     if status.st_size > small:
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), status
+        try:
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), status
+        except ValueError as error:  # emptied meanwhile
+            raise FormatError("the file is empty", file=shown) from error
     return memoryview(os.pread(descriptor, status.st_size, 0)), status
 
 

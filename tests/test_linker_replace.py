@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
 import signal
@@ -11,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 from linker_inputs import section_of, small_file
@@ -22,7 +23,7 @@ from linker.location import locate
 from linker.plan import plan_injection
 from linker.replace import Replaced, Source, take_over, write_atomically
 from sframegen.elf import ElfFile, open_elf
-from sframegen.files import map_descriptor
+from sframegen.files import map_descriptor, map_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -440,6 +441,17 @@ def test_what_changed_since_then_is_not_replaced(target: Path, change: Callable[
     assert error.value.filename == str(target)
     assert target.read_bytes() in (b"old content", b"old contentx")
     assert only(target)
+
+
+def test_a_file_that_is_emptied_before_it_is_mapped(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped(*arguments: Any, **options: Any) -> mmap.mmap:
+        os.truncate(original, 0)
+        return whole(*arguments, **options)
+
+    whole = mmap.mmap
+    monkeypatch.setattr("sframegen.files.mmap.mmap", mapped)
+    with pytest.raises(FormatError, match="the file is empty"):
+        map_file(original)
 
 
 def test_a_section_of_another_size(original: Path) -> None:
