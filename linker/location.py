@@ -95,6 +95,27 @@ def locate(path: str | os.PathLike[str]) -> Location:
         raise OSError(error.errno, error.strerror, shown) from error
 
 
+def make_directory(path: str | os.PathLike[str]) -> None:
+    """Like `mkdir -p`, by way of the links that `locate` follows. Raises OSError."""
+    shown = os.fspath(path)
+    parent = os.path.dirname(shown.rstrip("/"))  # noqa: PTH120 - the name need not be what pathlib makes of it
+    try:
+        location = locate(shown)
+    except FileNotFoundError:
+        if not parent:
+            raise
+        make_directory(parent)
+        location = locate(shown)
+    with location:
+        if location.status() is None:
+            try:
+                os.mkdir(location.name, dir_fd=location.directory)
+            except FileExistsError:  # by another process of this run
+                pass
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, shown) from error
+
+
 def below(root: int, path: str, shown: str) -> Location:
     """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
 

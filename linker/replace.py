@@ -57,9 +57,7 @@ def write_atomically(
     a new name is written out when the system likes, as by cp. Raises OSError; upon any exception the target is untouched, except
     in the very last steps, whose exceptions say so.
     """
-    replaced = target.status()
-    if replaced is not None and not stat.S_ISREG(replaced.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", target.path)
+    replaced = regular_there(target)
     with opened(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
             file = new_file(directory, temporary)
@@ -105,6 +103,7 @@ def relink(descriptor: int, name: Location, old: Source) -> None:
 
 def write_new(target: Location, data: bytes, mode: int) -> None:
     """Writes a file that is not made from another one: the old content or the new one. `mode`: less the umask. Raises OSError."""
+    regular_there(target)
     with opened(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
             file = new_file(directory, temporary, mode)
@@ -114,6 +113,14 @@ def write_new(target: Location, data: bytes, mode: int) -> None:
             if not os.fstat(file.fileno()).st_nlink:
                 link(file.fileno(), directory, temporary)
             os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def regular_there(target: Location) -> os.stat_result | None:
+    """The status of the file that is to be replaced, if there is one. Raises OSError where it is a device, a FIFO or the like."""
+    status = target.status()
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", target.path)
+    return status
 
 
 def new_file(directory: int, name: str, mode: int = 0o600) -> BinaryIO:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
+import linker.base
 from sframegen import add_section, examine, read
 from sframegen.checks.finding import Severity
 from sframegen.cli import cli, tree_files
 from sframegen.cli.tree_files import Exclusions
-from sframegen.elf import open_elf
+from sframegen.elf import ElfFile, open_elf
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:
@@ -462,6 +463,30 @@ def test_a_report_to_stdout_is_all_that_is_there(root: Path, tmp_path: Path, mon
     assert "3 files given a section, " in result.stderr
     assert f"{root / 'usr/bin/tree'}: " in result.stderr
     assert not (tmp_path / "-").exists()
+
+
+def test_a_report_takes_the_place_of_no_device(root: Path, tmp_path: Path) -> None:
+    """/dev/null, for root."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    result = run("--report", fifo, root)
+    assert (result.exit_code, result.stderr) == (1, f"sframegen: {fifo}: not a regular file\n")
+    assert fifo.is_fifo()
+
+
+def test_a_file_that_is_truncated_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the file then is killed; the other files are done."""
+
+    def base_of(elf: ElfFile) -> linker.base.Base:
+        if elf.name == str(root / "usr/bin/tree"):
+            os.truncate(elf.name, 0)
+        return linker.base.base_of(elf)
+
+    monkeypatch.setattr("sframegen.api.adding.base_of", base_of)
+    result = run("-j1", root)
+    message = f"{root}/usr/bin/tree: the process that worked on it was killed by signal 7 (Bus error)"
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {message}\n")
+    assert "2 files given a section" in result.stdout
 
 
 def test_min_coverage_is_of_all_code_together(root: Path, compile_c: Compiler) -> None:

@@ -359,6 +359,40 @@ def test_a_linker_is_not_overwritten(here: Path) -> None:
     assert (here / "bin" / "ld").read_text() == "#!/bin/sh\nexit 0"
 
 
+def test_a_fifo_in_the_place_of_a_shim(here: Path) -> None:
+    """It is not waited for."""
+    (here / "bin").mkdir()
+    os.mkfifo(here / "bin/ld")
+    done = run(*TOOL, "--install", "bin", timeout=60)
+    assert (done.returncode, done.stderr) == (1, "sframegen: bin/ld: stays: it is no shim of sframegen\n")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_fifo_that_comes_in_the_place_of_the_output(object_file: str) -> None:
+    """After the look at what the linker wrote, and before that is read."""
+    code = """
+import os, sys
+from sframegen.cli import cli, link
+def state_of(path):
+    state = real(path)
+    if state:
+        os.unlink(path)
+        os.mkfifo(path)
+    return state
+real, link.state_of = link.state_of, state_of
+cli.main(["link", *sys.argv[1:]])
+"""
+    done = run(sys.executable, "-c", code, "ld", "-r", "-o", "prog", object_file, timeout=60)
+    assert done.stderr == "sframegen: warning: prog: not a regular file; linked without a new section\n"
+
+
+def test_response_files_that_become_a_fifo(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(here / "response")
+    monkeypatch.setattr("sframegen.cli.link_output.stat.S_ISREG", lambda _: True)
+    monkeypatch.setattr("sframegen.files.stat.S_ISREG", lambda _: False)
+    assert list(expanded(["@response"])) == ["@response"]
+
+
 @pytest.mark.parametrize("linker", ["no-such-linker", "shims/ld"])
 def test_no_linker_to_install(here: Path, linker: str) -> None:
     run(*TOOL, "--install", "shims")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.location import below, locate
+from linker.location import below, locate, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,6 +158,45 @@ def test_a_directory_of_a_group() -> None:
             assert content(directory / "link") == b"content"
         finally:
             os.seteuid(0)
+
+
+# -- directories that are made on the way to a file
+
+
+def test_directories_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    for path in ("a/b//c/", "a/b/c", ".", str(tmp_path / "absolute/d"), "link/e"):
+        make_directory(path)
+        assert Path(path).is_dir()
+    with pytest.raises(NotADirectoryError) as error:
+        make_directory("file/f/g")
+    assert error.value.filename == "file/f/g"
+
+
+def test_no_directory_is_made_where_a_link_of_others_leads() -> None:
+    with of_another_user(0o755, NOBODY) as directory:
+        victim = directory.with_name("victim")
+        victim.mkdir()
+        (directory / "link").symlink_to(victim)
+        with pytest.raises(OSError, match=CONTROLLED):
+            make_directory(directory / "link/new/newer")
+        assert not list(victim.iterdir())
+        result = subprocess.run(
+            [sys.executable, "-m", "sframegen", "add-section", "--output-dir", directory / "link/new", "/bin/true"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 1
+        assert CONTROLLED in result.stderr
+        assert (
+            subprocess.run([sys.executable, "-m", "sframegen", "link", "--install", directory / "link/new"], check=False).returncode
+            == 1
+        )
+        assert not list(victim.iterdir())
 
 
 # -- links of /proc, whose text is a path only as long as the file has it

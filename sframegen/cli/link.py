@@ -15,6 +15,8 @@ from linker.location import locate
 from sframegen.cli.link_output import is_linked, output_of, state_of
 from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
 from sframegen.elf import EHDR_SIZE
+from sframegen.files import open_regular
+from sframegen.names import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +88,7 @@ def command(
         ctx.exit(status)
 
     def add() -> None:
-        with open(output, "rb") as file:  # noqa: PTH123 - a name need not be what pathlib makes of it
+        with os.fdopen(open_regular(output, output), "rb") as file:
             header = file.read(EHDR_SIZE)
         if is_linked(header):
             from sframegen import api  # noqa: PLC0415 - takes longer than most links
@@ -176,5 +178,5 @@ def _install(directory: Path, arguments: tuple[str, ...], options: list[str]) ->
     run = Run()
     with run.file(str(directory)):
         for shim, linker in install(directory, arguments[0] if arguments else None, options):
-            click.echo(f"{shim}: {linker}")
+            click.echo(printable(f"{shim}: {linker}"))
     return run.status

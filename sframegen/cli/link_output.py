@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.abi import BY_MACHINE
 from sframegen.elf import EHDR_SIZE, ET_DYN, ET_EXEC
+from sframegen.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +77,7 @@ def _response(path: str) -> str | None:
     """Regular files only: what a pipe gives can be read once, and the linker is to have it."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
-            with open(path, "rb") as file:  # noqa: PTH123
+            with os.fdopen(open_regular(path, path), "rb") as file:
                 return os.fsdecode(file.read())
     except (OSError, ValueError):
         pass

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sframegen
-from linker.location import locate
+from cfi.errors import FormatError
+from linker.location import locate, make_directory
 from linker.replace import write_new
+from sframegen.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,7 +51,11 @@ def found(name: str, besides: Path) -> str | None:
 
 
 def is_shim(path: Path) -> bool:
-    with path.open("rb") as file:
+    try:
+        descriptor = open_regular(os.fspath(path), os.fspath(path))
+    except FormatError:  # a FIFO, which would keep us waiting
+        return False
+    with os.fdopen(descriptor, "rb") as file:
         return MARK.encode() in file.read(200)
 
 
@@ -62,7 +68,7 @@ def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iter
     linkers = {name: path for name, source in wanted.items() if (path := found(source, directory))}
     if not linkers:
         raise FileNotFoundError(2, "no such linker, shims apart", linker or "ld")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     words = {name: shlex.quote(path) for name, path in linkers.items()}
     if linker is None:
         words[LAUNCHER] = "$1; shift"

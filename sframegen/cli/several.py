@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
+from linker.location import make_directory
 from linker.target import is_stdout
 from sframegen import workers
 from sframegen.cli.output import by_file, note, outputs_of
@@ -71,7 +72,7 @@ def changes(
 
     def work(path: str) -> R:
         if output_dir is not None and not dry_run:
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
+            make_directory(Path(output_dir))
         return change(
             path,
             output=outputs.get(path),
@@ -103,14 +104,15 @@ def each(
 
 
 def all_of(
-    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool
+    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, apart: bool = False
 ) -> Iterator[tuple[str, T | Exception]]:
     """Each file, in their order, and what `work` returns for it, or the exception by which it refuses it.
 
-    `verify`: the work needs LIEF; `lines`: the caller prints something for each file.
+    `verify`: the work needs LIEF; `lines`: the caller prints something for each file. `apart`: not in this process, even one at a
+    time: a file that is truncated while it is read kills its reader.
     """
     outcomes: Iterator[Outcome[T]]
-    if min(jobs, len(files)) > 1:
+    if apart or min(jobs, len(files)) > 1:
         if verify:
             import linker.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
 

@@ -75,7 +75,7 @@ def each_file(
                 file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
                 return work(file, hard_links)
 
-        for path, outcome in all_of(tuple(names_of), work_on, jobs, verify=verify, lines=lines):
+        for path, outcome in all_of(tuple(names_of), work_on, jobs, verify=verify, lines=lines, apart=True):
             yield names_of[path], outcome
 
 
