@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -388,8 +389,8 @@ cli.main(["link", *sys.argv[1:]])
 
 def test_response_files_that_become_a_fifo(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(here / "response")
-    monkeypatch.setattr("sframegen.cli.link_output.stat.S_ISREG", lambda _: True)
-    monkeypatch.setattr("sframegen.files.stat.S_ISREG", lambda _: False)
+    answers = iter([True, False])  # before it is opened, and afterwards
+    monkeypatch.setattr(stat, "S_ISREG", lambda _: next(answers))
     assert list(expanded(["@response"])) == ["@response"]
 
 
