@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -12,6 +13,7 @@ from typing import Self
 from sframegen.files import open_regular
 
 ROOT = 0  # the user
+PATH_MAX = 4096  # bytes, Linux's
 MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
@@ -98,30 +100,28 @@ def locate(path: str | os.PathLike[str]) -> Location:
 def make_directory(path: str | os.PathLike[str]) -> None:
     """Like `mkdir -p`, by way of the links that `locate` follows. Raises OSError."""
     shown = os.fspath(path)
-    parent = os.path.dirname(shown.rstrip("/"))  # noqa: PTH120 - the name need not be what pathlib makes of it
+    names = shown.split("/")
     try:
-        location = locate(shown)
-    except FileNotFoundError:
-        if not parent:
-            raise
-        make_directory(parent)
-        location = locate(shown)
-    with location:
-        if location.status() is None:
-            try:
-                os.mkdir(location.name, dir_fd=location.directory)
-            except FileExistsError:  # by another process of this run
-                pass
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, shown) from error
+        for count in range(1, len(names) + 1):
+            if not names[count - 1]:
+                continue
+            with locate("/".join(names[:count])) as location:
+                if location.status() is None:
+                    with suppress(FileExistsError):  # made by another process of this run
+                        os.mkdir(location.name, dir_fd=location.directory)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, shown) from error
 
 
 def below(root: int, path: str, shown: str) -> Location:
     """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
 
-    Each directory is opened in the one before it, so that the entry is below `root` whatever is exchanged meanwhile.
+    Each directory is opened in the one before it, so that the entry is below `root` whatever is exchanged meanwhile. A path that
+    no system call would take is refused: looking up all that is in a deep tree costs the square of its depth.
     """
     *directories, name = path.split("/")
+    if len(os.fsencode(path)) >= PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), shown)
     try:
         with _Descriptor(".", directory=root) as here:
             for directory in directories:

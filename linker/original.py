@@ -30,6 +30,7 @@ from sframegen.elf import (
     SHT_SYMTAB,
     ElfFile,
 )
+from sframegen.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,10 +59,13 @@ def original_of(elf: ElfFile) -> Original | None:
 
 def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
     """The file's first `size` bytes after these writes, in memory; only what they change takes any."""
-    with open(elf.name, "rb") as file:  # noqa: PTH123 - a name, not yet a Path
-        if os.fstat(file.fileno()).st_size != len(elf.data):
+    descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
+    try:
+        if os.fstat(descriptor).st_size != len(elf.data):
             raise OSError(errno.EBUSY, "the file changed while it was read", elf.name)
-        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)
     for offset, data in writes:
         mapped[offset : offset + len(data)] = data
     return ElfFile(memoryview(mapped).toreadonly(), elf.name)
@@ -111,7 +115,8 @@ def is_loaded(original: ElfFile, elf: ElfFile) -> bool:
     left = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
     own = own_loads(original)
     for number, load in ((n, s) for n, s in enumerate(original.segments) if s.p_type == PT_LOAD):
-        original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+        if load.p_filesz:  # else its offset may be anywhere
+            original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         found = next((other for other in left if is_grown(load, other)), None)
         if found is not None:
             left.remove(found)

@@ -20,13 +20,17 @@ from linker_inputs import section_of, small_file
 from cfi.errors import FormatError
 from linker.apply import copy_file, writes_of
 from linker.location import locate
+from linker.original import original_of
 from linker.plan import plan_injection
 from linker.replace import Replaced, Source, take_over, write_atomically
+from sframegen import add_section
 from sframegen.elf import ElfFile, open_elf
 from sframegen.files import map_descriptor, map_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from peers import Compiler
 
 pytestmark = pytest.mark.once
 
@@ -459,3 +463,15 @@ def test_a_section_of_another_size(original: Path) -> None:
     elf = open_elf(original)
     with pytest.raises(ValueError, match="plan is for 28 bytes"):
         writes_of(plan_injection(elf, 28), elf, section_of(29)[:29])
+
+
+def test_the_original_is_that_of_the_open_file(compile_c: Compiler, tmp_path: Path) -> None:
+    """Its name may lead elsewhere by now, to a FIFO that would keep us waiting."""
+    program, file = compile_c("int main(void) { return 0; }", "-O2", name="named"), tmp_path / "file"
+    add_section(program, output=file, verify=False)
+    with opened_elf(file) as elf:
+        file.unlink()
+        os.mkfifo(file)
+        original = original_of(elf)
+    assert original is not None
+    assert original.elf.data == program.read_bytes()

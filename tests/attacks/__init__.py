@@ -78,6 +78,13 @@ def two_names(scene: Scene) -> tuple[Path, Path]:
     return second, link
 
 
+def a_fifo(scene: Scene) -> tuple[Path, Path]:
+    """A program, and a FIFO: whoever opens that by its name waits for ever."""
+    fifo = scene.tree / "fifo"
+    os.mkfifo(fifo)
+    return scene.give("x"), fifo
+
+
 def a_directory(scene: Scene) -> tuple[Path, Path]:
     """A directory with a program of the victim's name, and a link to the victim's directory."""
     link = scene.tree / "z"
@@ -109,6 +116,7 @@ RACES = {
     "content planted: add-tree": Race(one_file, whole_tree),
     "ownership lost: add-section in place": Race(one_file, in_place("x")),
     "hard links: add-section of two names": Race(two_names, in_place("x", "second")),
+    "a FIFO: add-section in place": Race(a_fifo, in_place("x")),
     "a directory: add-tree": Race(a_directory, whole_tree),
     "a directory: add-section in place": Race(a_directory, in_place("d/program")),
 }

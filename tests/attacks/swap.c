@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <fcntl.h>
 
-enum { LONGEST = 1 << 24 };
+enum { LONGEST = 1 << 26 };
 
 int main(int count, char **names) {
   unsigned random = 1, exchanged = 1;
@@ -15,7 +15,7 @@ int main(int count, char **names) {
   if (write(1, "\n", 1) != 1) return 1;
   for (;;) {
     random = random * 1103515245 + 12345;
-    for (volatile unsigned pause = (LONGEST >> (random >> 16) % 25) >> 6 * exchanged; pause; pause--) {}
+    for (volatile unsigned pause = (LONGEST >> (random >> 16) % 27) >> 6 * exchanged; pause; pause--) {}
     renameat2(AT_FDCWD, names[1], AT_FDCWD, names[2], RENAME_EXCHANGE);
     exchanged = !exchanged;
   }
