@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import ExitStack
@@ -71,6 +72,8 @@ def changes(
     links = {file: [] for file in files} if outputs else by_file(files)
 
     def work(path: str) -> R:
+        if Path(path).is_dir():
+            raise IsADirectoryError(errno.EISDIR, "Is a directory: add-tree and remove-tree take directories", path)
         if output_dir is not None and not dry_run:
             make_directory(Path(output_dir))
         return change(
