@@ -22,6 +22,10 @@ class FormatError(ValueError):
         self.offset = offset
         self.file = file
 
+    def __reduce__(self) -> tuple[type[FormatError], tuple[str, str, int | None, str]]:
+        """For another process it is this class, whatever a derived one is made of."""
+        return FormatError, (self.message, self.place, self.offset, self.file)
+
     def __str__(self) -> str:
         where = self.place + (f"+{self.offset:#x}" if self.offset is not None else "")
         return ": ".join(part for part in (self.file, where, self.message) if part)

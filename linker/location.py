@@ -42,7 +42,7 @@ class Location:
         self.close()
 
     def close(self) -> None:
-        os.close(self.directory)
+        _close(self.directory)
 
     def status(self) -> os.stat_result | None:
         """The entry's own, even if it is a link; None where there is none. Raises OSError."""
@@ -189,14 +189,20 @@ class _Descriptor:
         self.number = os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
 
     def move(self, number: int) -> None:
-        os.close(self.number)
+        _close(self.number)
         self.number = number
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.number)
+        _close(self.number)
+
+
+def _close(descriptor: int) -> None:
+    """An error is no loss: the descriptor was only good for looking up names."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def _parts(path: str) -> list[str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from click.testing import CliRunner, Result
 from linker_inputs import FLAGS, SOURCE, small_file
 
+from linker.draft import NoRoomError
 from linker.kernels import Change, Kernel, kernel_of, safe_on
 from linker.plan import plan_injection
 from linker.role import Role, role_of
@@ -25,6 +28,7 @@ from sframegen.section import sframe_of
 if TYPE_CHECKING:
     from peers import Compiler, Peers
 
+    from linker.image import Image
     from sframegen.elf import ByteOrder
 
 pytestmark = pytest.mark.once
@@ -296,3 +300,8 @@ class TestCommands:
         assert not Path("out").exists()
         assert self.run(*merge, "--min-kernel", "5.18").exit_code == 0
         assert self.is_good(Path("out"))
+
+
+def test_a_refusal_comes_from_another_process_whole() -> None:
+    error = NoRoomError(cast("Image", SimpleNamespace(elf=SimpleNamespace(name="file"))), "no reason")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

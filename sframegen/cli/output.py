@@ -128,21 +128,23 @@ def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | Non
     return {file: Path(output_dir, Path(file).name) for file in files}
 
 
-def by_file(files: tuple[str, ...]) -> dict[str, list[str]]:
-    """Each file once, by the first of its names, with the hard links among the others. What cannot be located stays by itself."""
+def by_file(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
+    """Each file once, by the first of its names, with the hard links among the others, or why it cannot be located."""
     groups: dict[object, dict[object, str]] = {}
+    unknown: dict[str, OSError] = {}
     for file in files:
         try:
             with locate(file) as location:
                 status, directory = location.status(), os.fstat(location.directory)
-        except OSError:
+        except OSError as error:
+            unknown[file] = error
             status = None
         if status is None:
             groups[file] = {file: file}
         else:
             names = groups.setdefault((status.st_dev, status.st_ino), {})
             names.setdefault((directory.st_dev, directory.st_ino, location.name), file)
-    return {first: others for first, *others in (names.values() for names in groups.values())}
+    return {first: unknown.get(first, others) for first, *others in (names.values() for names in groups.values())}
 
 
 def json_list(documents: Iterator[Iterator[str]], *, several: bool) -> Iterator[str]:

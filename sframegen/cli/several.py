@@ -69,11 +69,14 @@ def changes(
     outputs = outputs_of(files, output, output_dir)
     if is_stdout(output):
         sys.stdout = sys.stderr  # for the report
-    links = {file: [] for file in files} if outputs else by_file(files)
+    links: dict[str, list[str] | OSError] = {file: [] for file in files} if outputs else by_file(files)
 
     def work(path: str) -> R:
         if Path(path).is_dir():
             raise IsADirectoryError(errno.EISDIR, "Is a directory: add-tree and remove-tree take directories", path)
+        hard_links = links[path]
+        if isinstance(hard_links, OSError):
+            raise hard_links
         if output_dir is not None and not dry_run:
             make_directory(Path(output_dir))
         return change(
@@ -82,7 +85,7 @@ def changes(
             verify=not no_verify,
             dry_run=dry_run,
             preserve_timestamps=preserve_timestamps,
-            hard_links=links[path],
+            hard_links=hard_links,
         )
 
     def warned(path: str, report: R) -> R:
