@@ -158,10 +158,10 @@ man: .venv/docs-tools ## the man pages, in build/man
 
 # What is measured has to be named because some of it is large; BENCH_FLAGS: `benchmarks/run.py --help` tells.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
-BENCH_FLAGS ?= --json docs/performance.json --plot docs/performance.svg --docs docs/performance.md
+BENCH_FLAGS ?= --json docs/reports/performance.json --plot docs/reports/performance.svg --docs docs/reports/performance.md
 
 .PHONY: bench
-bench: .venv/installed peers | machine ## sizes, times, memory, look-ups against GNU's and LLVM's: docs/performance.*
+bench: .venv/installed peers | machine ## sizes, times, memory, look-ups against GNU's and LLVM's: docs/reports/performance.*
 	@packages=(); \
 	for program in gcc npm; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
 	$(install_packages)
@@ -170,9 +170,9 @@ bench: .venv/installed peers | machine ## sizes, times, memory, look-ups against
 	.venv/bin/python benchmarks/run.py $(BENCH_FLAGS)
 
 .PHONY: bench-merge
-bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/performance.md
+bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/reports/performance.md
 	tools/get-gcc
-	.venv/bin/python benchmarks/merging.py --docs docs/performance.md
+	.venv/bin/python benchmarks/merging.py --docs docs/reports/performance.md
 
 .PHONY: bench-link
 bench-link: .venv/installed peers test-machine ## what sframegen link adds to the link of a small program, into docs/linking.md
@@ -180,8 +180,8 @@ bench-link: .venv/installed peers test-machine ## what sframegen link adds to th
 	.venv/bin/python benchmarks/linking.py --docs docs/linking.md
 
 .PHONY: bench-stacks
-bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 64 threads, against eu-stack and gdb, into docs/performance.md
-	.venv/bin/python benchmarks/stacks.py --docs docs/performance.md
+bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 64 threads, against eu-stack and gdb, into docs/reports/performance.md
+	.venv/bin/python benchmarks/stacks.py --docs docs/reports/performance.md
 
 .PHONY: peers
 peers: ## fetch the tools that sframegen is compared with
@@ -198,9 +198,9 @@ corpus-run: .venv/test-tools peers corpus ## sections for copies of all programs
 	.venv/bin/python -P corpus/run $(CORPUS_RUN_FLAGS)
 
 .PHONY: merge-show
-merge-show: .venv/test-tools peers test-machine ## merge of objects linked in many ways, beside what linkers make: docs/merging.md; MERGE_FLAGS
+merge-show: .venv/test-tools peers test-machine ## merge of objects linked in many ways, beside what linkers make: docs/reports/merging.md; MERGE_FLAGS
 	tools/get-gcc
-	.venv/bin/python -P corpus/merge --report docs/merging.md $(MERGE_FLAGS)
+	.venv/bin/python -P corpus/merge --report docs/reports/merging.md $(MERGE_FLAGS)
 
 .PHONY: packages-show
 packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM from real sources, with and without sections: docs/packaging.md
@@ -221,19 +221,19 @@ capstone-show: .venv/test-tools ## the code that reads capstone's records and te
 	done
 
 .PHONY: contradictions-show
-contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/contradictions.md
-	.venv/bin/python -P corpus/contradictions --docs docs/contradictions.md $(CONTRADICTIONS_FLAGS)
+contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/reports/contradictions.md
+	.venv/bin/python -P corpus/contradictions --docs docs/reports/contradictions.md $(CONTRADICTIONS_FLAGS)
 
 # What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
 built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils
 
 .PHONY: projects-show
-projects-show: .venv/installed peers | machine ## build real projects without and with the post-link step: docs/projects.md; PROJECTS_FLAGS
+projects-show: .venv/installed peers | machine ## build real projects without and with the post-link step: docs/reports/projects.md; PROJECTS_FLAGS
 	@packages=(); \
 	for pair in $(built_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	[[ -e /usr/include/gtest/gtest.h ]] || packages+=(libgtest-dev); \
 	$(install_packages)
-	.venv/bin/python -P corpus/projects --report docs/projects.md $(PROJECTS_FLAGS)
+	.venv/bin/python -P corpus/projects --report docs/reports/projects.md $(PROJECTS_FLAGS)
 
 .PHONY: jit-show
 jit-show: .venv/test-tools ## 10,000 walks through code that a program makes meanwhile; JIT_WALKS
@@ -244,8 +244,8 @@ core-show: .venv/test-tools peers test-machine ## stacks in cores of real progra
 	.venv/bin/python -P corpus/cores --docs docs/stack.md $(CORE_FLAGS)
 
 .PHONY: stacks-show
-stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/stacks.md; STACKS_FLAGS
-	.venv/bin/python -P corpus/stacks --report docs/stacks.md $(STACKS_FLAGS)
+stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/reports/stacks.md; STACKS_FLAGS
+	.venv/bin/python -P corpus/stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
 
 # glibc is built once, in about ten minutes, and kept in the cache.
 .PHONY: glibc-show

@@ -1,6 +1,6 @@
 """Merging the sections of many objects: time and memory of both forms of `sframegen merge`, against what linkers take for `-r`.
 
-usage: python benchmarks/merging.py [--docs docs/performance.md]    Prints the table, or writes it into the document.
+usage: python benchmarks/merging.py [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
 
 The objects are one that GNU as made with --gsframe, copied, with names of its own in each copy, and calls from each to another one.
 """

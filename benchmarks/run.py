@@ -1,4 +1,4 @@
-"""Everything that docs/performance.md says, measured in one run: sizes, whole processes, the conversion alone, look-ups.
+"""Everything that docs/reports/performance.md says, measured in one run: sizes, whole processes, the conversion alone, look-ups.
 
 Prints one table: a column each file, a row each thing, as figures, or as shares of another row. Sizes are exact; times of processes
 are medians, those of loops in this process the best, of so many rounds.

@@ -1,6 +1,6 @@
 """The stacks of a process of 64 threads: `sframegen stack` against eu-stack and gdb, and how long the process cannot run meanwhile.
 
-usage: python benchmarks/stacks.py [--docs docs/performance.md]    Prints the table, or writes it into the document.
+usage: python benchmarks/stacks.py [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
 
 The threads wait, 16 calls deep and deeper. Program and libraries are copies with sections; eu-stack and gdb read their `.eh_frame`.
 """

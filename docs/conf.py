@@ -54,7 +54,7 @@ html_css_files = ["site.css"]
 man_pages = commands.man_pages()
 
 CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
-LISTED = re.compile(r"^- \[([^]]+)\]\(([\w-]+)\.md\)", re.MULTILINE)
+LISTED = re.compile(r"^- \[([^]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
 
 
 def add_contents(_app: Sphinx, document: str, source: list[str]) -> None:

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-WRITTEN = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "reference")
+WRITTEN = [ROOT / "README.md", *PAGES]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -38,10 +39,10 @@ def options_of(name: str) -> Iterator[tuple[str, str]]:
 
 def test_every_page_is_in_the_index_once() -> None:
     listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): ", (DOCS / "index.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == [path.name for path in WRITTEN if path.parent == DOCS and path.name != "index.md"]
+    assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in PAGES if path.name != "index.md")
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_to_files(path: Path) -> None:
     assert [link for link in LINK.findall(path.read_text()) if not (path.parent / link).is_file()] == []
 

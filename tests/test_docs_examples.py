@@ -73,7 +73,7 @@ def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
 
 
 def test_what_readme_says_of_speed_was_measured() -> None:
-    figures = json.loads((ROOT / "docs/performance.json").read_text())["figures"]
+    figures = json.loads((ROOT / "docs/reports/performance.json").read_text())["figures"]
     seconds = {one["what"]: one["value"] for one in figures if (one["part"], one["file"], one["of"]) == ("time", "libLLVM", "")}
     shares = [f"{seconds[name] / seconds['readelf -wF']:.2f}" for name in ("add-section --no-verify", "add-section")]
     [said] = re.findall(r"\*\*Fast\.\*\* .*?(?=\n\n)", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""The results of a run, in Markdown: docs/projects.md."""
+"""The results of a run, in Markdown: docs/reports/projects.md."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def markdown(judged: Sequence[Judged], cells: Sequence[Cell], news: Sequence[New
                 "",
                 f"### {project.name}",
                 "",
-                f"[{project.document}]({project.document}). Without the step, and with it:",
+                f"[{project.document}](../{project.document}). Without the step, and with it:",
                 "",
             ]
             for with_step in (False, True):

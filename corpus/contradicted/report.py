@@ -1,4 +1,4 @@
-"""What is found, in Markdown, put into docs/contradictions.md between its two marks."""
+"""What is found, in Markdown, put into docs/reports/contradictions.md between its two marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of a run, in Markdown: docs/merging.md."""
+"""The results of a run, in Markdown: docs/reports/merging.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def markdown(rows: Sequence[Row], tried: Sequence[Tried], about: str) -> str:
     lines = [HEAD.read_text(), f"One run: {about}.", "", "## What came of it", ""]
     lines.append(f"{len(rows)} comparisons, {sum(row.outcome.fdes for row in rows):,} FDEs: {len(found)} differences.")
     lines += ["", *(f"- {row.part}, {row.machine}, {row.case}: {difference}" for row, difference in found), *[""] * bool(found)]
-    lines += ["Known differences, which are not counted there; [differences.md](differences.md) tells of the first:", ""]
+    lines += ["Known differences, which are not counted there; [differences.md](../differences.md) tells of the first:", ""]
     lines += [*table(("places", "what"), ((f"{count:,}", what) for what, count in known.most_common())), ""]
     for part in dict.fromkeys(row.part for row in rows):
         lines += [f"## {part[0].upper()}{part[1:]}", ""]

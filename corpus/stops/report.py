@@ -1,4 +1,4 @@
-"""The results of a run, in Markdown: docs/stacks.md."""
+"""The results of a run, in Markdown: docs/reports/stacks.md."""
 
 from __future__ import annotations
 
