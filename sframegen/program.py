@@ -15,7 +15,12 @@ def main() -> None:
     """Ends the process."""
     try:
         from sframegen.cli import main as command_line  # noqa: PLC0415 - not before signals are taken care of
-    except (ImportError, MemoryError) as error:
-        os.write(2, f"sframegen: it cannot start: {str(error) or 'not enough memory'}\n".encode())
+
+        command_line()
+    except (ImportError, MemoryError, OSError, SystemError) as error:
+        lost = isinstance(error, SystemError)
+        if lost and " without " not in str(error):  # "... without setting an exception": CPython lost a MemoryError
+            raise
+        reason = "not enough memory" if lost else str(error) or "not enough memory"
+        os.write(2, f"sframegen: it cannot start: {reason}\n".encode())
         sys.exit(1)
-    command_line()

@@ -495,6 +495,20 @@ def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: P
         assert running.process.stdout.read() == b"done\n"
 
 
+def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is gone before it is a zombie."""
+    fields = ptrace.fields_of(os.getpid())
+    monkeypatch.setattr(ptrace, "fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")})
+    assert ptrace.why_not(os.getpid()) == ptrace.GONE
+
+
+def test_a_thread_of_the_kernel() -> None:
+    threads = [int(file.name) for file in Path("/proc").glob("[0-9]*") if "Kthread:\t1" in (file / "status").read_text()]
+    if not threads:
+        pytest.skip("no threads of the kernel are visible, or the kernel does not mark them")
+    assert {ptrace.why_not(tid) for tid in threads} <= {"it is a thread of the kernel", ptrace.GONE}
+
+
 def test_itself() -> None:
     with pytest.raises(StackError, match="it is the process that asks: it cannot stop itself"):
         Names(os.getpid()).threads()

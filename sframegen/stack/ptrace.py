@@ -29,6 +29,8 @@ ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 SLEEPS_ON, RUNS = b"D", b"R"
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
+FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
+PF_KTHREAD = 0x00200000
 ATTEMPTS = 3  # to seize a thread: EPERM is also of one that just ended, and another took over its id to execute a program
 BURIAL_INTERVAL = 0.005  # seconds
 PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops when that is over
@@ -301,6 +303,14 @@ def fields_of(tid: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
+def _is_the_kernels(tid: int) -> bool:
+    try:
+        _, _, numbers = Path(f"/proc/{tid}/stat").read_text(errors="replace").rpartition(") ")
+    except OSError:
+        return False
+    return bool(int(numbers.split()[FLAGS_FIELD]) & PF_KTHREAD)
+
+
 def _lives(tid: int) -> bool:
     return fields_of(tid).get("State", "Z")[0] not in "ZX"
 
@@ -310,8 +320,8 @@ def why_not(tid: int) -> str:
     fields = fields_of(tid)
     if fields.get("State", "Z")[0] in "ZX":
         return GONE
-    if "VmSize" not in fields:
-        return "it is a thread of the kernel"
+    if "VmSize" not in fields:  # memory goes first where a process ends
+        return "it is a thread of the kernel" if _is_the_kernels(tid) else GONE
     if Path(f"/proc/self/task/{tid}").exists():
         return OURSELVES
     tracer = fields.get("TracerPid", "0").strip()
