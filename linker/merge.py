@@ -9,8 +9,8 @@ from operator import lt
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.format.decode import Decoder
 from sframegen.format.records import F_FRAME_POINTER
-from sframegen.format.table import Decoder
 from sframegen.model import FunctionTable
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from sframegen.format.decode import kind_of, rule_of
 from sframegen.format.seek import BAD, NO_ROWS, NOT_COVERED
-from sframegen.format.table import kind_of, rule_of
 from sframegen.format.unpack import FAULTS
 from sframegen.model import OUTERMOST, FdeType, Kind, Rule
 

@@ -1,26 +1,50 @@
-"""Section bytes -> the header, and when it is asked for what the rest says."""
+"""Section bytes -> the header, and when it is asked for what the rest says: its functions as columns.
+
+Refuses what would be unsafe to read; leaves the rest of what can be wrong to `check`.
+"""
 
 from __future__ import annotations
 
 import struct
+from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, TypeVar
 
+from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.abi import BY_SFRAME_ID
 from sframegen.elf import MARKS
+from sframegen.format import unpack
 from sframegen.format.layouts import LAYOUTS
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_CODE, HEADER_SIZE, MAGIC, Header
+from sframegen.format.records import (
+    F_FDE_FUNC_START_PCREL,
+    FDE_TYPE_MASK,
+    HEADER_CODE,
+    HEADER_SIZE,
+    MAGIC,
+    PAUTH_KEY_B_BIT,
+    PCTYPE_MASK_BIT,
+    SIGNAL_BIT,
+    Header,
+)
 from sframegen.format.seek import Seeker
-from sframegen.format.table import decode_table
+from sframegen.format.words import decode_rule, words_size
+from sframegen.model import FdeType, FunctionTable, Kind, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sframegen.abi import Abi
     from sframegen.format.layouts import Layout
-    from sframegen.model import FunctionTable
+
+T = TypeVar("T")
+
+# Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
+# at most 3 (libxul), and a row takes two bytes or more; 16 rows a byte keep a hostile megabyte below 200 MB of columns.
+MAX_ROWS_PER_BYTE = 16
+ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass
@@ -38,7 +62,9 @@ class SframeSection:
     @cached_property
     def table(self) -> FunctionTable:
         """Everything that it says, with absolute addresses. Raises FormatError with the offset in the section."""
-        return decode_table(self)
+        decoder = Decoder()
+        decoder.add(self, self.starts)
+        return decoder.table
 
     @cached_property
     def seeker(self) -> Seeker:
@@ -118,3 +144,99 @@ def _header(view: memoryview, place: str) -> tuple[Header, str]:
                 raise FormatError(f"SFrame version {header.version} is not read, only {', '.join(map(str, LAYOUTS))}", place, 2)
             return header, byte_order
     raise FormatError(f"magic number is {bytes(view[:2]).hex()}, expected {MAGIC:#x}", place, 0)
+
+
+class Decoder:
+    """Decodes sections into one `table`, one behind the other: each kind and each rule is in it once."""
+
+    def __init__(self) -> None:
+        self._table = FunctionTable()
+        self._kinds: dict[Kind, int] = {}
+        self._rules: dict[Rule, int] = {}
+        # What bytes mean depends on the section's header.
+        self._known: dict[tuple[int, int, int, int], tuple[dict[int, int], dict[bytes, int]]] = {}
+
+    @property
+    def table(self) -> FunctionTable:
+        """What was added so far."""
+        self._table.kinds, self._table.rules = list(self._kinds), list(self._rules)
+        return self._table
+
+    def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> array[int]:
+        """Returns the functions' sizes. `starts`: their addresses, where the section does not say them.
+
+        After a FormatError `table` is of no use.
+        """
+        view, layout, place, fres_end = section.data, section.layout, section.place, section.fres_end
+        index_at, count = section.index_at, section.header.num_fdes
+        big = section.abi.byte_order == "big"
+        fault = array("q", [0, 0])
+        offset, size, first_row = zeros("q", count), zeros("I", count), zeros("I", count + 1)
+        attribute, block_at = zeros("B", 3 * count), zeros("Q", count)
+        unpack.functions(
+            view, index_at, section.fres_at, fres_end, big, offset, size, attribute, first_row, block_at, layout.fields, fault
+        )
+        _raise(fault, place)
+        if first_row[-1] > len(view) * MAX_ROWS_PER_BYTE:
+            raise FormatError(f"{first_row[-1]} rows in {len(view)} bytes", place)
+        row_start, row_at, row_rule = (zeros("I", first_row[-1]) for _ in range(3))
+        unpack.rows(view, fres_end, big, size, attribute, first_row, block_at, row_start, row_at, fault)
+        _raise(fault, place)
+
+        abi = section.abi
+        kinds, rules = self._known.setdefault((abi.sframe_id, abi.fixed_fp_offset, abi.fixed_ra_offset, layout.version), ({}, {}))
+
+        def new_kind(key: int, function: int) -> int:
+            return _number(self._kinds, kind_of(key >> 16, key >> 8 & 0xFF, key & 0xFF, place, block_at[function] - 2))
+
+        def new_rule(fde_type: int, at: int, _: bytes) -> int:
+            return _number(self._rules, rule_of(section, FdeType(fde_type), at))
+
+        kind = zeros("H", count)
+        unpack.names(bytes(view), attribute, first_row, row_at, kinds, rules, new_kind, new_rule, kind, row_rule)
+        table = self._table
+        rows = len(table.row_start)
+        table.start += array("Q", _starts(section, offset) if starts is None else starts)
+        table.size += size
+        table.kind += kind
+        table.first_row += array("I", [rows + row for row in first_row[1:]]) if rows else first_row[1:]
+        table.row_start += row_start
+        table.row_rule += row_rule
+        return size
+
+
+def kind_of(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:
+    """What a function's attribute says. Raises FormatError, at `offset`, for an unknown FDE type."""
+    try:
+        fde_type = FdeType(info2 & FDE_TYPE_MASK)
+    except ValueError:
+        raise FormatError(f"unknown FDE type {info2 & FDE_TYPE_MASK}", place, offset) from None
+    mask, signal, key_b = (bool(info & bit) for bit in (PCTYPE_MASK_BIT, SIGNAL_BIT, PAUTH_KEY_B_BIT))
+    return Kind(fde_type, rep_size, mask, signal, key_b)
+
+
+def rule_of(section: SframeSection, fde_type: FdeType, row_at: int) -> Rule:
+    """The rule of the row whose info byte is at `row_at`. Raises FormatError where the data words fit none."""
+    raw = bytes(section.data[row_at : row_at + 1 + words_size(section.data[row_at])])
+    rule = decode_rule(fde_type, raw, section.abi, section.layout)
+    if rule is None:
+        raise FormatError(f"data words fit no rule of FDE type {fde_type.name}", section.place, row_at)
+    return rule
+
+
+def _raise(fault: array[int], place: str) -> None:
+    if fault[0]:
+        raise FormatError(unpack.FAULTS[fault[0]], place, fault[1])
+
+
+def _starts(section: SframeSection, distances: array[int]) -> list[int]:
+    if section.relative:
+        first, step = section.address + section.index_at, section.layout.index_size
+        origins: Iterable[int] = range(first, first + len(distances) * step, step)
+    else:
+        origins = repeat(section.address, len(distances))
+    return [(origin + distance) & ADDRESS_MASK for origin, distance in zip(origins, distances, strict=True)]
+
+
+def _number(numbers: dict[T, int], value: T) -> int:
+    return numbers.setdefault(value, len(numbers))
