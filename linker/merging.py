@@ -22,10 +22,10 @@ from sframegen.code.plt import find_plt
 from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf import ElfFile
 from sframegen.files import map_file
+from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules
 from sframegen.lower import lower
 from sframegen.optimize import encoder_of
-from sframegen.translate import sayable
 
 if TYPE_CHECKING:
     import os

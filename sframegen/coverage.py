@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.columns import zeros
 from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.final_calls import find_final_calls
+from sframegen.format.reasons import Reason
 from sframegen.model import OUTERMOST, FdeType
 from sframegen.padding import padding_states
 from sframegen.resolve import subtract
 from sframegen.tally import tally, tally_gaps
-from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

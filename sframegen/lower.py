@@ -8,10 +8,10 @@ from operator import eq, gt
 from typing import TYPE_CHECKING
 
 from sframegen.flexible import narrow
+from sframegen.format.reasons import Reason, unsaid
 from sframegen.format.records import MAX_FUNCTION_ROWS
 from sframegen.format.words import EncodedRules, encode_rule
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind
-from sframegen.translate import Reason, unsaid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

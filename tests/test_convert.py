@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sframegen.abi import AMD64
 from sframegen.conversion import convert
 from sframegen.format.layouts import V2, V3
+from sframegen.format.reasons import Reason
 from sframegen.format.words import encode_rule
 from sframegen.model import FdeType, FunctionTable, Kind
 from sframegen.resolve import subtract
-from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from sframegen.coverage import Coverage

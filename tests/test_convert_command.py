@@ -31,9 +31,9 @@ from sframegen.cli import cli
 from sframegen.elf import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
+from sframegen.format.reasons import Reason
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.section import read_sframe
-from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

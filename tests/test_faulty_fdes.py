@@ -10,7 +10,7 @@ import pytest
 import sframegen
 from sframegen import Severity, Verdict, add_section, find, read
 from sframegen.elf import open_elf
-from sframegen.translate import Reason
+from sframegen.format.reasons import Reason
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,9 +27,9 @@ from sframegen.elf import open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V2, V3, WRITABLE
+from sframegen.format.reasons import Reason
 from sframegen.format.records import F_FRAME_POINTER
 from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

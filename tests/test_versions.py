@@ -22,10 +22,10 @@ from sframegen.elf import open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
+from sframegen.format.reasons import Reason
 from sframegen.lower import lower
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.section import read_sframe
-from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from sframegen.checks.finding import Finding, Severity
 from sframegen.elf import SHF_EXECINSTR
 from sframegen.equations import equation
+from sframegen.format.reasons import Reason
 from sframegen.names import FunctionNames, printable
-from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from array import array

@@ -14,9 +14,9 @@ from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_f
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion import convert_sources
 from sframegen.coverage import Unsaid
+from sframegen.format.reasons import Reason, unsaid
 from sframegen.model import OUTERMOST, FdeType, Rule
 from sframegen.resolve import ascends, sort
-from sframegen.translate import Reason, unsaid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

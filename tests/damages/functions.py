@@ -8,8 +8,8 @@ from damages.kinds import Kinds, Place, draw
 from damages.subject import NotHereError, NowhereError
 from sframegen.checks.faults import REASONS
 from sframegen.checks.finding import Severity
+from sframegen.format.reasons import Reason
 from sframegen.model import Kind
-from sframegen.translate import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
