@@ -6,8 +6,9 @@ import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker import undo
-from linker.apply import copy_file, write_all
+from linker.apply import write_all
 from linker.archive import is_archive, members, rewritten
+from linker.copying import copy_file
 from linker.merge import gather
 from linker.object_removal import original_object
 from linker.objects import Placed, groups, is_sframe, place

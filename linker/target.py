@@ -11,12 +11,13 @@ from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeVar
 
-from linker.apply import copy_file
+from linker.copying import copy_file
 from linker.location import Location, locate
 from linker.lock import close_locked, open_locked
 from linker.replace import Source, write_atomically
 from sframegen.elf import ElfFile
 from sframegen.files import map_descriptor, open_regular
+from sframegen.signals import signals_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,7 +94,8 @@ class Target:
         """Unless it is a dry run; `check` raises to stop."""
         if not self.dry_run:
             if self.verify:
-                import linker.verify  # noqa: F401, PLC0415 - before there is a temporary file: an interrupted import of LIEF ends the process
+                with signals_held():  # before there is a temporary file: an exception while it is imported ends the process
+                    import lief  # noqa: F401, PLC0415 - LIEF takes longer to import than most files to change
             self._write(report, write, check if self.verify else None)
         return report
 

@@ -103,7 +103,7 @@ def unsupported(*_: Any) -> int:
 
 
 def test_holes_stay_where_the_kernel_does_not_copy(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linker.apply.os.copy_file_range", unsupported)
+    monkeypatch.setattr("linker.copying.os.copy_file_range", unsupported)
     large = with_hole(program, tmp_path / "large", 2 * GIB)
     add_section(large, verify=False)
     check(large, 2 * GIB)
