@@ -69,15 +69,10 @@ def _suggestion(name: str) -> str:
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow, and only needed here
-
+    from sframegen import __version__  # noqa: PLC0415 - slow, and only needed here
     from sframegen.build import build_kind  # noqa: PLC0415 - imports every compiled module
 
-    try:
-        number = version("sframegen")
-    except PackageNotFoundError:
-        number = "(not installed)"
-    click.echo(f"sframegen {number} ({build_kind()})")
+    click.echo(f"sframegen {__version__} ({build_kind()})")
     ctx.exit()
 
 

@@ -14,8 +14,8 @@ import click
 
 from linker.location import make_directory
 from linker.target import is_stdout
-from sframegen import workers
 from sframegen.cli.output import by_file, note, outputs_of
+from sframegen.workers import attempt, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -117,30 +117,30 @@ def all_of(
     `verify`: the work needs LIEF; `lines`: the caller prints something for each file. `apart`: not in this process, even one at a
     time: a file that is truncated while it is read kills its reader.
     """
-    outcomes: Iterator[Outcome[T]]
+    results: Iterator[Outcome[T]]
     if apart or min(jobs, len(files)) > 1:
         if verify:
             import linker.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
 
-        outcomes = workers.outcomes(work, files, jobs, by_size(files, jobs))
+        results = outcomes(work, files, jobs, by_size(files, jobs))
     else:
-        outcomes = one_by_one(work, files)
+        results = one_by_one(work, files)
     if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
-        outcomes = with_bar(outcomes, len(files))
-    yield from zip(files, in_order(outcomes), strict=True)
+        results = with_bar(results, len(files))
+    yield from zip(files, in_order(results), strict=True)
 
 
 def one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
     for number, file in enumerate(files):
-        yield number, workers.attempt(work, file)
+        yield number, attempt(work, file)
 
 
-def with_bar(outcomes: Iterable[T], length: int) -> Iterator[T]:
+def with_bar(results: Iterable[T], length: int) -> Iterator[T]:
     """The bar shows how many there are yet."""
     with Bar() as bar:
-        for number, outcome in enumerate(outcomes, 1):
+        for number, result in enumerate(results, 1):
             bar(number, length)
-            yield outcome
+            yield result
 
 
 class Bar(ExitStack):
@@ -171,11 +171,11 @@ def for_code(work: Callable[..., T], files: Sequence[str], jobs: int) -> Callabl
     return alone
 
 
-def in_order(outcomes: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
+def in_order(results: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
     """By number, each as soon as those before it are there."""
     waiting: dict[int, T | Exception] = {}
     following = 0
-    for number, outcome in outcomes:
+    for number, outcome in results:
         waiting[number] = outcome
         while following in waiting:
             yield waiting.pop(following)

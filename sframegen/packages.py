@@ -1,0 +1,29 @@
+"""Modules of other people that have the name of one of our packages."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+NAMES = ("cfi", "linker")  # installed next to this package
+
+
+def refuse_strangers() -> None:
+    """Raises ImportError, in one line, where `import cfi` or `import linker` would give a module of another project."""
+    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120 - pathlib takes a while to import
+    for name in NAMES:
+        place = _place_of(name)
+        if os.path.dirname(os.path.realpath(place)) != os.path.join(ours, name):  # noqa: PTH118, PTH120
+            message = f"{place} hides sframegen's own package {name}: rename it, or take its directory off sys.path"
+            raise ImportError(message, name=name, path=place)
+
+
+def _place_of(name: str) -> str:
+    """The file that `import` takes for a module of that name, or has taken; it is not executed. Empty where there is none."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__file__", None) or "a module without a file"
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None)
+        if spec is not None:
+            return spec.origin or "a directory without __init__.py"
+    return ""
