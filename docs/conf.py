@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 commands.write_reference(HERE / "reference")
 
 project = "sframegen"
-author = "the authors of sframegen"
+author = "the sframegen authors"
+copyright = f"2026, {author}"  # noqa: A001 - the name that Sphinx reads
 version = release = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["version"]
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "reference")
 WRITTEN = [ROOT / "README.md", *PAGES]
+LISTED = re.compile(r"^- \[([^]]+)\]\(([^)]+)\): ", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -38,8 +39,13 @@ def options_of(name: str) -> Iterator[tuple[str, str]]:
 
 
 def test_every_page_is_in_the_index_once() -> None:
-    listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): ", (DOCS / "index.md").read_text(), re.MULTILINE)
+    listed = [page for _title, page in LISTED.findall((DOCS / "index.md").read_text())]
     assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in PAGES if path.name != "index.md")
+
+
+def test_pages_have_the_titles_that_the_index_gives() -> None:
+    listed = {page: title for title, page in LISTED.findall((DOCS / "index.md").read_text())}
+    assert {page: (DOCS / page).read_text().partition("\n")[0].removeprefix("# ") for page in listed} == listed
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())

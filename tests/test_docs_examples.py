@@ -21,6 +21,7 @@ EXAMPLE = re.compile(
     r"|^Save this as `(?P<name>[\w.]+)`[^\n]*\n\n^```\w+\n(?P<file>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
+EH_FRAME = ".eh_frame + .eh_frame_hdr"
 PAGES = ("README.md", "docs/gates.md", "docs/library.md", "docs/tutorial.md")  # that can be typed from top to bottom
 
 
@@ -72,9 +73,33 @@ def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
                 assert_shown(line, run("sh", "-c", line), shown, exactly=exactly)
 
 
-def test_what_readme_says_of_speed_was_measured() -> None:
+def promise(name: str) -> str:
+    """One bullet of what README promises."""
+    [said] = re.findall(rf"^- \*\*{name}\.\*\* (.*?)(?=\n- \*\*|\n\n)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    return str(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [
+        (
+            "Small",
+            [("size", "--optimize fast", file, ".eh_frame + .eh_frame_hdr") for file in ("libLLVM", "libxul", "librustc_driver")],
+        ),
+        ("Fast", [("time", what, "libLLVM", "readelf -wF") for what in ("add-section --no-verify", "add-section")]),
+    ],
+)
+def test_shares_in_readme_were_measured(name: str, shares: list[tuple[str, str, str, str]]) -> None:
     figures = json.loads((ROOT / "docs/reports/performance.json").read_text())["figures"]
-    seconds = {one["what"]: one["value"] for one in figures if (one["part"], one["file"], one["of"]) == ("time", "libLLVM", "")}
-    shares = [f"{seconds[name] / seconds['readelf -wF']:.2f}" for name in ("add-section --no-verify", "add-section")]
-    [said] = re.findall(r"\*\*Fast\.\*\* .*?(?=\n\n)", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert re.findall(r"\b[0-9]\.[0-9]+", said) == shares
+    values = {(one["part"], one["what"], one["file"]): one["value"] for one in figures}
+    measured = [f"{values[part, what, file] / values[part, of, file]:.2f}" for part, what, file, of in shares]
+    assert re.findall(r"\b[0-9]\.[0-9]+", promise(name)) == measured
+
+
+@pytest.mark.parametrize("name", ["Faithful", "Reversible", "Tested against others"])
+def test_counts_in_readme_are_those_of_a_report(name: str) -> None:
+    said = promise(name)
+    reports = "".join((ROOT / link).read_text() for link in re.findall(r"\((docs/reports/[^)#]+)", said))
+    counts = re.findall(r"[0-9]+,[0-9]+|[0-9.]+ %", said)
+    assert counts
+    assert [count for count in counts if count not in reports] == []
