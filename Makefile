@@ -142,7 +142,8 @@ lint: .venv/test-tools ## ruff and mypy
 # --- Documents ---------------------------------------------------------------------------------------------------------------------
 
 .venv/docs-tools: .venv/installed
-	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["docs"])
+	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["docs"]) \
+	    -r $(call requirements,["project"]["optional-dependencies"]["bench"])
 	touch $@
 
 # Warnings are errors: a link that leads nowhere, a page that index.md does not list, a name that the reference lacks.
@@ -158,16 +159,20 @@ man: .venv/docs-tools ## the man pages, in build/man
 
 # What is measured has to be named because some of it is large; BENCH_FLAGS: `benchmarks/run.py --help` tells.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
-BENCH_FLAGS ?= --json docs/reports/performance.json --plot docs/reports/performance.svg --docs docs/reports/performance.md
+BENCH_FLAGS ?= --json docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
 
 .PHONY: bench
-bench: .venv/installed peers | machine ## sizes, times, memory, look-ups against GNU's and LLVM's: docs/reports/performance.*
+bench: .venv/docs-tools peers | machine ## sizes, times, memory, look-ups against GNU's and LLVM's: docs/reports/performance.*
 	@packages=(); \
 	for program in gcc npm; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
 	$(install_packages)
 	tools/get-gcc
 	$(PYTHON) corpus/fetch $(measured)
 	.venv/bin/python benchmarks/run.py $(BENCH_FLAGS)
+
+.PHONY: plots
+plots: .venv/docs-tools ## the plots and tables of docs/reports/performance.md again, from its JSON
+	.venv/bin/python benchmarks/run.py --from docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
 
 .PHONY: bench-merge
 bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/reports/performance.md

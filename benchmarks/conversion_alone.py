@@ -43,8 +43,8 @@ def measure(rounds: int) -> Iterator[Figure]:
                 best[level, name] = min(taken, best.get((level, name), taken))
     for level in LEVELS:
         for name, source in inputs.items():
-            by_byte, what = best[level, name] / source.eh_frame_bytes, f"{level}, by .eh_frame byte"
-            yield Figure(PART, f"{level}, by row", name, best[level, name] / rows[name], "ns")
+            by_byte, what = best[level, name] / source.eh_frame_bytes, f"{level}, per .eh_frame byte"
+            yield Figure(PART, f"{level}, per row", name, best[level, name] / rows[name], "ns")
             yield Figure(PART, f"{level}, .eh_frame", name, 1000 / by_byte, "MB/s")
             yield Figure(PART, what, name, by_byte, "ns")
             yield Figure(PART, what, name, by_byte, "ns", GROWTH_FROM)

@@ -1,4 +1,4 @@
-"""What was measured, as one table: a column each file, a row each thing, most of them as a share of another one."""
+"""Measurements as tables: one for each part, a column for each file, a row for each thing, in units or as shares of another."""
 
 from __future__ import annotations
 
@@ -50,24 +50,23 @@ def table_rows(figures: Iterable[Figure]) -> list[Row]:
 
 
 def markdown(figures: Sequence[Figure]) -> str:
-    """The table, its columns aligned so that it can be read as it is."""
-    files = list(dict.fromkeys(one.file for one in figures))
-    lines = [["", "", *files]]
-    part = ""
+    """A table for each part, and for what its shares are of; only with the files that it has figures of."""
+    tables: dict[tuple[str, str], list[Row]] = {}
     for row in table_rows(figures):
-        label = f"{row.what} / {row.of}" if row.of else f"{row.what}, {row.unit}"
-        cells = [_text(row.cells[file], share=bool(row.of)) if file in row.cells else "" for file in files]
-        lines.append([f"**{row.part}**" if row.part != part else "", label, *cells])
-        part = row.part
+        tables.setdefault((row.part, row.of), []).append(row)
+    return "\n\n".join(_table(part, of, rows) for (part, of), rows in tables.items())
+
+
+def _table(part: str, of: str, rows: Sequence[Row]) -> str:
+    """The columns are aligned so that it can be read as it is."""
+    files = list(dict.fromkeys(file for row in rows for file in row.cells))
+    lines = [[f"{part}, as a share of {of}" if of else part, *files]]
+    for row in rows:
+        cells = [_text(row.cells[file], share=bool(of)) if file in row.cells else "" for file in files]
+        lines.append([row.what if of else f"{row.what}, {row.unit}", *cells])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * widths[0], "-" * widths[1], *("-" * (width - 1) + ":" for width in widths[2:])])
-    texts = [
-        [
-            cell.ljust(width) if number < 2 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in lines
-    ]
+    lines.insert(1, ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
+    texts = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in texts)
 
 

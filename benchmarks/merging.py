@@ -66,8 +66,8 @@ def measure(rounds: int, counts: tuple[int, ...] = COUNTS) -> Iterator[Figure]:
                     GNU_R: [peer("ld.bfd"), "-r", "-o", "out", *names],
                     "lld -r": [peer("ld.lld"), "-r", "-o", "out", *names],
                     "GNU ld -shared": [*link, "out", *names],
-                    "merge -o, by GNU ld": [*tools, "--linker", peer("ld.bfd"), "-o", "out", *names],
-                    "merge -o, by lld": [*tools, "--linker", peer("ld.lld"), "-o", "out", *names],
+                    "merge -o with GNU ld": [*tools, "--linker", peer("ld.bfd"), "-o", "out", *names],
+                    "merge -o with lld": [*tools, "--linker", peer("ld.lld"), "-o", "out", *names],
                     "merge --map": [*tools, "--map", "map", "-o", "out", "linked", *names],
                 }
                 results = in_turn(commands, rounds, Path("out"))

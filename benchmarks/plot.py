@@ -1,81 +1,134 @@
-"""The table's shares as bars, in SVG: a panel each thing that they are shares of, a group each file, a bar each row."""
+"""Figures as plots: one message each, in SVG, for light and for dark pages."""
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import matplotlib as mpl
 from figures import table_rows
+from matplotlib.figure import Figure as Picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from figures import Figure, Row
+    from matplotlib.axes import Axes
 
-COLOURS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#97bbf5", "#ff8ab7")
-COLUMNS = 2
-WIDTH, BARS_LEFT, BARS_RIGHT = 520, 110, 470  # of a panel
-BAR, GAP, LINE = 9, 6, 14
-LONGEST = 2.0  # a longer bar is cut, its number tells
+WIDTH = 6.4  # inches: as wide as a page's text
+OURS = ("#1f6fc5", "#5ea8f2")
+OTHERS = ("#9aa4ae", "#6b7681")
 
 
-class Panel(NamedTuple):
+class Bars(NamedTuple):
+    """A panel for each file, a labelled bar for each row; those of `ours` stand out."""
+
     title: str
-    rows: list[Row]
-
-    def files(self) -> list[str]:
-        return list(dict.fromkeys(file for row in self.rows for file in row.cells))
-
-    def height(self) -> int:
-        bars = sum(file in row.cells for row in self.rows for file in self.files())
-        return LINE * (3 + len(self.rows)) + BAR * bars + GAP * len(self.files())
+    part: str
+    rows: dict[str, str]
+    ours: tuple[str, ...]
 
 
-def svg(figures: Iterable[Figure]) -> str:
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in table_rows(figures):
-        if row.of:
-            groups.setdefault((row.part, row.of), []).append(row)
-    panels = [Panel(f"{part}, as shares of {of}", rows) for (part, of), rows in groups.items()]
-    bottoms = [0] * COLUMNS
-    parts = []
-    for panel in panels:
-        column = bottoms.index(min(bottoms))
-        parts.append(f'<g transform="translate({column * WIDTH},{bottoms[column]})">{_panel(panel)}</g>')
-        bottoms[column] += panel.height()
-    width, height = COLUMNS * WIDTH, max(bottoms) + LINE
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'font-family="sans-serif" font-size="10">\n<rect width="{width}" height="{height}" fill="white"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+TOOLS = ("cp", "objcopy --add-section", "readelf -wF", "llvm-dwarfdump --eh-frame", "add-section --no-verify", "add-section")
+BARS = {
+    "time": Bars("Time of a whole process, in seconds", "time", dict(zip(TOOLS, TOOLS, strict=True)), TOOLS[-2:]),
+    "memory": Bars("Peak memory of a process, in MB", "peak memory", dict(zip(TOOLS, TOOLS, strict=True)), TOOLS[-2:]),
+    "look-up": Bars(
+        "Time of a look-up with libsframe, in nanoseconds",
+        "look-up",
+        {
+            "GNU's layout": "libsframe on GNU's layout",
+            **{f"--optimize {level}": f"libsframe on {level}" for level in ("share", "fast", "size")},
+        },
+        ("--optimize fast",),
+    ),
+}
+SIZE_OF = ".eh_frame + .eh_frame_hdr"
+SIZES = {  # row: marker, colours on light and dark pages
+    "GNU's .sframe": ("D", OTHERS),
+    "--optimize none": ("o", ("#c8a2e0", "#8a64a8")),
+    "--optimize share": ("o", ("#e0a100", "#e0a92e")),
+    "--optimize fast": ("o", OURS),
+    "--optimize size": ("o", ("#2b9a66", "#4cc38a")),
+}
+PAGES = {"": ("#ffffff", "#1c2733", "#dde3e8"), "-dark": ("#131416", "#dfe4e9", "#363d44")}  # background, text, lines
 
 
-def _panel(panel: Panel) -> str:
-    scale = (BARS_RIGHT - BARS_LEFT) / min(LONGEST, max(1.0, *(value for row in panel.rows for value in row.cells.values())))
-    out = [f'<text x="8" y="{LINE + 4}" font-size="12" font-weight="bold">{escape(panel.title)}</text>']
-    y = 2 * LINE
-    for row, colour in zip(panel.rows, _colours(), strict=False):
-        out.append(f'<rect x="{BARS_LEFT}" y="{y}" width="{BAR}" height="{BAR}" fill="{colour}"/>')
-        out.append(f'<text x="{BARS_LEFT + BAR + 4}" y="{y + BAR - 1}">{escape(row.what)}</text>')
-        y += LINE
-    top = y
-    for file in panel.files():
-        shown = [(row.cells[file], colour) for row, colour in zip(panel.rows, _colours(), strict=False) if file in row.cells]
-        middle = y + BAR * len(shown) / 2
-        out.append(f'<text x="{BARS_LEFT - 6}" y="{middle + 4:.1f}" text-anchor="end">{escape(file)}</text>')
-        for value, colour in shown:
-            length = min(value, LONGEST) * scale
-            out.append(f'<rect x="{BARS_LEFT}" y="{y}" width="{length:.1f}" height="{BAR - 1}" fill="{colour}"/>')
-            out.append(f'<text x="{BARS_LEFT + length + 3:.1f}" y="{y + BAR - 1.5}" font-size="8">{value:.2f}</text>')
-            y += BAR
-        y += GAP
-    one = BARS_LEFT + scale
-    out.append(f'<line x1="{one:.1f}" y1="{top - 3}" x2="{one:.1f}" y2="{y}" stroke="#888" stroke-dasharray="3,2"/>')
-    return "\n".join(out)
+def draw(figures: Sequence[Figure], folder: Path) -> None:
+    """Write NAME.svg and NAME-dark.svg for each plot that the figures have rows for."""
+    for suffix in PAGES:
+        with mpl.rc_context(_style(suffix)):
+            for name, picture in pictures(figures, suffix).items():
+                path = folder / f"{name}{suffix}.svg"
+                picture.savefig(path, bbox_inches="tight", pad_inches=0.12, metadata={"Date": None, "Creator": None})
+                path.write_text("".join(f"{line.rstrip()}\n" for line in path.read_text().splitlines()))
 
 
-def _colours() -> Iterable[str]:
-    while True:
-        yield from COLOURS
+def pictures(figures: Sequence[Figure], suffix: str = "") -> dict[str, Picture]:
+    rows, dark = table_rows(figures), list(PAGES).index(suffix)
+    found = {"size": _sizes(rows, dark)} | {name: _bars(rows, bars, dark) for name, bars in BARS.items()}
+    return {name: picture for name, picture in found.items() if picture is not None}
+
+
+def _style(suffix: str) -> dict[Any, Any]:  # matplotlib's newer releases list the keys in its type
+    page, text, line = PAGES[suffix]
+    return {
+        "figure.facecolor": page,
+        "axes.facecolor": page,
+        "axes.edgecolor": line,
+        "grid.color": line,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], text),
+        "svg.fonttype": "none",
+        "svg.hashsalt": "sframegen",
+    }
+
+
+def _sizes(rows: Sequence[Row], dark: int) -> Picture | None:
+    """A line for each file, and on it a dot for each section."""
+    shares = {row.what: row.cells for row in rows if (row.part, row.of) == ("size", SIZE_OF)}
+    files = list(dict.fromkeys(file for cells in shares.values() for file in cells))
+    if not files:
+        return None
+    picture = Picture(figsize=(WIDTH, 1.3 + 0.28 * len(files)), layout="constrained")
+    axes = picture.subplots()
+    for what, (marker, colours) in SIZES.items():
+        cells = shares.get(what, {})
+        places = [files.index(file) for file in cells]
+        axes.plot(list(cells.values()), places, marker, color=colours[dark], markersize=7, label=what)
+    axes.set_yticks(range(len(files)), files)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.05 * max(1, *(value for cells in shares.values() for value in cells.values())))
+    axes.axvline(1, color=mpl.rcParams["text.color"], linewidth=0.8, linestyle="--")
+    axes.grid(visible=True)
+    picture.suptitle(f"Size of .sframe, as a share of {SIZE_OF}", fontsize="medium", fontweight="bold")
+    picture.legend(loc="outside lower center", ncols=3, frameon=False)
+    return picture
+
+
+def _bars(rows: Sequence[Row], bars: Bars, dark: int) -> Picture | None:
+    cells = {row.what: row.cells for row in rows if row.part == bars.part and not row.of}
+    values = {label: cells[what] for label, what in bars.rows.items() if what in cells}
+    files = list(dict.fromkeys(file for of_files in values.values() for file in of_files))
+    if not files:
+        return None
+    picture = Picture(figsize=(WIDTH, 0.5 + len(files) * (0.45 + 0.22 * len(values))), layout="constrained")
+    panels = picture.subplots(len(files), squeeze=False)
+    for file, axes in zip(files, panels[:, 0], strict=True):
+        shown = {label: of_files[file] for label, of_files in values.items() if file in of_files}
+        _panel(axes, file, shown, [(OURS if label in bars.ours else OTHERS)[dark] for label in shown])
+    picture.suptitle(bars.title, fontsize="medium", fontweight="bold")
+    return picture
+
+
+def _panel(axes: Axes, title: str, values: dict[str, float], colours: list[str]) -> None:
+    bars = axes.barh(list(values), list(values.values()), color=colours)
+    axes.bar_label(bars, [f"{value:.3g}" for value in values.values()], padding=3, fontsize="small")
+    axes.set_xlim(0, 1.12 * max(values.values()))  # room for the longest bar's number
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="y", length=0, labelsize="small")
+    axes.invert_yaxis()
+    axes.set_title(title, loc="left", fontsize="small", fontweight="bold")

@@ -16,7 +16,6 @@ import size
 import whole_process
 from figures import from_json, markdown, to_json, written_into
 from places import versions
-from plot import svg
 
 from sframegen.build import build_kind
 
@@ -29,7 +28,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part; may be given again")
     parser.add_argument("--from", type=Path, dest="known", metavar="FILE", help="measure nothing: the figures of an earlier --json")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the shares as bars (SVG)")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write the plots (SVG) into this folder; needs matplotlib")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
     options = parser.parse_args()
     if options.known:
@@ -45,8 +44,10 @@ def main() -> None:
     print(text)
     if options.json:
         options.json.write_text(to_json(about, figures))
-    if options.plot:
-        options.plot.write_text(svg(figures))
+    if options.plots:
+        from plot import draw  # noqa: PLC0415 - matplotlib need not be there to measure
+
+        draw(figures, options.plots)
     if options.docs:
         options.docs.write_text(written_into(options.docs.read_text(), text))
 

@@ -32,7 +32,7 @@ smartquotes = False  # --json is no dash
 default_role = "code"
 highlight_language = "text"
 
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["attrs_inline", "deflist"]
 myst_heading_anchors = 3
 
 HIDDEN = ["__init__", "__new__", "end", "relative", "seeker"]  # the last three: of SframeSection
@@ -55,6 +55,7 @@ html_css_files = ["site.css"]
 man_pages = commands.man_pages()
 
 CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
+PICTURE = re.compile(r"(?P<picture>!\[[^]]*\]\((?P<name>[\w-]+)\.svg\))")
 LISTED = re.compile(r"^- \[([^]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
 
 
@@ -71,5 +72,18 @@ def add_contents(_app: Sphinx, document: str, source: list[str]) -> None:
         source[0] += "\n".join(["\n```{toctree}", ":maxdepth: 1\n", *pages, "```\n"])
 
 
+def add_dark_pictures(_app: Sphinx, document: str, source: list[str]) -> None:
+    """Where NAME-dark.svg stands beside NAME.svg, each is shown on the pages that it is for."""
+
+    def both(found: re.Match[str]) -> str:
+        picture, name = found["picture"], found["name"]
+        if not (HERE / document).with_name(f"{name}-dark.svg").exists():
+            return picture
+        return f"{picture}{{.only-light}} {picture.replace(f'({name}.svg)', f'({name}-dark.svg)')}{{.only-dark}}"
+
+    source[0] = PICTURE.sub(both, source[0])
+
+
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
+    app.connect("source-read", add_dark_pictures)

@@ -6,7 +6,7 @@ import io
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
-from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +14,6 @@ from figures import BEGIN, END, Figure, from_json, markdown, table_rows, to_json
 from lookup import layouts_of, random_pcs
 from measure import in_turn, run
 from ours import ADDRESS, open_input, rows_of, section_of
-from plot import LONGEST, svg
 from samples import SAMPLES, listed
 
 from sframegen import add_section, read
@@ -22,7 +21,7 @@ from sframegen.format.decode import decode, open_section
 from sframegen.optimize import LEVELS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from types import ModuleType
 
     from peers import Compiler
 
@@ -52,13 +51,19 @@ def test_shares_are_of_another_row_or_of_another_file() -> None:
     }
 
 
-def test_the_table() -> None:
+def test_a_table_for_each_part_and_what_it_is_a_share_of() -> None:
     assert markdown(FIGURES[:5]).splitlines() == [
-        "|          |              | small | large & new |",
-        "| -------- | ------------ | ----: | ----------: |",
-        "| **size** | GNU's, bytes |   200 |       4,000 |",
-        "|          | fast / GNU's | 0.750 |       0.500 |",
-        "| **time** | cp, s        |   0.5 |             |",
+        "| size         | small | large & new |",
+        "| ------------ | ----: | ----------: |",
+        "| GNU's, bytes |   200 |       4,000 |",
+        "",
+        "| size, as a share of GNU's | small | large & new |",
+        "| ------------------------- | ----: | ----------: |",
+        "| fast                      | 0.750 |       0.500 |",
+        "",
+        "| time  | small |",
+        "| ----- | ----: |",
+        "| cp, s |   0.5 |",
     ]
 
 
@@ -74,18 +79,45 @@ def test_a_document_gets_its_table_again() -> None:
         written_into("no markers", "new")
 
 
-def test_every_share_has_a_bar_of_its_length() -> None:
-    picture = svg(FIGURES)
-    texts = [node.text for node in ET.fromstring(picture).iter() if node.tag.endswith("text")]
-    assert Counter(texts) >= Counter(["size, as shares of GNU's", "large & new", "0.75", "0.50", "3.00", "6.00"])
-    bars = [
-        float(node.attrib["width"])
-        for node in ET.fromstring(picture).iter()
-        if node.tag.endswith("rect") and node.attrib["height"] == "8"
+def texts_of(picture: Path) -> list[str]:
+    return sorted(node.text or "" for node in ET.parse(picture).iter() if node.tag.endswith("text"))
+
+
+@pytest.fixture
+def plot() -> ModuleType:
+    module: ModuleType = pytest.importorskip(
+        "plot", reason="no matplotlib in this environment: use make docs", exc_type=ImportError
+    )
+    return module
+
+
+def test_every_bar_is_whole_and_has_its_number(plot: ModuleType) -> None:
+    figures = [Figure("time", what, file, seconds, "s") for what in plot.TOOLS for file, seconds in (("a", 0.25), ("b", 1234.5))]
+    picture = plot.pictures([*figures, Figure("time", "add-section", "c", 8, "s")])["time"]
+    bars = {axes.get_title(loc="left"): [bar.get_width() for bar in axes.patches] for axes in picture.axes}
+    assert bars == {"a": [0.25] * len(plot.TOOLS), "b": [1234.5] * len(plot.TOOLS), "c": [8]}
+    assert all(bar.get_width() < 0.95 * axes.get_xlim()[1] for axes in picture.axes for bar in axes.patches)
+    assert {text.get_text() for axes in picture.axes for text in axes.texts} == {"0.25", "1.23e+03", "8"}
+
+
+def test_every_size_has_a_dot(plot: ModuleType) -> None:
+    base = [Figure("size", plot.SIZE_OF, file, 200, "bytes") for file in "ab"]
+    sizes = [
+        Figure("size", what, "ab"[place % 2], 100 + 60 * place, "bytes", plot.SIZE_OF) for place, what in enumerate(plot.SIZES)
     ]
-    three_quarters, half, three, six = bars
-    assert three_quarters == pytest.approx(1.5 * half, abs=0.2)
-    assert three == six == pytest.approx(LONGEST * half, abs=0.2)
+    [axes] = plot.pictures([*base, *sizes])["size"].axes
+    dots = {line.get_label(): (*line.get_xdata(), *line.get_ydata()) for line in axes.lines if line.get_label() in plot.SIZES}
+    assert dots == {what: (0.5 + 0.3 * number, number % 2) for number, what in enumerate(plot.SIZES)}
+    assert axes.get_xlim()[0] == 0
+    assert axes.get_xlim()[1] > 1.7
+
+
+def test_plots_in_the_documents_are_of_the_figures_there(plot: ModuleType, tmp_path: Path) -> None:
+    folder = Path(__file__).parent.parent / "docs/reports"
+    plot.draw(from_json((folder / "performance.json").read_text())[1], tmp_path)
+    drawn = {path.name: texts_of(path) for path in tmp_path.iterdir()}
+    assert set(drawn) == {f"{name}{suffix}.svg" for name in ("size", "time", "memory", "look-up") for suffix in ("", "-dark")}
+    assert {path.name: texts_of(path) for path in folder.glob("*.svg")} == drawn
 
 
 def test_sources_that_a_package_lists() -> None:
