@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen import conversion
 from sframegen.abi import abi_of
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.format.layouts import V3
 from sframegen.optimize import LEVELS, encoder_of
 from sframegen.sources import find_sources
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.abi import Abi
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.sources import Sources
 
 ADDRESS = 0x7000_0000  # where sections are encoded for: an address out of the way of all code

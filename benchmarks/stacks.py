@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from sframegen.abi import Abi
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.stack.registers import Registers
     from sframegen.stack.snapshot import Mapping as Row
     from sframegen.stack.snapshot import Mappings, Reader

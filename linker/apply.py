@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, BinaryIO
 from linker import undo
 from linker.copying import copy_file
 from linker.undo import Write
-from sframegen.elf import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
+from sframegen.elf.file import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from linker.plan import InjectionPlan
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 
 def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO, record: undo.Undo | None = None) -> None:

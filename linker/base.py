@@ -11,12 +11,12 @@ from linker.original import altered, original_of
 from linker.plan import InjectionPlan, plan_injection
 from linker.remove import extents, plan_removal
 from linker.undo import contents
-from sframegen.elf import SHT_GNU_SFRAME
+from sframegen.elf.file import SHT_GNU_SFRAME
 
 if TYPE_CHECKING:
     from linker.kernels import Change
     from linker.undo import Undo, Write
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
 
 

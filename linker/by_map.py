@@ -15,14 +15,14 @@ from linker.inputs import described
 from linker.maps import read_map
 from linker.merge import DEAD
 from linker.objects import RELA_SIZE, holds, is_code
-from sframegen.elf import SHN_UNDEF
+from sframegen.elf.file import SHN_UNDEF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from linker.maps import Placement
     from linker.merge import Merger
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf.file import ElfFile, Section
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).
 CHANGED_BY_RELOCATION = 16

@@ -12,7 +12,7 @@ from linker.replace import Source, unchanged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 FICLONE = 0x40049409
 CHUNK = 1 << 22  # bytes

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker import undo
-from linker.ranges import Range, gaps, join
 from linker.undo import Write
-from sframegen.elf import (
+from sframegen.elf.file import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
     PT_LOAD,
@@ -20,11 +19,12 @@ from sframegen.elf import (
     Section,
     Shdr,
 )
+from sframegen.elf.ranges import Range, gaps, join
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 REMEDY = "make it anew (sframegen add-section --replace)"
 

@@ -12,8 +12,8 @@ from cfi.errors import FormatError
 from linker.draft import Draft, Move, NoRoomError, insert_loads, load_at, sframe_at
 from linker.image import MAX_ADDRESS, WORD
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
-from linker.ranges import Range, align_up, overlapping
-from sframegen.elf import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
+from sframegen.elf.file import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
+from sframegen.elf.ranges import Range, align_up, overlapping
 
 if TYPE_CHECKING:
     from linker.image import Image

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.metadata import FIRST_PAGE, NEW_HEADERS, survey
 from linker.payload import check_end
-from linker.ranges import Range
-from linker.role import Role, role_of
-from sframegen.dynamic import read_dynamic
-from sframegen.elf import (
+from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.file import (
     EHDR_SIZE,
     ET_DYN,
     ET_EXEC,
@@ -22,10 +20,12 @@ from sframegen.elf import (
     SHT_NOBITS,
     SHT_NULL,
 )
+from sframegen.elf.ranges import Range
+from sframegen.elf.role import Role, role_of
 
 if TYPE_CHECKING:
-    from sframegen.dynamic import Dyn
-    from sframegen.elf import ElfFile, Phdr
+    from sframegen.elf.dynamic import Dyn
+    from sframegen.elf.file import ElfFile, Phdr
 
 WORD = 1 << 64
 MAX_ADDRESS = 1 << 63

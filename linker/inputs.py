@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.objects import check_disjoint, is_sframe, relocations, starts_count_from
 from linker.plan import extended_numbers
 from sframegen.abi import Relocation, abi_of
-from sframegen.elf import (
+from sframegen.elf.file import (
     RECORDS,
     SHN_LORESERVE,
     SHN_UNDEF,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects import Rela
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 
 R_NONE = 0  # on all ABIs

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from sframegen.files import open_regular
+from sframegen.elf.opening import open_regular
 
 ROOT = 0  # the user
 PATH_MAX = 4096  # bytes, Linux's

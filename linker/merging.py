@@ -20,8 +20,8 @@ from linker.relocatable import Filled, objects_in
 from sframegen.abi import abi_of
 from sframegen.code.plt import find_plt
 from sframegen.coverage import Coverage, Pieces, Unsaid
-from sframegen.elf import ElfFile
-from sframegen.files import map_file
+from sframegen.elf.file import ElfFile
+from sframegen.elf.opening import map_file
 from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules
 from sframegen.lower import lower

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from linker.ranges import Range, gaps, join, overlapping
-from sframegen.dynamic import (
+from sframegen.elf.dynamic import (
     DT_FINI,
     DT_FINI_ARRAY,
     DT_GNU_HASH,
@@ -26,7 +25,7 @@ from sframegen.dynamic import (
     DT_VERNEED,
     DT_VERSYM,
 )
-from sframegen.elf import (
+from sframegen.elf.file import (
     EHDR_SIZE,
     PHDR_SIZE,
     PT_DYNAMIC,
@@ -47,10 +46,11 @@ from sframegen.elf import (
     SHT_NULL,
     SHT_STRTAB,
 )
+from sframegen.elf.ranges import Range, gaps, join, overlapping
 
 if TYPE_CHECKING:
-    from sframegen.dynamic import Dyn
-    from sframegen.elf import ElfFile, Phdr, Section
+    from sframegen.elf.dynamic import Dyn
+    from sframegen.elf.file import ElfFile, Phdr, Section
 
 FIRST_PAGE = 0x1000  # what a kernel core keeps of a mapped file, and where kernels look for the build-id
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout

@@ -18,7 +18,7 @@ from sframegen.checks.report import CheckReport
 from sframegen.checks.rules import RULES
 from sframegen.checks.truth import Verdict, compare
 from sframegen.checks.wellformed import examine
-from sframegen.elf import SHF_ALLOC
+from sframegen.elf.file import SHF_ALLOC
 from sframegen.format.layouts import LAYOUTS
 from sframegen.sources import find_sources
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.relocatable import Objects
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.model import FunctionTable
 

@@ -15,10 +15,9 @@ from linker.apply import write_all
 from linker.objects import check_disjoint, is_sframe, members_of, relocations
 from linker.pieces import old_sections
 from linker.plan import extended_numbers
-from linker.ranges import gaps
 from linker.remove import claimed, renumbered
 from linker.undo import Undo, Write
-from sframegen.elf import (
+from sframegen.elf.file import (
     EHDR_SIZE,
     ET_REL,
     MARKS,
@@ -43,6 +42,7 @@ from sframegen.elf import (
     Shdr,
     Sym,
 )
+from sframegen.elf.ranges import gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from linker.inputs import described
 from linker.merge import DEAD, Merger
 from linker.objects import is_code, is_sframe, place
 from sframegen.abi import abi_of
-from sframegen.elf import SHN_UNDEF
-from sframegen.names import SYMBOL_OFFSET, FunctionNames, printable
+from sframegen.elf.file import SHN_UNDEF
+from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames, printable
 from sframegen.search import look_up_in
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from linker.inputs import Described
     from linker.objects import Placed
     from linker.relocatable import Objects
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
     from sframegen.model import FunctionTable
     from sframegen.search import Found

@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.plan import extended_numbers
-from linker.ranges import align_up
-from sframegen.elf import (
+from sframegen.elf.file import (
     EHDR_SIZE,
     ET_DYN,
     MARKS,
@@ -44,13 +43,14 @@ from sframegen.elf import (
     Shdr,
     Sym,
 )
+from sframegen.elf.ranges import align_up
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.abi import Abi
-    from sframegen.elf import Section
+    from sframegen.elf.file import Section
 
 RELA_CODE, RELA_SIZE = "QQq", 24
 FIRST_ADDRESS = 1 << 20

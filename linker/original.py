@@ -13,9 +13,8 @@ from linker.exchange import is_sframe
 from linker.image import MAX_PROGRAM_HEADERS
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.plan import SPARE_HEADERS
-from linker.ranges import Range, gaps, join, overlapping
 from linker.remove import own_loads
-from sframegen.elf import (
+from sframegen.elf.file import (
     PF_R,
     PF_W,
     PF_X,
@@ -30,12 +29,13 @@ from sframegen.elf import (
     SHT_SYMTAB,
     ElfFile,
 )
-from sframegen.files import open_regular
+from sframegen.elf.opening import open_regular
+from sframegen.elf.ranges import Range, gaps, join, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.elf import Phdr
+    from sframegen.elf.file import Phdr
 
 CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.signed import appended_size
-from sframegen.elf import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
+from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
 
 if TYPE_CHECKING:
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 CHUNK = 1 << 20
 # By how it begins, where zeros may come before.

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.merge import select
 from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
-from linker.ranges import align_up
 from linker.undo import Write
 from sframegen.abi import Relocation
-from sframegen.elf import (
+from sframegen.elf.file import (
     MARKS,
     RECORDS,
     SHF_ALLOC,
@@ -27,13 +26,14 @@ from sframegen.elf import (
     Ehdr,
     Shdr,
 )
+from sframegen.elf.ranges import align_up
 from sframegen.format.encode import Encoder
 from sframegen.format.records import F_FDE_SORTED, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf.file import ElfFile, Section
     from sframegen.format.words import EncodedRules
     from sframegen.model import FunctionTable
 

@@ -13,10 +13,8 @@ from linker.front import front
 from linker.image import WORD, Image, read_image
 from linker.kernels import SAFE_SINCE, Change
 from linker.metadata import MOVABLE_TAGS, PT_NULL
-from linker.ranges import align_up
-from linker.role import Role
 from linker.tail import tail
-from sframegen.elf import (
+from sframegen.elf.file import (
     EHDR_SIZE,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -37,6 +35,8 @@ from sframegen.elf import (
     Shdr,
     Sym,
 )
+from sframegen.elf.ranges import align_up
+from sframegen.elf.role import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -13,13 +13,13 @@ from linker.merge import gather
 from linker.object_removal import original_object
 from linker.objects import Placed, groups, is_sframe, place
 from linker.pieces import Piece, object_writes, old_sections, pieces_of
-from linker.ranges import align_up
 from linker.undo import Undo, Write
 from sframegen.abi import abi_of
 from sframegen.agreement import agree, difference
 from sframegen.conversion import Converted, convert_sources
-from sframegen.elf import ET_REL, ElfFile
-from sframegen.files import map_file
+from sframegen.elf.file import ET_REL, ElfFile
+from sframegen.elf.opening import map_file
+from sframegen.elf.ranges import align_up
 from sframegen.format.decode import decode
 from sframegen.optimize import MAX_GAP, encoder_of
 from sframegen.sources import Sources, find_sources

@@ -14,10 +14,9 @@ from linker.exchange import is_sframe
 from linker.metadata import PT_NULL
 from linker.payload import image_end
 from linker.plan import symbols_of
-from linker.ranges import Range, gaps, join, overlapping
 from linker.undo import Write
-from sframegen.dynamic import read_dynamic
-from sframegen.elf import (
+from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.file import (
     EHDR_SIZE,
     PF_R,
     PHDR_SIZE,
@@ -35,10 +34,11 @@ from sframegen.elf import (
     Section,
     Shdr,
 )
+from sframegen.elf.ranges import Range, gaps, join, overlapping
 from sframegen.format.records import MAGIC
 
 if TYPE_CHECKING:
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 UNUSED_SEGMENT = Phdr(PT_NULL, 0, 0, 0, 0, 0, 0, 0)
 UNUSED_SECTION = Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

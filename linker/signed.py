@@ -6,13 +6,13 @@ import struct
 from typing import TYPE_CHECKING
 
 from linker.replace import OF_CONTENT, attributes
-from sframegen.elf import SHT_NOBITS
+from sframegen.elf.file import SHT_NOBITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.replace import Source
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf.file import ElfFile, Section
 
 # Behind the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.
 APPENDED_MARKER = b"~Module signature appended~\n"

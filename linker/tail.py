@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from linker.draft import Draft, NoRoomError, insert_loads, load_at, sframe_at
 from linker.image import MAX_ADDRESS
-from linker.ranges import align_up
-from sframegen.elf import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
+from sframegen.elf.file import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
+from sframegen.elf.ranges import align_up
 
 if TYPE_CHECKING:
     from linker.image import Image

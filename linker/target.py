@@ -15,8 +15,8 @@ from linker.copying import copy_file
 from linker.location import Location, locate
 from linker.lock import close_locked, open_locked
 from linker.replace import Source, write_atomically
-from sframegen.elf import ElfFile
-from sframegen.files import map_descriptor, open_regular
+from sframegen.elf.file import ElfFile
+from sframegen.elf.opening import map_descriptor, open_regular
 from sframegen.signals import signals_held
 
 if TYPE_CHECKING:

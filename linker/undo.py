@@ -18,7 +18,7 @@ import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.ranges import Range, join
+from sframegen.elf.ranges import Range, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.image import find_build_id
 from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.original import original_of
-from linker.ranges import Range, gaps, join, overlapping
-from sframegen.elf import (
+from sframegen.elf.file import (
     PF_R,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -25,6 +24,7 @@ from sframegen.elf import (
     Shdr,
     open_elf,
 )
+from sframegen.elf.ranges import Range, gaps, join, overlapping
 from sframegen.signals import signals_held
 
 with signals_held():  # an exception while it is imported ends the process
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from linker.plan import InjectionPlan
     from linker.undo import Write
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 TYPE_MASK = 0xFFFFFFFF  # LIEF puts an architecture above the type's own 32 bits
 

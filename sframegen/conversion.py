@@ -11,12 +11,12 @@ from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
 from sframegen.coverage import Coverage, Pieces, Unsaid
+from sframegen.elf.function_names import count_of
 from sframegen.flexible import narrow
 from sframegen.format.layouts import V3
 from sframegen.format.reasons import Reason
 from sframegen.format.words import EncodedRules
 from sframegen.model import FdeType, FunctionTable, Kind, Rule
-from sframegen.names import count_of
 from sframegen.resolve import IGNORED, ascends, resolve, sort, subtract
 from sframegen.split import LEFT_OUT, REPEATED, ROW, bounds, split
 from sframegen.translate import Repeated, translate_rule

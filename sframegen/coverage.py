@@ -10,11 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf.padding import padding_states
 from sframegen.final_calls import find_final_calls
 from sframegen.format.reasons import Reason
 from sframegen.model import OUTERMOST, FdeType
-from sframegen.padding import padding_states
 from sframegen.resolve import subtract
 from sframegen.tally import tally, tally_gaps
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cfi.rules import FdeFault
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.function_names import FunctionNames
     from sframegen.final_calls import FinalCalls
     from sframegen.model import FunctionTable, Kind
-    from sframegen.names import FunctionNames
 
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
 Range = tuple[int, int]  # [start, end)

@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.padding import padding_states
 from sframegen.endings import final_calls
 from sframegen.join import symbol_values
-from sframegen.padding import padding_states
 from sframegen.resolve import sort
 
 if TYPE_CHECKING:
     from sframegen.coverage import Areas, Pieces
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.model import FunctionTable
 
 

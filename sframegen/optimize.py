@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.coverage import disjoint
+from sframegen.elf.padding import padding_states
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.join import followers, group, heads_of, rebuild
 from sframegen.model import FunctionTable
-from sframegen.padding import padding_states
 
 if TYPE_CHECKING:
     from sframegen.coverage import Coverage
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.words import EncodedRules
 
 ROUNDS = 2  # what functions share depends on which stay alone, and that on what they share

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.elf import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
+from sframegen.elf.file import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from sframegen.format.decode import decode, open_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 
 

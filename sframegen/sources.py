@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from cfi.machine import Cursor
 from cfi.section import CfiSection
-from sframegen.elf import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, open_elf
+from sframegen.elf.file import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf.file import ElfFile, Section
 
 DW_EH_PE_OMIT = 0xFF
 CRC_CHUNK = 1 << 20

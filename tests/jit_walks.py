@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import sframegen
-from sframegen.elf import PF_X, PT_LOAD, open_elf
+from sframegen.elf.file import PF_X, PT_LOAD, open_elf
 from sframegen.stack.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walk import End, How

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from linker.apply import write_all, writes_of
 from linker.kernels import safe_on
 from linker.plan import plan_injection
-from linker.ranges import align_up
-from sframegen.elf import (
+from sframegen.elf.file import (
     EM_S390,
     EM_X86_64,
     ET_DYN,
@@ -43,6 +42,7 @@ from sframegen.elf import (
     Sym,
     open_elf,
 )
+from sframegen.elf.ranges import align_up
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import sframegen
 from sframegen import examine
 from sframegen.checks.finding import Severity
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:

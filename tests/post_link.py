@@ -17,7 +17,7 @@ from linker_inputs import blocking_script
 from programs import PRINTED, PROGRAM
 
 from sframegen import FormatError, add_section, read
-from sframegen.elf import PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, open_elf
+from sframegen.elf.file import PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, open_elf
 
 if TYPE_CHECKING:
     from cross import Machine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from readers.mutate import bases, put
 
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.elf import (
+from sframegen.elf.file import (
     ET_DYN,
     PF_R,
     PT_GNU_SFRAME,

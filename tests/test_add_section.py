@@ -15,7 +15,7 @@ import sframegen
 from cfi.errors import FormatError
 from sframegen.cli import cli
 from sframegen.coverage import FunctionFates
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.section import sframe_of
 from sframegen.summary import Summary
 

@@ -21,7 +21,7 @@ from sframegen import add_section, examine, read
 from sframegen.checks.finding import Severity
 from sframegen.cli import cli, tree_files
 from sframegen.cli.tree_files import Exclusions
-from sframegen.elf import ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, ToolError,
 
 from linker.payload import check_end
 from sframegen import add_section, remove
-from sframegen.elf import PT_GNU_SFRAME, PT_LOAD, open_elf
+from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, open_elf
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

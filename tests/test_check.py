@@ -27,7 +27,7 @@ from sframegen.abi import AARCH64, AMD64
 from sframegen.checks import faults
 from sframegen.checks.truth import Truth, Verdict, compare
 from sframegen.cli import cli
-from sframegen.elf import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
+from sframegen.elf.file import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3

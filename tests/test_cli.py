@@ -96,7 +96,7 @@ from sframegen.cli import cli
 assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
 print([name for name in sys.modules if name.startswith(("sframegen.", "linker", "cfi", "lief")) and name != "sframegen.cli"])
 """
-    light = "['sframegen.names', 'sframegen.signals', 'sframegen.cli.ending']\n"
+    light = "['sframegen.elf.function_names', 'sframegen.signals', 'sframegen.cli.ending']\n"
     assert subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout == light
 
 

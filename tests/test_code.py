@@ -21,7 +21,7 @@ from sframegen.code.isa import isa_of
 from sframegen.code.jumptables import Tables
 from sframegen.code.pieces import decode
 from sframegen.code.survey import survey
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from sframegen.code.disassembly import disassembler
 from sframegen.code.effects import Flow, Lose, Point, Register, Take
 from sframegen.code.isa import isa_of
 from sframegen.code.pieces import decode
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

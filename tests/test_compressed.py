@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen import FormatError, Verdict, add_section, examine
-from sframegen.compressed import ELFCOMPRESS_ZSTD, MAX_DEFLATE_RATIO, MAX_INFLATED, expand
-from sframegen.elf import ElfFile, open_elf
+from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DEFLATE_RATIO, MAX_INFLATED, expand
+from sframegen.elf.file import ElfFile, open_elf
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -21,7 +21,7 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.rules import RULES
 from sframegen.checks.unusable import LIMITS, unusable
 from sframegen.checks.wellformed import Facts, examine
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.format.decode import decode
 from sframegen.model import FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.section import sframe_of

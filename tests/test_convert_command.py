@@ -28,7 +28,7 @@ from sframegen import api
 from sframegen.abi import AMD64, S390X
 from sframegen.agreement import difference, spans
 from sframegen.cli import cli
-from sframegen.elf import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
+from sframegen.elf.file import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
 from sframegen.format.reasons import Reason
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from peers import Compiler, Peers
 
     from sframegen.abi import Abi
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 
 PROGRAM = r"""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from linker_inputs import blocking_script, inject
 
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

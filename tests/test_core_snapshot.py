@@ -30,7 +30,7 @@ from test_linear_cost import GROWTH, SLACK, work
 from cfi.errors import FormatError
 from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.cli import cli
-from sframegen.elf import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr, open_elf
+from sframegen.elf.file import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr, open_elf
 from sframegen.stack.contexts import CONTEXTS
 from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.stack.corefile import Core
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 pytestmark = pytest.mark.once
 

@@ -14,7 +14,7 @@ from cfi.errors import FormatError
 from sframegen.abi import ABIS, AMD64
 from sframegen.cli import cli
 from sframegen.dump import dump_text
-from sframegen.elf import PT_GNU_SFRAME, open_elf
+from sframegen.elf.file import PT_GNU_SFRAME, open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE

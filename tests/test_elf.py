@@ -12,7 +12,7 @@ from cfi.errors import FormatError
 from linker.image import check_loads
 from sframegen import add_section
 from sframegen.abi import abi_of
-from sframegen.elf import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB, ElfFile, open_elf
+from sframegen.elf.file import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB, ElfFile, open_elf
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 
 import sframegen
 from sframegen import Severity, Verdict, add_section, find, read
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.format.reasons import Reason
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from linker_inputs import blocking_script
 from peers import corpus_file
 
 from sframegen import add_section
-from sframegen.elf import PT_GNU_SFRAME, open_elf
+from sframegen.elf.file import PT_GNU_SFRAME, open_elf
 
 if TYPE_CHECKING:
     from cross import Machine

@@ -13,7 +13,7 @@ from walked import objects, report
 from walked.walks import SCENARIOS, Compared, compared, unexplained
 
 import sframegen
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.model import OUTERMOST
 from sframegen.section import read_sframe
 

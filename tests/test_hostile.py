@@ -11,7 +11,7 @@ import pytest
 from cfi.errors import FormatError
 from sframegen import add_section, read
 from sframegen.build import build_kind
-from sframegen.elf import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, ElfFile, open_elf
+from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, ElfFile, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ from sframegen.checks.tracks import Track, meet, new_track, track
 from sframegen.cli import cli
 from sframegen.code.state import CALLERS, State
 from sframegen.code.verdict import RIGHT, UNDECIDED, verdict
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.model import OUTERMOST, Rule
 
 if TYPE_CHECKING:

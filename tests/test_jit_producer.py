@@ -14,7 +14,7 @@ from memories import Running
 
 from cfi.errors import FormatError
 from sframegen.abi import AMD64
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.model import Rule, Where
 from sframegen.registry.jit_list import JitRegions, list_address
 from sframegen.registry.jit_writer import JitWriter

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from linker_inputs import small_file
 
 from sframegen.cli import cli
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:

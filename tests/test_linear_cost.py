@@ -24,7 +24,7 @@ import linker
 import sframegen
 from linker import undo
 from sframegen.abi import AMD64
-from sframegen.elf import (
+from sframegen.elf.file import (
     ET_DYN,
     ET_REL,
     PF_R,

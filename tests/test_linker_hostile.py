@@ -11,7 +11,7 @@ from linker_inputs import inject_bytes, small_file, without_sections
 from cfi.errors import FormatError
 from linker import undo
 from linker.plan import plan_injection
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

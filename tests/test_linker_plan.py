@@ -15,8 +15,7 @@ from cfi.errors import FormatError
 from linker import undo
 from linker.image import find_build_id
 from linker.plan import describe, plan_injection
-from linker.ranges import Range, gaps, join, overlapping
-from sframegen.elf import (
+from sframegen.elf.file import (
     PF_R,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -35,11 +34,12 @@ from sframegen.elf import (
     Sym,
     open_elf,
 )
+from sframegen.elf.ranges import Range, gaps, join, overlapping
 
 if TYPE_CHECKING:
     from peers import Compiler
 
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
 
 pytestmark = pytest.mark.once
 

@@ -25,8 +25,8 @@ from linker.original import original_of
 from linker.plan import plan_injection
 from linker.replace import Replaced, Source, take_over, write_atomically
 from sframegen import add_section
-from sframegen.elf import ElfFile, open_elf
-from sframegen.files import map_descriptor, map_file
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.opening import map_descriptor, map_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -454,7 +454,7 @@ def test_a_file_that_is_emptied_before_it_is_mapped(original: Path, monkeypatch:
         return whole(*arguments, **options)
 
     whole = mmap.mmap
-    monkeypatch.setattr("sframegen.files.mmap.mmap", mapped)
+    monkeypatch.setattr("sframegen.elf.opening.mmap.mmap", mapped)
     with pytest.raises(FormatError, match="the file is empty"):
         map_file(original)
 

@@ -14,7 +14,7 @@ from linker_inputs import FLAGS, KINDS, SOURCE, blocking_script, inject, section
 
 from linker import undo
 from linker.verify import verify
-from sframegen.elf import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
+from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

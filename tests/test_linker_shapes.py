@@ -22,14 +22,14 @@ from cfi.errors import FormatError
 from linker.original import original_of
 from linker.plan import plan_injection
 from linker.verify import verify
-from sframegen.elf import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX, ElfFile, open_elf
+from sframegen.elf.file import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX, ElfFile, open_elf
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from peers import Compiler, Peers
 
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
 
 pytestmark = pytest.mark.once
 

@@ -11,7 +11,7 @@ import pytest
 from linker_inputs import inject, small_file
 
 from linker.verify import same_bytes, verify
-from sframegen.elf import (
+from sframegen.elf.file import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
     PT_INTERP,

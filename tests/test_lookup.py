@@ -10,11 +10,11 @@ from sframe_files import write_sframe_elf
 
 from sframegen.abi import AARCH64, AMD64, S390X
 from sframegen.cli import cli
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.function_names import FunctionNames
 from sframegen.equations import equation, rule_fields
 from sframegen.format.encode import Encoder
 from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.names import FunctionNames
 from sframegen.search import find
 from sframegen.section import open_sframe, read_sframe
 

@@ -23,7 +23,7 @@ from sframegen import add_section, check, merge, read
 from sframegen.abi import AARCH64, AMD64
 from sframegen.agreement import difference
 from sframegen.cli import cli
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V2, V3, WRITABLE

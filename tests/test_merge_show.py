@@ -15,7 +15,7 @@ from merged.toolchain import WITH_SFRAME, Toolchain
 
 from cfi.errors import FormatError
 from sframegen import merge
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,18 +18,18 @@ from linker_inputs import FLAGS, SOURCE, small_file
 from linker.draft import NoRoomError
 from linker.kernels import Change, Kernel, kernel_of, safe_on
 from linker.plan import plan_injection
-from linker.role import Role, role_of
 from sframegen import FormatError, add_section, remove
 from sframegen.cli import cli
-from sframegen.dynamic import read_dynamic
-from sframegen.elf import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR, ElfFile, open_elf
+from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.file import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR, ElfFile, open_elf
+from sframegen.elf.role import Role, role_of
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers
 
     from linker.image import Image
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
 
 pytestmark = pytest.mark.once
 

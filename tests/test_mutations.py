@@ -14,7 +14,7 @@ from programs import SHAPES
 from sframegen.checks.finding import Severity
 from sframegen.checks.report import check_file
 from sframegen.checks.truth import Verdict
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
 
 if TYPE_CHECKING:
     from pathlib import Path

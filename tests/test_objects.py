@@ -19,7 +19,7 @@ from peers import Compiler
 from cfi.errors import FormatError
 from linker.archive import members, rewritten
 from sframegen import add_section, convert, find, read
-from sframegen.elf import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB, ElfFile, open_elf
+from sframegen.elf.file import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB, ElfFile, open_elf
 from sframegen.optimize import LEVELS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from peers import Compiler
 from linker import object_removal
 from sframegen import FormatError, add_section, examine, read, remove
 from sframegen.cli import cli
-from sframegen.elf import SHT_GNU_SFRAME, SHT_SYMTAB, open_elf
+from sframegen.elf.file import SHT_GNU_SFRAME, SHT_SYMTAB, open_elf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from peers import Peers
 
     from linker.undo import Write
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 SOURCE = """
     inline __attribute__((noinline)) int grouped(int a) { volatile int b[9] = {a}; return b[0]; }

@@ -12,7 +12,7 @@ from tables import edges, find, function_tables
 import sframegen
 from sframegen import add_section, read
 from sframegen.abi import ABIS
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE

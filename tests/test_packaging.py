@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from packaged import debug_file, elf_files, gdb_says, has_section, is_good, place, with_debhelper, with_sframegen
 
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
     from peers import Peers

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli import cli
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:

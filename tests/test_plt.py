@@ -20,7 +20,7 @@ from cfi.errors import FormatError
 from sframegen.abi import AARCH64, AMD64, abi_of
 from sframegen.abi import S390X as S390X_ABI
 from sframegen.code.plt import MAX_SIZE, find_plt
-from sframegen.elf import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
+from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
 from sframegen.model import Kind, Rule, Where
 from sframegen.section import read_sframe
 

@@ -16,7 +16,7 @@ from memories import Pieces
 import sframegen
 from sframegen.abi import AMD64
 from sframegen.cli import cli
-from sframegen.elf import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr, open_elf
+from sframegen.elf.file import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr, open_elf
 from sframegen.registry import system
 from sframegen.registry.calls import Caller
 from sframegen.registry.codectl import CodeOption, codectl

@@ -20,7 +20,7 @@ import sframegen
 from cfi.errors import FormatError
 from linker import undo
 from sframegen.cli import cli
-from sframegen.elf import (
+from sframegen.elf.file import (
     PF_W,
     PF_X,
     PHDR_SIZE,

@@ -32,7 +32,7 @@ from sframegen.checks.second.meaning import Verdict, verdict
 from sframegen.checks.second.reading import Functions, Said, State, read
 from sframegen.checks.second.spans import UNJUDGED, function_spans
 from sframegen.cli import cli
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
 from sframegen.model import OUTERMOST, Rule, Where
 from sframegen.sources import find_sources
 

@@ -18,7 +18,7 @@ import pytest
 from sframegen import add_section
 from sframegen.cli import several
 from sframegen.cli.output import Run
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:

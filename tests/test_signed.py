@@ -14,7 +14,7 @@ from linker_inputs import small_file
 from linker.replace import Source
 from linker.signed import APPENDED_MARKER, appended_size, signatures
 from sframegen.cli import cli
-from sframegen.elf import ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.section import sframe_of
 
 if TYPE_CHECKING:

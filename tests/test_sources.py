@@ -14,7 +14,7 @@ from cfi.errors import FormatError
 from sframegen import add_section, read
 from sframegen.abi import AMD64
 from sframegen.conversion import convert
-from sframegen.elf import PT_GNU_EH_FRAME, ElfFile, open_elf
+from sframegen.elf.file import PT_GNU_EH_FRAME, ElfFile, open_elf
 from sframegen.sources import find_sources
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64, open_elf
+from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, open_elf
 from sframegen.stack.calls import ends_call
 
 if TYPE_CHECKING:

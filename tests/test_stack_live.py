@@ -18,8 +18,8 @@ import pytest
 from live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
 
 import sframegen
-from sframegen.elf import ElfFile, Symbol, open_elf
-from sframegen.names import address_of
+from sframegen.elf.file import ElfFile, Symbol, open_elf
+from sframegen.elf.function_names import address_of
 from sframegen.section import sframe_of
 from sframegen.stack import ptrace, symbols
 from sframegen.stack.objects import Objects

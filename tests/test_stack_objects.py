@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.abi import ABIS, AMD64, S390X, Abi
-from sframegen.elf import (
+from sframegen.elf.file import (
     EHDR_SIZE,
     ET_DYN,
     PF_R,

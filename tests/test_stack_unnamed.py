@@ -12,8 +12,8 @@ import pytest
 from live import Program, command, compiled
 
 import sframegen
-from sframegen.elf import open_elf
-from sframegen.names import address_of
+from sframegen.elf.file import open_elf
+from sframegen.elf.function_names import address_of
 
 if TYPE_CHECKING:
     from pathlib import Path

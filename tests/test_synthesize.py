@@ -29,7 +29,7 @@ from sframegen.code.survey import survey_silent
 from sframegen.code.sweep import WINDOW, called
 from sframegen.code.synthesize import synthesize
 from sframegen.conversion import convert, convert_sources
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.model import OUTERMOST
 from sframegen.sources import find_sources
 

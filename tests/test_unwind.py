@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import sframegen
-from sframegen.elf import PHDR_SIZE, ElfFile, open_elf
+from sframegen.elf.file import PHDR_SIZE, ElfFile, open_elf
 
 if TYPE_CHECKING:
     from peers import Compiler

@@ -18,7 +18,7 @@ import sframegen
 from sframegen.abi import ABIS, AMD64, S390X
 from sframegen.agreement import difference, spans
 from sframegen.dump import dump_text
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3

@@ -22,7 +22,7 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.infile import in_file
 from sframegen.checks.rules import FILE, KEPT, RULES, WALKED
 from sframegen.checks.wellformed import examine, well_formed
-from sframegen.elf import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, ElfFile, Phdr, Shdr, open_elf
+from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, ElfFile, Phdr, Shdr, open_elf
 from sframegen.format.decode import decode
 from sframegen.section import sframe_of
 

@@ -14,13 +14,13 @@ from sframegen.code.starts import starts
 from sframegen.code.survey import survey, survey_silent
 from sframegen.conversion import convert
 from sframegen.coverage import disjoint, without
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.sources import find_sources
 
 from .compare import compare
 
 if TYPE_CHECKING:
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
     from .compare import Compared, Difference
     from .files import File

@@ -10,7 +10,7 @@ from peers import cache_directory
 
 import sframegen
 from cfi.errors import FormatError
-from sframegen.elf import ET_DYN, ET_EXEC, open_elf
+from sframegen.elf.file import ET_DYN, ET_EXEC, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,7 +11,7 @@ from oracles import fdes, sframe_text
 from oracles.rules import NOTHING, Interner, Rule, pieces
 
 import sframegen
-from sframegen.elf import SHF_EXECINSTR, open_elf
+from sframegen.elf.file import SHF_EXECINSTR, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oracles.rules import Table
     from peers import Peers
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 KEPT = 5  # differences that are told
 

@@ -7,13 +7,13 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf import RECORDS, SHT_GNU_SFRAME, SHT_PROGBITS, Shdr, open_elf
+from sframegen.elf.file import RECORDS, SHT_GNU_SFRAME, SHT_PROGBITS, Shdr, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf.file import ElfFile, Section
 
     from .toolchain import Done, Toolchain
 

@@ -11,7 +11,7 @@ from oracles.rules import OracleError
 
 from cfi.errors import FormatError
 from linker.relocatable import Objects, open_given
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 
 from .compare import Functions, Outcome, Reader, by_name, described, fde_for_fde, rule_for_rule, sections_of
 from .toolchain import MOLD_3, WITH_SFRAME, Toolchain

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cfi.errors import FormatError
 from sframegen.abi import abi_of
 from sframegen.conversion import REASONS, convert_sources
-from sframegen.elf import PT_LOAD, ElfFile, open_elf
+from sframegen.elf.file import PT_LOAD, ElfFile, open_elf
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.search import look_up

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.stack.process import Process
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer

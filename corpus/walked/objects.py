@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import sframegen
-from sframegen.elf import RECORDS, Phdr, open_elf
+from sframegen.elf.file import RECORDS, Phdr, open_elf
 from sframegen.format.layouts import V2, WRITABLE
 from sframegen.section import sframe_of
 

@@ -13,15 +13,15 @@ from linker.kernels import Change, safe_on
 from linker.plan import risk_of
 from linker.relocatable import ANOTHER, Objects, check_object, given, open_given, write_object
 from linker.remove import extents
-from linker.role import role_of
 from linker.target import Target
 from sframegen.abi import abi_of
 from sframegen.agreement import agree
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.conversion import convert_sources
-from sframegen.dynamic import read_dynamic
-from sframegen.elf import ET_CORE, ET_DYN, ET_EXEC
-from sframegen.names import FunctionNames
+from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.file import ET_CORE, ET_DYN, ET_EXEC
+from sframegen.elf.function_names import FunctionNames
+from sframegen.elf.role import role_of
 from sframegen.optimize import MAX_GAP, encoder_of
 from sframegen.section import read_sframe
 from sframegen.sources import Sources, find_sources
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from linker.relocatable import Prepared
     from sframegen.conversion import Converted
     from sframegen.coverage import Coverage
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 
 MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object

@@ -16,7 +16,7 @@ from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.target import Target
 from sframegen.agreement import difference
 from sframegen.api.common import layout_of, refuse
-from sframegen.elf import ET_DYN, ET_EXEC, open_elf
+from sframegen.elf.file import ET_DYN, ET_EXEC, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.reasons import sayable
 from sframegen.format.records import F_FDE_SORTED

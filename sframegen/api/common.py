@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from linker.base import Base
     from linker.plan import InjectionPlan
     from linker.target import Target
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.optimize import Level
 

@@ -13,7 +13,7 @@ from linker.kernels import safe_on
 from linker.relocatable import check_object, write_object
 from linker.target import Target
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
-from sframegen.elf import ET_REL, open_elf
+from sframegen.elf.file import ET_REL, open_elf
 from sframegen.merged import Merged
 
 if TYPE_CHECKING:

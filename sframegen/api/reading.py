@@ -9,7 +9,7 @@ from cfi.errors import FormatError, naming
 from linker.object_check import check_objects
 from linker.relocatable import Objects, open_given
 from sframegen.checks.report import CONSUMERS, CheckReport, check_file
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 from sframegen.section import open_sframe
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from sframegen.code.isa import isa_of
 from sframegen.code.pieces import decode
 from sframegen.code.state import CALLERS
 from sframegen.code.verdict import UNDECIDED
+from sframegen.elf.function_names import count_of
 from sframegen.equations import equation, register_name
-from sframegen.names import count_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sframegen.abi import Abi
     from sframegen.code.pieces import Piece
     from sframegen.code.state import State
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.model import Where
 
 CONTRADICTED = "contradicted"

@@ -6,10 +6,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.checks.finding import Finding, Severity
-from sframegen.elf import SHF_EXECINSTR
+from sframegen.elf.file import SHF_EXECINSTR
+from sframegen.elf.function_names import FunctionNames, printable
 from sframegen.equations import equation
 from sframegen.format.reasons import Reason
-from sframegen.names import FunctionNames, printable
 
 if TYPE_CHECKING:
     from array import array
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sframegen.abi import Abi
     from sframegen.coverage import Pieces
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.model import FunctionTable, Rule
 

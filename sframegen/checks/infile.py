@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.checks.finding import Finding
 from sframegen.checks.rules import KEPT, RULES
-from sframegen.elf import (
+from sframegen.elf.file import (
     ET_REL,
     MARKS,
     PF_R,
@@ -27,7 +27,7 @@ from sframegen.format.records import MAGIC
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.elf import ElfFile, Phdr, Section
+    from sframegen.elf.file import ElfFile, Phdr, Section
 
 FLAGS = SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR | SHF_COMPRESSED
 Broken = tuple[str, str]  # the rule's name, a detail

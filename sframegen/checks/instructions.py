@@ -15,7 +15,7 @@ from sframegen.code.isa import isa_of
 from sframegen.code.starts import starts as known_starts
 from sframegen.code.survey import survey
 from sframegen.code.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
-from sframegen.padding import FAIL, padding_states
+from sframegen.elf.padding import FAIL, padding_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sframegen.code.state import State
     from sframegen.code.survey import Progress
     from sframegen.conversion import Converted
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.model import FunctionTable
 
 HELD = (RIGHT, CONTRADICTED, UNDECIDED)

@@ -15,9 +15,9 @@ from sframegen.checks.unusable import unusable
 from sframegen.checks.wellformed import examine
 from sframegen.code.isa import isa_of
 from sframegen.conversion import convert_sources
-from sframegen.elf import ET_DYN, ET_EXEC
+from sframegen.elf.file import ET_DYN, ET_EXEC
+from sframegen.elf.function_names import printable
 from sframegen.format.decode import open_section
-from sframegen.names import printable
 from sframegen.section import sframe_of
 from sframegen.sources import find_sources
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.code.survey import Progress
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 
 CONSUMERS = ("kernel", "glibc", "gnu", "all")

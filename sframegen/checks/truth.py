@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sframegen.abi import Abi
     from sframegen.checks.faults import Said
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.model import FunctionTable, Where
     from sframegen.sources import Sources
 

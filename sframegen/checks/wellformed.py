@@ -12,7 +12,7 @@ from sframegen.abi import BY_SFRAME_ID
 from sframegen.checks.finding import Finding
 from sframegen.checks.rules import KEPT, RULES, WALKED
 from sframegen.checks.walk import Walk
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 from sframegen.format.decode import SframeSection
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.records import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sframegen.abi import Abi
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
     from sframegen.format.layouts import Layout
 
 # libxul's 2.5 million rows say 1,322 different things. 65,536 are judged in half a second, and are 2 MB of columns.

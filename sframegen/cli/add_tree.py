@@ -118,8 +118,8 @@ def command(
 def _worker(options: dict[str, Any]) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
     """What is done to one file: its build-id and what add-section says, or None for a separate debug file."""
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
-    from sframegen.elf import SHF_EXECINSTR, SHT_NOBITS, ElfFile  # noqa: PLC0415
-    from sframegen.files import map_descriptor  # noqa: PLC0415
+    from sframegen.elf.file import SHF_EXECINSTR, SHT_NOBITS, ElfFile  # noqa: PLC0415
+    from sframegen.elf.opening import map_descriptor  # noqa: PLC0415
 
     def work(file: Location, hard_links: list[Location]) -> tuple[str, Summary] | None:
         descriptor = file.open()

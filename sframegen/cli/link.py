@@ -14,9 +14,9 @@ from cfi.errors import FormatError
 from linker.location import locate
 from sframegen.cli.link_output import is_linked, output_of, state_of
 from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
-from sframegen.elf import EHDR_SIZE
-from sframegen.files import open_regular
-from sframegen.names import printable
+from sframegen.elf.file import EHDR_SIZE
+from sframegen.elf.function_names import printable
+from sframegen.elf.opening import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ import stat
 from typing import TYPE_CHECKING
 
 from sframegen.abi import BY_MACHINE
-from sframegen.elf import EHDR_SIZE, ET_DYN, ET_EXEC
-from sframegen.files import open_regular
+from sframegen.elf.file import EHDR_SIZE, ET_DYN, ET_EXEC
+from sframegen.elf.opening import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
 
 DEFAULT_OUTPUT = "a.out"
 ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # of 64-bit files, by class and encoding

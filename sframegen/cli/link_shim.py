@@ -12,7 +12,7 @@ import sframegen
 from cfi.errors import FormatError
 from linker.location import locate, make_directory
 from linker.replace import write_new
-from sframegen.files import open_regular
+from sframegen.elf.opening import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

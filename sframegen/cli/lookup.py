@@ -8,9 +8,9 @@ import click
 from sframegen.abi import abi_of
 from sframegen.cli.objects import open_views
 from sframegen.cli.output import Run
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
+from sframegen.elf.function_names import FunctionNames, address_of, printable
 from sframegen.equations import rule_fields
-from sframegen.names import FunctionNames, address_of, printable
 from sframegen.search import look_up
 from sframegen.section import open_sframe
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.archive import is_archive
-from sframegen.elf import ET_REL, ElfFile
-from sframegen.files import map_file
+from sframegen.elf.file import ET_REL, ElfFile
+from sframegen.elf.opening import map_file
 
 if TYPE_CHECKING:
     from linker.object_view import ObjectView

@@ -15,8 +15,8 @@ import click
 from cfi.errors import FormatError
 from linker.kernels import safe_on
 from linker.location import locate
+from sframegen.elf.function_names import printable, shortened
 from sframegen.format.layouts import WRITABLE
-from sframegen.names import printable, shortened
 from sframegen.workers import REFUSALS
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen.cli.output import Run
-from sframegen.elf import open_elf
-from sframegen.names import printable
+from sframegen.elf.file import open_elf
+from sframegen.elf.function_names import printable
 from sframegen.registry import system
 from sframegen.registry.codectl import CodeOption
 from sframegen.registry.records import SframeSetup

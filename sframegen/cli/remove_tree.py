@@ -9,7 +9,7 @@ import click
 from sframegen.cli.output import Run, in_words, note
 from sframegen.cli.several import JOBS
 from sframegen.cli.trees import ROOTS, each_file, exclusions, exclusions_of
-from sframegen.names import count_of
+from sframegen.elf.function_names import count_of
 
 if TYPE_CHECKING:
     from linker.location import Location

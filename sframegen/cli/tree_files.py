@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.location import below, locate
 from sframegen.cli.link_output import is_linked
-from sframegen.elf import EHDR_SIZE
-from sframegen.files import open_regular
+from sframegen.elf.file import EHDR_SIZE
+from sframegen.elf.opening import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

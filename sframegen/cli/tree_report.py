@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from linker.location import locate
 from linker.replace import write_new
-from sframegen.names import count_of
+from sframegen.elf.function_names import count_of
 from sframegen.summary import shares_of
 
 if TYPE_CHECKING:

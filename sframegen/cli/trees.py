@@ -12,7 +12,7 @@ from cfi.errors import FormatError
 from linker.remove import extents
 from sframegen.cli.several import all_of
 from sframegen.cli.tree_files import Exclusions, Trees, find
-from sframegen.elf import open_elf
+from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.code.doubts import Doubts
     from sframegen.code.effects import Point
     from sframegen.code.pieces import Piece
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 Range = tuple[int, int]  # [start, end)
 TargetsOf: TypeAlias = "Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)

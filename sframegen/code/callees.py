@@ -8,12 +8,12 @@ from array import array
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf import EM_AARCH64, EM_X86_64, RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
+from sframegen.elf.file import EM_AARCH64, EM_X86_64, RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.elf import ElfFile, Section
+    from sframegen.elf.file import ElfFile, Section
 
 NEVER_RETURN = {
     "abort", "exit", "_exit", "_Exit", "quick_exit", "__stack_chk_fail", "__stack_chk_fail_local", "__assert_fail", "__assert",

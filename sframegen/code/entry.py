@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.abi import Abi
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 MAX_BYTES = 256  # of code that is looked at; what C libraries have is shorter than 100
 

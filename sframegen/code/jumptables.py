@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.effects import Flow
 from sframegen.code.records import DIRECT
-from sframegen.elf import PF_W, PT_LOAD
+from sframegen.elf.file import PF_W, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.code.disassembly import Instruction
     from sframegen.code.effects import Point
     from sframegen.code.pieces import Piece
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 STEPS = 16  # that are taken for each instruction of a piece, lest tables made to be costly cost their square
 MAX_STEPS = 64  # instructions that are looked at before a jump

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.code import callees
 from sframegen.coverage import disjoint, without
-from sframegen.dynamic import (
+from sframegen.elf.dynamic import (
     DT_FINI,
     DT_FINI_ARRAY,
     DT_FINI_ARRAYSZ,
@@ -21,13 +21,13 @@ from sframegen.dynamic import (
     DT_RELASZ,
     read_dynamic,
 )
-from sframegen.elf import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_LOAD
+from sframegen.elf.file import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.abi import Abi
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
 ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
 RELA = "QQQ"  # r_offset, r_info, r_addend

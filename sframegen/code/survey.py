@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sframegen.code.doubts import Doubts
     from sframegen.code.state import State
     from sframegen.code.study import Entries, Found, Unit
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
 
     T = TypeVar("T")
     U = TypeVar("U")

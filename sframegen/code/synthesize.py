@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sframegen.code.plt import Plt
     from sframegen.code.state import State
     from sframegen.code.survey import Progress
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 
 MAX_SIZE = 1 << 30  # bytes of a function

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.abi import BY_SFRAME_ID
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 from sframegen.format import unpack
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.records import (

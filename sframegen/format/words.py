@@ -8,7 +8,7 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 from sframegen.format.records import (
     CFA_BASE_SP_BIT,
     DATAWORD_COUNT_MASK,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.abi import Abi
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
     from sframegen.format.layouts import Layout
 
     Words = tuple[str, list[int]]  # signedness of each, the words

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 from sframegen.model import OUTERMOST, Kind, Rule, Where
 from sframegen.registry.records import JitEntry, JitTable, decode, size_of
 from sframegen.search import Found

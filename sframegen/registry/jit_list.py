@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf import RECORDS as ELF_RECORDS
-from sframegen.elf import SHN_UNDEF, SYM_SIZE, Sym
+from sframegen.elf.file import RECORDS as ELF_RECORDS
+from sframegen.elf.file import SHN_UNDEF, SYM_SIZE, Sym
 from sframegen.registry.jit import ADDRESSES, JitDescriber, JitTables
 from sframegen.registry.records import CodeJitInfo, JitList, JitNode, decode, size_of
 from sframegen.registry.regions import Region, RegistryError
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.registry.calls import Memory
     from sframegen.registry.records import R
     from sframegen.registry.regions import Registry

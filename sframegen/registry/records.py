@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 
 if TYPE_CHECKING:
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
 
 
 class SframeSetup(NamedTuple):

@@ -6,14 +6,14 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.elf import PF_X, PT_GNU_SFRAME, PT_LOAD
+from sframegen.elf.file import PF_X, PT_GNU_SFRAME, PT_LOAD
 from sframegen.registry.codectl import CodeOption
 from sframegen.registry.records import CodeElfInfo, SframeSetup, encode, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.elf import ByteOrder, ElfFile, Phdr
+    from sframegen.elf.file import ByteOrder, ElfFile, Phdr
 
 
 class LoadedSection(NamedTuple):

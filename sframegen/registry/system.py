@@ -12,7 +12,7 @@ from sframegen.registry.records import SframeSetup, encode, size_of
 from sframegen.registry.regions import RegistryError
 
 if TYPE_CHECKING:
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
     from sframegen.registry.codectl import CodeOption
 
 # As posted on 28 May 2026, for all architectures. Nothing of it is in a release: another call may have the number one day.

@@ -15,7 +15,7 @@ from sframegen.stack.image import identity
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
-from sframegen.elf import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr, ElfFile, open_elf
+from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
+from sframegen.elf.file import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr, ElfFile, open_elf
 from sframegen.stack.snapshot import DELETED, PAGE, StackError
 
 if TYPE_CHECKING:
     from sframegen.abi import Abi
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
     from sframegen.stack.core_memory import DumpedMemory
     from sframegen.stack.core_notes import FileRange
     from sframegen.stack.snapshot import Mapping

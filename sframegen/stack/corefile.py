@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from sframegen.abi import abi_of
-from sframegen.elf import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X, open_elf
+from sframegen.elf.file import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X, open_elf
 from sframegen.stack.core_files import NOTHING, Finder, MappedFile
 from sframegen.stack.core_memory import DumpedMemory
 from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.stack.core_memory import Dumped
     from sframegen.stack.registers import Registers
 

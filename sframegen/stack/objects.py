@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf import PT_GNU_SFRAME
+from sframegen.elf.file import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
 from sframegen.registry.regions import Region, Registry
 from sframegen.search import look_up
@@ -16,7 +16,7 @@ from sframegen.stack.walk import How
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.search import Found
     from sframegen.stack.image import Image

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
 from sframegen.abi import BY_MACHINE
-from sframegen.elf import EM_AARCH64, EM_S390, EM_X86_64, ElfFile, open_elf
+from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, ElfFile, open_elf
 from sframegen.stack import ptrace
 from sframegen.stack.registers import FLOATING, registers_of
 from sframegen.stack.snapshot import DELETED, CopiedMemory, Mapping, Mappings, Memory, StackError

@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.abi import Abi
-    from sframegen.elf import ByteOrder, ElfFile
+    from sframegen.elf.file import ByteOrder, ElfFile
     from sframegen.stack.registers import Registers
 
 DELETED = " (deleted)"  # behind the path of a file that has no name any more

@@ -10,8 +10,8 @@ from cfi import reader
 from cfi.errors import FormatError
 from cfi.section import Registers
 from sframegen.abi import abi_of
-from sframegen.elf import SHT_SYMTAB, open_elf
-from sframegen.names import printable
+from sframegen.elf.file import SHT_SYMTAB, open_elf
+from sframegen.elf.function_names import printable
 from sframegen.sources import find_sources
 from sframegen.stack.demangle import demangle
 from sframegen.stack.image import identity
@@ -22,7 +22,7 @@ from sframegen.stack.walk import ADDRESS_MASK
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from sframegen.elf import ElfFile, Symbol
+    from sframegen.elf.file import ElfFile, Symbol
     from sframegen.stack.objects import LoadedObject, Objects
     from sframegen.stack.tracer import Thread
     from sframegen.stack.walk import Frame

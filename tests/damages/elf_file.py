@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from damages.kinds import Kinds, Place
 from damages.subject import NowhereError
 from sframegen.checks.finding import Severity
-from sframegen.elf import (
+from sframegen.elf.file import (
     PF_R,
     PF_W,
     PHDR_SIZE,

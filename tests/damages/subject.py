@@ -14,7 +14,7 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.report import CheckReport, check_file
 from sframegen.checks.truth import ALL_REGISTERS
 from sframegen.conversion import convert_sources
-from sframegen.elf import PHDR_SIZE, RECORDS, SHDR_SIZE, ElfFile, Phdr, Shdr, open_elf
+from sframegen.elf.file import PHDR_SIZE, RECORDS, SHDR_SIZE, ElfFile, Phdr, Shdr, open_elf
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
 from sframegen.optimize import LEVELS, encoder_of

@@ -25,7 +25,7 @@ from linker.metadata import PT_NULL
 from linker.relocatable import prepare, write_object
 from sframegen import conversion
 from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
-from sframegen.elf import (
+from sframegen.elf.file import (
     ET_REL,
     PT_LOAD,
     SHF_ALLOC,

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.abi import ABIS
-from sframegen.elf import MARKS
+from sframegen.elf.file import MARKS
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, WRITABLE
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sframegen.abi import Abi
-    from sframegen.elf import ByteOrder
+    from sframegen.elf.file import ByteOrder
 
 ADDRESS = 0x5000
 CODE = (0x1000, 0x40000)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sframegen.checks.second.reading import Said, State
     from sframegen.checks.second.spans import Given, SectionSpans
     from sframegen.checks.truth import Truth
-    from sframegen.elf import ElfFile
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.sources import Sources
 

@@ -11,9 +11,9 @@ from linker.plan import plan_injection
 from sframegen.abi import abi_of
 from sframegen.agreement import difference
 from sframegen.conversion import convert
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
+from sframegen.elf.function_names import FunctionNames
 from sframegen.format.layouts import WRITABLE
-from sframegen.names import FunctionNames
 from sframegen.optimize import LEVELS, encoder_of
 from sframegen.section import read_sframe
 from sframegen.sources import find_sources

@@ -13,7 +13,7 @@ from linker.merge import Merger
 from linker.merging import in_object
 from linker.objects import place
 from sframegen.abi import AMD64
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
 from sframegen.format.layouts import V3
 from sframegen.lower import lower
 

@@ -8,7 +8,7 @@ from cfi.errors import FormatError
 from linker.exchange import find_place, plan_exchange
 from linker.merge import Merger
 from sframegen.agreement import difference
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.lower import lower

@@ -12,7 +12,7 @@ from linker import undo
 from linker.apply import write_all, writes_of
 from linker.kernels import Change
 from linker.plan import plan_injection
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
 
 SEEDS = ("program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "gcc-library", "gcc-stripped")
 SIZE = 128

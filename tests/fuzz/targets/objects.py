@@ -13,7 +13,7 @@ from linker.object_check import check_objects
 from linker.object_removal import plan_object_removal
 from linker.object_view import place_in, views_of
 from linker.relocatable import Objects, check_object, objects_in, write_object
-from sframegen.elf import ET_REL, ElfFile
+from sframegen.elf.file import ET_REL, ElfFile
 from sframegen.format.layouts import V3
 from sframegen.optimize import LEVELS
 

@@ -8,7 +8,7 @@ from cfi.errors import FormatError
 from fuzz.files import written
 from linker.original import original_of
 from linker.remove import extents, own_loads, plan_removal
-from sframegen.elf import ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
 
 SEEDS = ("injected", "injected-tail", "sframe-file", "sframe-file-big", "gcc-added", "gcc-added-2", "no-sections")
 

@@ -9,7 +9,7 @@ from sframegen.abi import abi_of
 from sframegen.agreement import difference
 from sframegen.code.synthesize import synthesize
 from sframegen.conversion import convert
-from sframegen.elf import ElfFile
+from sframegen.elf.file import ElfFile
 from sframegen.optimize import LEVELS, encoder_of
 from sframegen.sources import find_sources
 

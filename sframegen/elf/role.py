@@ -8,7 +8,7 @@ from array import array
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from sframegen.dynamic import (
+from sframegen.elf.dynamic import (
     DF_1_PIE,
     DT_FLAGS_1,
     DT_JMPREL,
@@ -20,11 +20,11 @@ from sframegen.dynamic import (
     DT_STRSZ,
     DT_STRTAB,
 )
-from sframegen.elf import ET_DYN, PT_INTERP
+from sframegen.elf.file import ET_DYN, PT_INTERP
 
 if TYPE_CHECKING:
-    from sframegen.dynamic import Dyn
-    from sframegen.elf import ElfFile
+    from sframegen.elf.dynamic import Dyn
+    from sframegen.elf.file import ElfFile
 
 # What only loaders define, for their C library and for debuggers: glibc's; musl's and uClibc's; Android's.
 NAMES = (b"_rtld_global", b"_dl_debug_addr", b"rtld_db_dlactivity", b"__loader_dlopen")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.elf import ElfFile, Symbol
+    from sframegen.elf.file import ElfFile, Symbol
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
 MAX_TEXT, SHOWN = 1000, 400  # characters of a line, and of either end where it is longer

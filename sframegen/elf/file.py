@@ -10,9 +10,9 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from cfi.errors import FormatError
-from sframegen.compressed import ELFCOMPRESS_ZLIB, expand
-from sframegen.files import map_file
-from sframegen.strings import strings_at
+from sframegen.elf.compressed import ELFCOMPRESS_ZLIB, expand
+from sframegen.elf.opening import map_file
+from sframegen.elf.strings import strings_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

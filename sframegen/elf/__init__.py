@@ -1,0 +1,1 @@
+"""ELF bytes -> segments, sections, symbols, dynamic tags; ranges of addresses, and names as they are printed."""
