@@ -21,15 +21,15 @@ from places import corpus_file, libsframe
 from samples import ALL, sample_files
 
 from sframegen.format.decode import open_section
+from sframegen.format.locate import sframe_of
 from sframegen.optimize import LEVELS
-from sframegen.section import sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ours import Input
 
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
 
 PART = "look-up"
 PCS = 100_000

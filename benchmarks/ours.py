@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen import conversion
-from sframegen.abi import abi_of
 from sframegen.elf.file import open_elf
+from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
 from sframegen.optimize import LEVELS, encoder_of
 from sframegen.sources import find_sources
@@ -14,8 +14,8 @@ from sframegen.sources import find_sources
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.sources import Sources
 
 ADDRESS = 0x7000_0000  # where sections are encoded for: an address out of the way of all code

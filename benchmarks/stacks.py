@@ -31,8 +31,8 @@ from sframegen.stack.tracer import Tracer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.stack.registers import Registers
     from sframegen.stack.snapshot import Mapping as Row
     from sframegen.stack.snapshot import Mappings, Reader

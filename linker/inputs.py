@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects import check_disjoint, is_sframe, relocations, starts_count_from
 from linker.plan import extended_numbers
-from sframegen.abi import Relocation, abi_of
 from sframegen.elf.file import (
     RECORDS,
     SHN_LORESERVE,
@@ -16,7 +15,8 @@ from sframegen.elf.file import (
     SYM_SIZE,
     Sym,
 )
-from sframegen.section import pieces
+from sframegen.format.abi import Relocation, abi_of
+from sframegen.format.locate import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.format.decode import Decoder
+from sframegen.format.model import FunctionTable
 from sframegen.format.records import F_FRAME_POINTER
-from sframegen.model import FunctionTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
-    from sframegen.model import Kind, Rule
+    from sframegen.format.model import Kind, Rule
 
 DEAD = (1 << 64) - 1  # the address of a function whose code was dropped; no function is there
 

@@ -17,11 +17,11 @@ from linker.merge import DEAD, Merger
 from linker.objects import place
 from linker.pieces import piece
 from linker.relocatable import Filled, objects_in
-from sframegen.abi import abi_of
 from sframegen.code.plt import find_plt
 from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
+from sframegen.format.abi import abi_of
 from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules
 from sframegen.lower import lower
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from linker.objects import Placed
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
+    from sframegen.format.model import FunctionTable
     from sframegen.merged import Merged
-    from sframegen.model import FunctionTable
     from sframegen.optimize import Level
 
 SMALL = 1 << 16  # bytes of an object that is quicker read than mapped

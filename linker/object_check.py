@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.object_view import ObjectView
 from linker.objects import is_code, is_sframe
-from sframegen.abi import abi_of
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.infile import FLAGS
 from sframegen.checks.report import CheckReport
@@ -19,6 +18,7 @@ from sframegen.checks.rules import RULES
 from sframegen.checks.truth import Verdict, compare
 from sframegen.checks.wellformed import examine
 from sframegen.elf.file import SHF_ALLOC
+from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
 from sframegen.sources import find_sources
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from linker.relocatable import Objects
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
 
 
 class AllSections(NamedTuple):

@@ -11,10 +11,10 @@ from cfi.errors import FormatError
 from linker.inputs import described
 from linker.merge import DEAD, Merger
 from linker.objects import is_code, is_sframe, place
-from sframegen.abi import abi_of
 from sframegen.elf.file import SHN_UNDEF
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames, printable
-from sframegen.search import look_up_in
+from sframegen.format.abi import abi_of
+from sframegen.format.search import look_up_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from linker.relocatable import Objects
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
-    from sframegen.model import FunctionTable
-    from sframegen.search import Found
+    from sframegen.format.model import FunctionTable
+    from sframegen.format.search import Found
 
 REMEDY = "give a function's name, or SECTION+OFFSET"
 

@@ -49,8 +49,8 @@ from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import Section
+    from sframegen.format.abi import Abi
 
 RELA_CODE, RELA_SIZE = "QQq", 24
 FIRST_ADDRESS = 1 << 20

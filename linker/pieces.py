@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.merge import select
 from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
 from linker.undo import Write
-from sframegen.abi import Relocation
 from sframegen.elf.file import (
     MARKS,
     RECORDS,
@@ -27,6 +26,7 @@ from sframegen.elf.file import (
     Shdr,
 )
 from sframegen.elf.ranges import align_up
+from sframegen.format.abi import Relocation
 from sframegen.format.encode import Encoder
 from sframegen.format.records import F_FDE_SORTED, HEADER_SIZE
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sframegen.elf.file import ElfFile, Section
+    from sframegen.format.model import FunctionTable
     from sframegen.format.words import EncodedRules
-    from sframegen.model import FunctionTable
 
 ALIGN = 8
 NO_SECTION = Shdr(*[0] * len(Shdr._fields))

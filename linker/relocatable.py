@@ -14,12 +14,12 @@ from linker.object_removal import original_object
 from linker.objects import Placed, groups, is_sframe, place
 from linker.pieces import Piece, object_writes, old_sections, pieces_of
 from linker.undo import Undo, Write
-from sframegen.abi import abi_of
 from sframegen.agreement import agree, difference
 from sframegen.conversion import Converted, convert_sources
 from sframegen.elf.file import ET_REL, ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.elf.ranges import align_up
+from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.optimize import MAX_GAP, encoder_of
 from sframegen.sources import Sources, find_sources
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from linker.replace import Source
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
     from sframegen.optimize import Level
 
 ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from sframegen.format.model import OUTERMOST, FdeType, Rule
 from sframegen.lower import ranges
-from sframegen.model import OUTERMOST, FdeType, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
 
 
 class Repeated(NamedTuple):

@@ -14,9 +14,9 @@ from sframegen.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf.function_names import count_of
 from sframegen.flexible import narrow
 from sframegen.format.layouts import V3
+from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.reasons import Reason
 from sframegen.format.words import EncodedRules
-from sframegen.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.resolve import IGNORED, ascends, resolve, sort, subtract
 from sframegen.split import LEFT_OUT, REPEATED, ROW, bounds, split
 from sframegen.translate import Repeated, translate_rule
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
     from sframegen.sources import Sources
 

@@ -13,8 +13,8 @@ from cfi.columns import zeros
 from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.elf.padding import padding_states
 from sframegen.final_calls import find_final_calls
+from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.format.reasons import Reason
-from sframegen.model import OUTERMOST, FdeType
 from sframegen.resolve import subtract
 from sframegen.tally import tally, tally_gaps
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.function_names import FunctionNames
     from sframegen.final_calls import FinalCalls
-    from sframegen.model import FunctionTable, Kind
+    from sframegen.format.model import FunctionTable, Kind
 
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
 Range = tuple[int, int]  # [start, end)

@@ -21,7 +21,7 @@ from sframegen.resolve import sort
 if TYPE_CHECKING:
     from sframegen.coverage import Areas, Pieces
     from sframegen.elf.file import ElfFile
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
 
 
 class Form(NamedTuple):

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
-from sframegen.model import FdeType, FunctionTable
+from sframegen.format.model import FdeType, FunctionTable
 from sframegen.split import of_kinds
 
 if TYPE_CHECKING:

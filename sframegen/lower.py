@@ -8,15 +8,15 @@ from operator import eq, gt
 from typing import TYPE_CHECKING
 
 from sframegen.flexible import narrow
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason, unsaid
 from sframegen.format.records import MAX_FUNCTION_ROWS
 from sframegen.format.words import EncodedRules, encode_rule
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
     Row = tuple[int, int]  # offset from the function's start, rule

@@ -10,8 +10,8 @@ from cfi.columns import zeros
 from sframegen.coverage import disjoint
 from sframegen.elf.padding import padding_states
 from sframegen.format.encode import Encoder, kind_bytes
+from sframegen.format.model import FunctionTable
 from sframegen.join import followers, group, heads_of, rebuild
-from sframegen.model import FunctionTable
 
 if TYPE_CHECKING:
     from sframegen.coverage import Coverage

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.expression import CFA, PC_PERIOD, Term, evaluate
 from cfi.opcodes import RuleKind
+from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.reasons import Reason, unsaid
 from sframegen.format.words import encode_rule
-from sframegen.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
     from cfi.rules import CfiRule, RegisterRule
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 

@@ -11,7 +11,7 @@ from sframegen.stack.registers import GENERAL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
 
 NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_ARM_PAC_MASK = 1, 2, 3, 6, 0x46494C45, 0x406
 DATA, CODE, CONSTANT = PF_R | PF_W, PF_R | PF_X, PF_R

@@ -14,7 +14,7 @@ import sframegen
 from sframegen import examine
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.abi import AMD64
+from sframegen.format.abi import AMD64
 from sframegen.format.encode import Encoder
-from sframegen.model import FunctionTable, Kind, Rule, Where
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
     from array import array
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
 
 RULE = Rule(Where(AMD64.sp, 16), Where(None, -8, deref=True))
 

@@ -20,7 +20,7 @@ from sframegen.elf.file import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
 
 NAMES = b"\0.sframe\0.shstrtab\0"
 

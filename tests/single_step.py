@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from sframegen.model import Rule, Where
+    from sframegen.format.model import Rule, Where
 
 TRACEME, CONT, SINGLESTEP, GETREGS, SETREGS, SETOPTIONS = 0, 7, 9, 12, 13, 0x4200
 EXITKILL = 1 << 20

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 # Around each boundary of the encoding: data words of 1, 2, 4 bytes, both signs.

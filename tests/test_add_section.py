@@ -16,7 +16,7 @@ from cfi.errors import FormatError
 from sframegen.cli import cli
 from sframegen.coverage import FunctionFates
 from sframegen.elf.file import open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 from sframegen.summary import Summary
 
 if TYPE_CHECKING:

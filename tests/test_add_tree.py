@@ -22,7 +22,7 @@ from sframegen.checks.finding import Severity
 from sframegen.cli import cli, tree_files
 from sframegen.cli.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

@@ -14,9 +14,9 @@ from random import Random
 import pytest
 from packaging.requirements import Requirement
 
-from sframegen.abi import AARCH64, AMD64, Abi
 from sframegen.code.disassembly import Disassembler
 from sframegen.code.isa import isa_of
+from sframegen.format.abi import AARCH64, AMD64, Abi
 
 START = 0x401000
 CODE_BYTES = 1 << 17

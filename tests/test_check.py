@@ -23,16 +23,16 @@ from tables import find
 from test_against_gas import ABI_NAMES, Example, examples
 
 import sframegen
-from sframegen.abi import AARCH64, AMD64
 from sframegen.checks import faults
 from sframegen.checks.truth import Truth, Verdict, compare
 from sframegen.cli import cli
 from sframegen.elf.file import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
+from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.section import read_sframe
+from sframegen.format.locate import read_sframe
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.sources import Sources, find_sources
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 SIZE = 64

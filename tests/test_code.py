@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
-from sframegen.abi import AARCH64, AMD64, S390X
 from sframegen.code import frames
 from sframegen.code.analysis import Surroundings, analyse, rules
 from sframegen.code.isa import isa_of
@@ -22,14 +21,15 @@ from sframegen.code.jumptables import Tables
 from sframegen.code.pieces import decode
 from sframegen.code.survey import survey
 from sframegen.elf.file import open_elf
+from sframegen.format.abi import AARCH64, AMD64, S390X
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from peers import Compiler
 
-    from sframegen.abi import Abi
-    from sframegen.model import Rule
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import Rule
 
 CALLS_RETURN = Surroundings(lambda _target, _slot: True, lambda _piece, _point, _begins: ())
 X86_ENTRY = "sp+8 fp"

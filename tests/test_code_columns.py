@@ -12,7 +12,6 @@ from cross import ARM64
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sframegen.abi import AARCH64, AMD64
 from sframegen.code import analysis, blocks, frames, pieces, records
 from sframegen.code.analysis import Surroundings, analyse
 from sframegen.code.disassembly import disassembler
@@ -20,15 +19,16 @@ from sframegen.code.effects import Flow, Lose, Point, Register, Take
 from sframegen.code.isa import isa_of
 from sframegen.code.pieces import decode
 from sframegen.elf.file import open_elf
+from sframegen.format.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from peers import Compiler
 
-    from sframegen.abi import Abi
     from sframegen.code.disassembly import Instruction
     from sframegen.code.pieces import Piece
+    from sframegen.format.abi import Abi
 
 START = 0x401000
 CALLS_RETURN = Surroundings(lambda _target, _slot: True, lambda _piece, _point, _begins: ())

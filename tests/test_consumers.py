@@ -15,16 +15,16 @@ from readers.libsframe import LibSframe
 from readers.mutate import Base, bases, put
 from section_damage import DAMAGES, MASKED, Editor, base_named
 
-from sframegen.abi import AMD64
 from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
 from sframegen.checks.finding import Severity
 from sframegen.checks.rules import RULES
 from sframegen.checks.unusable import LIMITS, unusable
 from sframegen.checks.wellformed import Facts, examine
 from sframegen.elf.file import open_elf
+from sframegen.format.abi import AMD64
 from sframegen.format.decode import decode
-from sframegen.model import FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
+from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,12 +7,12 @@ from cfi_writer import Frames
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.abi import AMD64
 from sframegen.conversion import convert
+from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V2, V3
+from sframegen.format.model import FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason
 from sframegen.format.words import encode_rule
-from sframegen.model import FdeType, FunctionTable, Kind
 from sframegen.resolve import subtract
 
 if TYPE_CHECKING:

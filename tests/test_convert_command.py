@@ -25,21 +25,21 @@ import sframegen
 from cfi.errors import FormatError
 from linker import apply, exchange, undo
 from sframegen import api
-from sframegen.abi import AMD64, S390X
 from sframegen.agreement import difference, spans
 from sframegen.cli import cli
 from sframegen.elf.file import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
+from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
+from sframegen.format.locate import read_sframe
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.section import read_sframe
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 PROGRAM = r"""

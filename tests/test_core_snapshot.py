@@ -28,9 +28,9 @@ from core_writer import (
 from test_linear_cost import GROWTH, SLACK, work
 
 from cfi.errors import FormatError
-from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.cli import cli
 from sframegen.elf.file import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr, open_elf
+from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.stack.contexts import CONTEXTS
 from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.stack.corefile import Core

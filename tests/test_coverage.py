@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from linker_inputs import Writer, without_sections
 
 from cfi.errors import FormatError
-from sframegen.abi import AMD64, abi_of
 from sframegen.cli import cli
 from sframegen.conversion import convert
 from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.padding import FAIL, padding_states
+from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.reasons import Reason
 from sframegen.sources import find_sources
 

@@ -11,16 +11,16 @@ from click.testing import CliRunner
 from sframe_files import write_sframe_elf
 
 from cfi.errors import FormatError
-from sframegen.abi import ABIS, AMD64
 from sframegen.cli import cli
-from sframegen.dump import dump_text
 from sframegen.elf.file import PT_GNU_SFRAME, open_elf
+from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
+from sframegen.format.dump import dump_text
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
+from sframegen.format.locate import read_sframe, sframe_of
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.section import read_sframe, sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 PROGRAM = r"""

@@ -11,8 +11,8 @@ import pytest
 from cfi.errors import FormatError
 from linker.image import check_loads
 from sframegen import add_section
-from sframegen.abi import abi_of
 from sframegen.elf.file import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB, ElfFile, open_elf
+from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from pathlib import Path

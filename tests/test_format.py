@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from tables import function_tables, rules
 
 from cfi.errors import FormatError
-from sframegen.abi import ABIS, AMD64, BY_SFRAME_ID
+from sframegen.format.abi import ABIS, AMD64, BY_SFRAME_ID
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, WRITABLE
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from sframegen.format.words import decode_rule, encode_rule
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 ADDRESS = 0x3000

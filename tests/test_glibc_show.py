@@ -14,8 +14,8 @@ from walked.walks import SCENARIOS, Compared, compared, unexplained
 
 import sframegen
 from sframegen.elf.file import open_elf
-from sframegen.model import OUTERMOST
-from sframegen.section import read_sframe
+from sframegen.format.locate import read_sframe
+from sframegen.format.model import OUTERMOST
 
 if TYPE_CHECKING:
     from peers import Compiler

@@ -25,7 +25,7 @@ from sframegen.cli import cli
 from sframegen.code.state import CALLERS, State
 from sframegen.code.verdict import RIGHT, UNDECIDED, verdict
 from sframegen.elf.file import open_elf
-from sframegen.model import OUTERMOST, Rule
+from sframegen.format.model import OUTERMOST, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from memories import Pieces
 
 from cfi.errors import FormatError
-from sframegen.abi import AARCH64, AMD64, S390X
-from sframegen.model import OUTERMOST, Rule, Where
+from sframegen.format.abi import AARCH64, AMD64, S390X
+from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.registry import jit
 from sframegen.registry.jit import JitDescriber, entry_of, rule_of_entry
 from sframegen.registry.jit_list import JitRegions
@@ -22,8 +22,8 @@ from sframegen.registry.regions import Registry
 if TYPE_CHECKING:
     from random import Random
 
-    from sframegen.abi import Abi
-    from sframegen.search import Found
+    from sframegen.format.abi import Abi
+    from sframegen.format.search import Found
 
 pytestmark = pytest.mark.once
 

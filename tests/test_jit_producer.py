@@ -13,9 +13,9 @@ from jit_walks import FLAGS, INCLUDE, SOURCE, walk_producer
 from memories import Running
 
 from cfi.errors import FormatError
-from sframegen.abi import AMD64
 from sframegen.elf.file import open_elf
-from sframegen.model import Rule, Where
+from sframegen.format.abi import AMD64
+from sframegen.format.model import Rule, Where
 from sframegen.registry.jit_list import JitRegions, list_address
 from sframegen.registry.jit_writer import JitWriter
 from sframegen.registry.records import JitEntry, JitList, encode

@@ -15,7 +15,7 @@ from linker_inputs import small_file
 
 from sframegen.cli import cli
 from sframegen.elf.file import open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from click.testing import Result

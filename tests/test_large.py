@@ -12,7 +12,7 @@ import pytest
 
 from sframegen import add_section, convert, read
 from sframegen.elf.file import PT_LOAD, RECORDS, SHT_PROGBITS, Ehdr, Phdr, Shdr, open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,6 @@ import cfi as cfi_package
 import linker
 import sframegen
 from linker import undo
-from sframegen.abi import AMD64
 from sframegen.elf.file import (
     ET_DYN,
     ET_REL,
@@ -49,6 +48,7 @@ from sframegen.elf.file import (
     Shdr,
     Sym,
 )
+from sframegen.format.abi import AMD64
 from sframegen.format.records import HEADER_CODE, MAGIC
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.abi import AMD64
 from sframegen.code.disassembly import disassembler
 from sframegen.code.isa import isa_of
+from sframegen.format.abi import AMD64
 from sframegen.workers import outcomes
 
 if TYPE_CHECKING:

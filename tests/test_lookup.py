@@ -8,22 +8,22 @@ import pytest
 from click.testing import CliRunner, Result
 from sframe_files import write_sframe_elf
 
-from sframegen.abi import AARCH64, AMD64, S390X
 from sframegen.cli import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import FunctionNames
-from sframegen.equations import equation, rule_fields
+from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.encode import Encoder
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.search import find
-from sframegen.section import open_sframe, read_sframe
+from sframegen.format.equations import equation, rule_fields
+from sframegen.format.locate import open_sframe, read_sframe
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.search import find
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from peers import Compiler
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
 
 SOURCE = r"""
 #include <stdio.h>

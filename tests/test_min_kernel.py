@@ -23,7 +23,7 @@ from sframegen.cli import cli
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR, ElfFile, open_elf
 from sframegen.elf.role import Role, role_of
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

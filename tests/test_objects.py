@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peers import Peers
 
     from sframegen.format.decode import SframeSection
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
 
 HALVES = {
     "one": """

@@ -11,8 +11,8 @@ from tables import edges, find, function_tables
 
 import sframegen
 from sframegen import add_section, read
-from sframegen.abi import ABIS
 from sframegen.elf.file import open_elf
+from sframegen.format.abi import ABIS
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 ADDRESS = 0x3000

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from sframegen.cli import cli
 from sframegen.elf.file import open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

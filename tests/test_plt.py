@@ -17,20 +17,20 @@ from oracles.files import elf_facts
 from oracles.rules import ABIS, by_byte
 
 from cfi.errors import FormatError
-from sframegen.abi import AARCH64, AMD64, abi_of
-from sframegen.abi import S390X as S390X_ABI
 from sframegen.code.plt import MAX_SIZE, find_plt
 from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
-from sframegen.model import Kind, Rule, Where
-from sframegen.section import read_sframe
+from sframegen.format.abi import AARCH64, AMD64, abi_of
+from sframegen.format.abi import S390X as S390X_ABI
+from sframegen.format.locate import read_sframe
+from sframegen.format.model import Kind, Rule, Where
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from peers import Compiler, Peers
 
-    from sframegen.abi import Abi
-    from sframegen.model import FunctionTable
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable
 
 pytestmark = pytest.mark.once
 

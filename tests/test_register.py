@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 from memories import Pieces
 
 import sframegen
-from sframegen.abi import AMD64
 from sframegen.cli import cli
 from sframegen.elf.file import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr, open_elf
+from sframegen.format.abi import AMD64
+from sframegen.format.locate import sframe_of
 from sframegen.registry import system
 from sframegen.registry.calls import Caller
 from sframegen.registry.codectl import CodeOption, codectl
@@ -25,7 +26,6 @@ from sframegen.registry.records import SframeSetup, decode
 from sframegen.registry.regions import Registry, RegistryError
 from sframegen.registry.requests import INTERFACES, loaded_section
 from sframegen.registry.setup import sframe_register
-from sframegen.section import sframe_of
 
 if TYPE_CHECKING:
     from peers import Compiler

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from memories import Pieces
 from registered import RULE, section_bytes
 
-from sframegen.abi import S390X
-from sframegen.model import OUTERMOST
+from sframegen.format.abi import S390X
+from sframegen.format.model import OUTERMOST
 from sframegen.registry.calls import Caller
 from sframegen.registry.codectl import CodeOption, codectl
 from sframegen.registry.prctl import prctl_register, prctl_unregister
@@ -24,7 +24,7 @@ from sframegen.registry.setup import sframe_register, sframe_unregister
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.search import Found
+    from sframegen.format.search import Found
 
 TEXT, SECTION, OTHER_SECTION, STRUCT, STRINGS = 0x40_0000, 0x50_0000, 0x51_0000, 0x60_0000, 0x70_0FF0
 SECTION_BYTES = section_bytes(SECTION, (TEXT, TEXT + 64))

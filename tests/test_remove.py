@@ -35,8 +35,8 @@ from sframegen.elf.file import (
     Phdr,
     open_elf,
 )
+from sframegen.format.locate import sframe_of
 from sframegen.optimize import LEVELS
-from sframegen.section import sframe_of
 
 if TYPE_CHECKING:
     from cross import Machine

@@ -19,9 +19,9 @@ from linker import undo
 from sframegen.agreement import agree
 from sframegen.cli import cli
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME, open_elf
-from sframegen.model import FunctionTable, Kind, Rule, Where
+from sframegen.format.locate import read_sframe, sframe_of
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.optimize import LEVELS
-from sframegen.section import read_sframe, sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from memories import Pieces
 from registered import section_bytes
 
 from cfi.errors import FormatError
-from sframegen.abi import AMD64
+from sframegen.format.abi import AMD64
 from sframegen.registry.calls import Caller
 from sframegen.registry.records import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
 from sframegen.registry.regions import Registry

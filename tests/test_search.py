@@ -14,17 +14,17 @@ from tables import edges, find, function_tables
 
 import sframegen
 from cfi.errors import FormatError
-from sframegen.abi import ABIS, AMD64
+from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode, open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V2, V3
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
+from sframegen.format.search import Found, look_up
 from sframegen.format.seek import BAD, NO_ROWS, NOT_COVERED
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.search import Found, look_up
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 ADDRESS = 0x3000

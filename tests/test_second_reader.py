@@ -24,7 +24,6 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.dwarf.structs import DWARFStructs
 
 import sframegen
-from sframegen.abi import AARCH64, AMD64
 from sframegen.checks import report as check_report
 from sframegen.checks.report import check_file
 from sframegen.checks.second import agreement, reading
@@ -33,7 +32,8 @@ from sframegen.checks.second.reading import Functions, Said, State, read
 from sframegen.checks.second.spans import UNJUDGED, function_spans
 from sframegen.cli import cli
 from sframegen.elf.file import ElfFile
-from sframegen.model import OUTERMOST, Rule, Where
+from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from peers import Compiler, Peers
 
     from cfi.section import CfiSection
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
 
 # What compilers, assemblers and linkers write, a function each. Registers: rbp 6, rsp 7, r8 8, r10 10, r12 12, rip 16.
 FUNCTIONS = {

@@ -19,7 +19,7 @@ from sframegen import add_section
 from sframegen.cli import several
 from sframegen.cli.output import Run
 from sframegen.elf.file import open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from linker.replace import Source
 from linker.signed import APPENDED_MARKER, appended_size, signatures
 from sframegen.cli import cli
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

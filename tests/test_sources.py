@@ -12,9 +12,9 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen import add_section, read
-from sframegen.abi import AMD64
 from sframegen.conversion import convert
 from sframegen.elf.file import PT_GNU_EH_FRAME, ElfFile, open_elf
+from sframegen.format.abi import AMD64
 from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
 
 SOURCE = """
 #include <stdio.h>

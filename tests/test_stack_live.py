@@ -20,7 +20,7 @@ from live import HOLD, Names, Program, between, command, compiled, state_of, sto
 import sframegen
 from sframegen.elf.file import ElfFile, Symbol, open_elf
 from sframegen.elf.function_names import address_of
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 from sframegen.stack import ptrace, symbols
 from sframegen.stack.objects import Objects
 from sframegen.stack.process import Process

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.abi import ABIS, AMD64, S390X, Abi
 from sframegen.elf.file import (
     EHDR_SIZE,
     ET_DYN,
@@ -25,9 +24,10 @@ from sframegen.elf.file import (
     Phdr,
     Shdr,
 )
+from sframegen.format.abi import ABIS, AMD64, S390X, Abi
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
-from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.registry.regions import Region, Registry, SectionDescriber
 from sframegen.stack import objects as objects_module
 from sframegen.stack.contexts import CONTEXTS, Context

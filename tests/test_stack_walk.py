@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi
-from sframegen.model import OUTERMOST, Rule, Where
+from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
+from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 from sframegen.stack.registers import ALL_BITS, GENERAL, Registers, registers_of
 from sframegen.stack.walk import Described, End, How, guess, walk

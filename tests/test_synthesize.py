@@ -18,7 +18,6 @@ from single_step import Step, Traced
 
 import sframegen
 from cfi.errors import FormatError
-from sframegen.abi import AMD64, abi_of
 from sframegen.cli import cli
 from sframegen.code.callees import pointed_at
 from sframegen.code.effects import Flow
@@ -30,7 +29,8 @@ from sframegen.code.sweep import WINDOW, called
 from sframegen.code.synthesize import synthesize
 from sframegen.conversion import convert, convert_sources
 from sframegen.elf.file import open_elf
-from sframegen.model import OUTERMOST
+from sframegen.format.abi import AMD64, abi_of
+from sframegen.format.model import OUTERMOST
 from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
-    from sframegen.model import FunctionTable, Rule
+    from sframegen.format.model import FunctionTable, Rule
 
 pytestmark = pytest.mark.once
 

@@ -37,7 +37,7 @@ MAY_IMPORT = {
 UPPER_HALF = {"sframegen.api", "sframegen.cli"}  # stands on linker, so that linker may not stand on it
 
 # Only these tell one SFrame version or one ABI from another; all other code asks their tables.
-TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/abi.py"}
+TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
 VERSION_NAMES = {"version", "abi", "abi_arch"}
 
 FORBIDDEN_TEXT = {

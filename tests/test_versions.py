@@ -15,17 +15,17 @@ from sframe_files import write_sframe_elf
 from tables import find, function_tables
 
 import sframegen
-from sframegen.abi import ABIS, AMD64, S390X
 from sframegen.agreement import difference, spans
-from sframegen.dump import dump_text
 from sframegen.elf.file import open_elf
+from sframegen.format.abi import ABIS, AMD64, S390X
 from sframegen.format.decode import decode
+from sframegen.format.dump import dump_text
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
+from sframegen.format.locate import read_sframe
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
 from sframegen.lower import lower
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.section import read_sframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from peers import Compiler, Peers
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 ADDRESS = 0x3000

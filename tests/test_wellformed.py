@@ -24,7 +24,7 @@ from sframegen.checks.rules import FILE, KEPT, RULES, WALKED
 from sframegen.checks.wellformed import examine, well_formed
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, ElfFile, Phdr, Shdr, open_elf
 from sframegen.format.decode import decode
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

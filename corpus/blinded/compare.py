@@ -13,10 +13,10 @@ from sframegen.code.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.abi import Abi
     from sframegen.code.state import State
     from sframegen.code.survey import Survey
-    from sframegen.model import FunctionTable, Rule
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable, Rule
 
 NOT_FOUND = "silent"
 

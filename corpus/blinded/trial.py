@@ -7,7 +7,6 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.abi import abi_of
 from sframegen.checks.instructions import functions_of
 from sframegen.code.plt import NAMES, find_plt
 from sframegen.code.starts import starts
@@ -15,6 +14,7 @@ from sframegen.code.survey import survey, survey_silent
 from sframegen.conversion import convert
 from sframegen.coverage import disjoint, without
 from sframegen.elf.file import open_elf
+from sframegen.format.abi import abi_of
 from sframegen.sources import find_sources
 
 from .compare import compare

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import sframegen
 from sframegen.elf.file import RECORDS, Phdr, open_elf
 from sframegen.format.layouts import V2, WRITABLE
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

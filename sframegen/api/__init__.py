@@ -12,10 +12,10 @@ from sframegen.checks.report import CheckReport
 from sframegen.checks.truth import Verdict
 from sframegen.coverage import FunctionFates
 from sframegen.format.decode import SframeSection
+from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.search import find
 from sframegen.merged import Merged
-from sframegen.model import FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.removal import SectionRemoval
-from sframegen.search import find
 from sframegen.summary import Summary
 from sframegen.versions import VersionChange
 

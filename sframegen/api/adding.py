@@ -14,7 +14,6 @@ from linker.plan import risk_of
 from linker.relocatable import ANOTHER, Objects, check_object, given, open_given, write_object
 from linker.remove import extents
 from linker.target import Target
-from sframegen.abi import abi_of
 from sframegen.agreement import agree
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.conversion import convert_sources
@@ -22,8 +21,9 @@ from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.role import role_of
+from sframegen.format.abi import abi_of
+from sframegen.format.locate import read_sframe
 from sframegen.optimize import MAX_GAP, encoder_of
-from sframegen.section import read_sframe
 from sframegen.sources import Sources, find_sources
 from sframegen.summary import Summary, total
 

@@ -18,12 +18,12 @@ from sframegen.agreement import difference
 from sframegen.api.common import layout_of, refuse
 from sframegen.elf.file import ET_DYN, ET_EXEC, open_elf
 from sframegen.format.encode import Encoder
+from sframegen.format.locate import read_pieces, read_sframe
 from sframegen.format.reasons import sayable
 from sframegen.format.records import F_FDE_SORTED
 from sframegen.lower import lower
 from sframegen.removal import SectionRemoval
 from sframegen.resolve import ascends
-from sframegen.section import read_pieces, read_sframe
 from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:

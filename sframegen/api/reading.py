@@ -10,7 +10,7 @@ from linker.object_check import check_objects
 from linker.relocatable import Objects, open_given
 from sframegen.checks.report import CONSUMERS, CheckReport, check_file
 from sframegen.elf.file import open_elf
-from sframegen.section import open_sframe
+from sframegen.format.locate import open_sframe
 
 if TYPE_CHECKING:
     import os

@@ -17,17 +17,17 @@ from sframegen.code.pieces import decode
 from sframegen.code.state import CALLERS
 from sframegen.code.verdict import UNDECIDED
 from sframegen.elf.function_names import count_of
-from sframegen.equations import equation, register_name
+from sframegen.format.equations import equation, register_name
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from sframegen.abi import Abi
     from sframegen.code.pieces import Piece
     from sframegen.code.state import State
     from sframegen.elf.file import ElfFile
-    from sframegen.model import Where
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import Where
 
 CONTRADICTED = "contradicted"
 RULES = ("instructions-section", "instructions-cfi", "instructions-both")

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from sframegen.checks.finding import Finding, Severity
 from sframegen.elf.file import SHF_EXECINSTR
 from sframegen.elf.function_names import FunctionNames, printable
-from sframegen.equations import equation
+from sframegen.format.equations import equation
 from sframegen.format.reasons import Reason
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Sequence
 
-    from sframegen.abi import Abi
     from sframegen.coverage import Pieces
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
-    from sframegen.model import FunctionTable, Rule
+    from sframegen.format.model import FunctionTable, Rule
 
 REASONS = tuple(Reason)
 SIGNAL, KEY_B = 1, 2  # flavours

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.checks.finding import Finding
 from sframegen.checks.rules import KEPT, RULES
 from sframegen.elf.file import (
@@ -22,6 +21,7 @@ from sframegen.elf.file import (
     SHT_GNU_SFRAME,
     SHT_NOBITS,
 )
+from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.records import MAGIC
 
 if TYPE_CHECKING:

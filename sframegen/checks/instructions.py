@@ -20,14 +20,14 @@ from sframegen.elf.padding import FAIL, padding_states
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.abi import Abi
     from sframegen.checks.contradictions import Range
     from sframegen.checks.finding import Finding
     from sframegen.code.state import State
     from sframegen.code.survey import Progress
     from sframegen.conversion import Converted
     from sframegen.elf.file import ElfFile
-    from sframegen.model import FunctionTable
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable
 
 HELD = (RIGHT, CONTRADICTED, UNDECIDED)
 WHO = ("section", "cfi")

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cfi.errors import FormatError
-from sframegen.abi import abi_of
 from sframegen.checks.consumers import accepted, takes
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.infile import in_file
@@ -17,8 +16,9 @@ from sframegen.code.isa import isa_of
 from sframegen.conversion import convert_sources
 from sframegen.elf.file import ET_DYN, ET_EXEC
 from sframegen.elf.function_names import printable
+from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
-from sframegen.section import sframe_of
+from sframegen.format.locate import sframe_of
 from sframegen.sources import find_sources
 
 if TYPE_CHECKING:

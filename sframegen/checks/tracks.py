@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.coverage import Unsaid
-    from sframegen.model import FunctionTable, Rule
+    from sframegen.format.model import FunctionTable, Rule
 
 SILENT = -1
 

@@ -14,17 +14,17 @@ from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_f
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion import convert_sources
 from sframegen.coverage import Unsaid
+from sframegen.format.model import OUTERMOST, FdeType, Rule
 from sframegen.format.reasons import Reason, unsaid
-from sframegen.model import OUTERMOST, FdeType, Rule
 from sframegen.resolve import ascends, sort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.abi import Abi
     from sframegen.checks.faults import Said
     from sframegen.elf.file import ElfFile
-    from sframegen.model import FunctionTable, Where
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable, Where
     from sframegen.sources import Sources
 
 # What rules may name, so that a section is judged by what it says: whether stack tracers have the register is another question.

@@ -7,13 +7,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.finding import Finding, Severity
-from sframegen.model import FdeType
+from sframegen.format.model import FdeType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.abi import Abi
-    from sframegen.model import FunctionTable, Rule, Where
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable, Rule, Where
 
 
 class Limit(NamedTuple):

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
-from sframegen.abi import BY_SFRAME_ID
 from sframegen.checks.finding import Finding
 from sframegen.checks.rules import KEPT, RULES, WALKED
 from sframegen.checks.walk import Walk
 from sframegen.elf.file import MARKS
+from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
 from sframegen.format.layouts import LAYOUTS
+from sframegen.format.model import FdeType
 from sframegen.format.records import (
     DATAWORD_COUNT_MASK,
     DATAWORD_COUNT_SHIFT,
@@ -30,13 +31,12 @@ from sframegen.format.records import (
     Header,
 )
 from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places, words_size
-from sframegen.model import FdeType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ByteOrder
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 # libxul's 2.5 million rows say 1,322 different things. 65,536 are judged in half a second, and are 2 MB of columns.

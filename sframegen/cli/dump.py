@@ -8,10 +8,10 @@ import click
 
 from sframegen.cli.objects import open_views
 from sframegen.cli.output import FILES, Run, json_list
-from sframegen.dump import dump_json, dump_text
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, printable
-from sframegen.section import read_sframe
+from sframegen.format.dump import dump_json, dump_text
+from sframegen.format.locate import read_sframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

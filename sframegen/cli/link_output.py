@@ -7,9 +7,9 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
-from sframegen.abi import BY_MACHINE
 from sframegen.elf.file import EHDR_SIZE, ET_DYN, ET_EXEC
 from sframegen.elf.opening import open_regular
+from sframegen.format.abi import BY_MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.abi import abi_of
 from sframegen.cli.objects import open_views
 from sframegen.cli.output import Run
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of, printable
-from sframegen.equations import rule_fields
-from sframegen.search import look_up
-from sframegen.section import open_sframe
+from sframegen.format.abi import abi_of
+from sframegen.format.equations import rule_fields
+from sframegen.format.locate import open_sframe
+from sframegen.format.search import look_up
 
 if TYPE_CHECKING:
     from linker.object_view import ObjectView
-    from sframegen.abi import Abi
-    from sframegen.search import Found
+    from sframegen.format.abi import Abi
+    from sframegen.format.search import Found
 
 
 @click.command(name="lookup")

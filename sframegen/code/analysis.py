@@ -17,18 +17,18 @@ from sframegen.code.effects import Flow
 from sframegen.code.pieces import is_alike_from
 from sframegen.code.records import DIRECT, SLOT
 from sframegen.code.state import CALLERS
-from sframegen.model import Rule, Where
+from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cfi.columns import Bytes, Column
-    from sframegen.abi import Abi
     from sframegen.code.effects import Point
     from sframegen.code.frames import Frames
     from sframegen.code.isa import Isa
     from sframegen.code.pieces import Piece
     from sframegen.code.state import State
+    from sframegen.format.abi import Abi
 
 STEPS = 8  # for each byte of code: that many instructions that matter may be walked. Large real functions take half of one
 MIN_STEPS = 1 << 12

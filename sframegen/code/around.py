@@ -6,12 +6,12 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, TypeAlias
 
 from cfi.errors import FormatError
-from sframegen.abi import abi_of
 from sframegen.code import callees
 from sframegen.code.isa import isa_of
 from sframegen.code.jumptables import ReadOnly, Tables
 from sframegen.code.pieces import decode
 from sframegen.code.stubs import LONGEST, slot_of
+from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.abi import AARCH64, AMD64
+from sframegen.format.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
     from sframegen.code.pieces import Piece
+    from sframegen.format.abi import Abi
 
 
 class Call(NamedTuple):

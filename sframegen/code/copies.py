@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sframegen.abi import AARCH64, AMD64
 from sframegen.code.state import CALLERS
+from sframegen.format.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.abi import Abi
     from sframegen.code.disassembly import Instruction
     from sframegen.code.state import State
+    from sframegen.format.abi import Abi
 
 NAMES = {
     (AMD64.name, "FP"): re.compile(r"\b[re]?bp\b"),

@@ -12,8 +12,8 @@ from sframegen.code.pieces import decode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
 
 MAX_BYTES = 256  # of code that is looked at; what C libraries have is shorter than 100
 

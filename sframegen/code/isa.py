@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.abi import AARCH64, AMD64
 from sframegen.code import aarch64, x86_64
 from sframegen.code.state import State
+from sframegen.format.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sframegen.abi import Abi
     from sframegen.code.disassembly import Instruction
     from sframegen.code.effects import Effects, Point, Take
+    from sframegen.format.abi import Abi
 
 
 class Isa(NamedTuple):

@@ -7,13 +7,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import MAX_ADDRESS, SHF_EXECINSTR, SHT_PROGBITS
-from sframegen.model import FunctionTable, Kind, Rule, Where
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
 
 MAX_SIZE = 1 << 26  # bytes of a section: four million entries
 NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")

@@ -26,8 +26,8 @@ from sframegen.elf.file import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_LOAD
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
 
 ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
 RELA = "QQQ"  # r_offset, r_info, r_addend

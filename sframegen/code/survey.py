@@ -14,7 +14,6 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from sframegen.abi import abi_of
 from sframegen.code import callees
 from sframegen.code.around import Around, size_of
 from sframegen.code.plt import find_plt
@@ -22,6 +21,7 @@ from sframegen.code.proof import is_credible, never_returning, proven
 from sframegen.code.starts import pointed_at
 from sframegen.code.study import study, study_pieces
 from sframegen.code.sweep import called, chunks, crossing, sweep
+from sframegen.format.abi import abi_of
 from sframegen.workers import outcomes
 
 if TYPE_CHECKING:

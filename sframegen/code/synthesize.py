@@ -16,17 +16,17 @@ from sframegen.code.survey import survey_silent
 from sframegen.conversion import Converted
 from sframegen.coverage import without
 from sframegen.flexible import narrow
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
 from sframegen.format.words import FDE_TYPES, EncodedRules, encode_rule
-from sframegen.model import OUTERMOST, FunctionTable, Kind, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from sframegen.abi import Abi
     from sframegen.code.plt import Plt
     from sframegen.code.state import State
     from sframegen.code.survey import Progress
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 MAX_SIZE = 1 << 30  # bytes of a function

@@ -9,7 +9,7 @@ from sframegen.code.state import CALLERS
 
 if TYPE_CHECKING:
     from sframegen.code.state import State
-    from sframegen.model import Rule, Where
+    from sframegen.format.model import Rule, Where
 
 RIGHT, UNDECIDED = "right", "undecided"
 NOWHERE, ELSEWHERE = "", "?"  # not there; nor there, if it is in one place only

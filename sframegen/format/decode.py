@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
-from sframegen.abi import BY_SFRAME_ID
 from sframegen.elf.file import MARKS
 from sframegen.format import unpack
+from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.layouts import LAYOUTS
+from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.records import (
     F_FDE_FUNC_START_PCREL,
     FDE_TYPE_MASK,
@@ -31,12 +32,11 @@ from sframegen.format.records import (
 )
 from sframegen.format.seek import Seeker
 from sframegen.format.words import decode_rule, words_size
-from sframegen.model import FdeType, FunctionTable, Kind, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 T = TypeVar("T")

@@ -27,9 +27,9 @@ from sframegen.format.records import (
 from sframegen.format.words import EncodedRules
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
-    from sframegen.model import FunctionTable, Kind
+    from sframegen.format.model import FunctionTable, Kind
 
 
 ADDRESS_SIZE = 8

@@ -5,15 +5,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from sframegen.format.model import FdeType
 from sframegen.format.words import FDE_TYPES, encode_rule
-from sframegen.model import FdeType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
-    from sframegen.model import Rule, Where
+    from sframegen.format.model import Rule, Where
 
 
 class Reason(Enum):

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sframegen.elf.file import MARKS
+from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.records import (
     CFA_BASE_SP_BIT,
     DATAWORD_COUNT_MASK,
@@ -21,13 +22,12 @@ from sframegen.format.records import (
     FLEX_REGISTER_SHIFT,
     MANGLED_RA_BIT,
 )
-from sframegen.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ByteOrder
+    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
     Words = tuple[str, list[int]]  # signedness of each, the words

@@ -6,14 +6,14 @@ import errno
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from cfi.errors import FormatError
-from sframegen.abi import AMD64
+from sframegen.format.abi import AMD64
 from sframegen.format.decode import open_section
 from sframegen.format.records import HEADER_SIZE
 from sframegen.registry.records import decode, size_of
 from sframegen.registry.regions import RegistryError
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.registry.records import R
     from sframegen.registry.regions import Registry

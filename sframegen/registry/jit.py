@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.file import MARKS
-from sframegen.model import OUTERMOST, Kind, Rule, Where
+from sframegen.format.model import OUTERMOST, Kind, Rule, Where
+from sframegen.format.search import Found
 from sframegen.registry.records import JitEntry, JitTable, decode, size_of
-from sframegen.search import Found
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.registry.calls import Memory
     from sframegen.registry.records import CodeJitInfo
 

@@ -12,8 +12,8 @@ from sframegen.registry.records import CodeJitInfo, JitList, JitNode, decode, si
 from sframegen.registry.regions import Region, RegistryError
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.registry.calls import Memory
     from sframegen.registry.records import R
     from sframegen.registry.regions import Registry

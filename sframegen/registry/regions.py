@@ -6,13 +6,13 @@ import errno
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.search import look_up
+from sframegen.format.search import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from sframegen.format.decode import SframeSection
-    from sframegen.search import Found
+    from sframegen.format.search import Found
 
 
 class Describer(Protocol):

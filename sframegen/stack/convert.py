@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.abi import abi_of
 from sframegen.conversion import convert_sources
+from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.sources import find_sources

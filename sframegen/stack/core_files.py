@@ -13,8 +13,8 @@ from sframegen.elf.file import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Eh
 from sframegen.stack.snapshot import DELETED, PAGE, StackError
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
     from sframegen.elf.file import ByteOrder
+    from sframegen.format.abi import Abi
     from sframegen.stack.core_memory import DumpedMemory
     from sframegen.stack.core_notes import FileRange
     from sframegen.stack.snapshot import Mapping

@@ -10,8 +10,8 @@ from sframegen.stack.registers import GENERAL
 
 if TYPE_CHECKING:
     from cfi.errors import FormatError
-    from sframegen.abi import Abi
     from sframegen.elf.file import ElfFile, Note
+    from sframegen.format.abi import Abi
 
 NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_ARM_PAC_MASK = 1, 2, 3, 6, 0x46494C45, 0x406
 CORE, LINUX = b"CORE\0", b"LINUX\0"

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sframegen.abi import abi_of
 from sframegen.elf.file import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X, open_elf
+from sframegen.format.abi import abi_of
 from sframegen.stack.core_files import NOTHING, Finder, MappedFile
 from sframegen.stack.core_memory import DumpedMemory
 from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange

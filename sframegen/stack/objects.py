@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.file import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
+from sframegen.format.search import look_up
 from sframegen.registry.regions import Region, Registry
-from sframegen.search import look_up
 from sframegen.stack.convert import Converter
 from sframegen.stack.image import read_image
 from sframegen.stack.walk import How
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
-    from sframegen.search import Found
+    from sframegen.format.search import Found
     from sframegen.stack.image import Image
     from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
     from sframegen.stack.walk import Described, End

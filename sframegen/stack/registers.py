@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, MARKS
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
 
 ALL_BITS = 0xFFFFFFFFFFFFFFFF
 

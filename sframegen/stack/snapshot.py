@@ -11,8 +11,8 @@ from sframegen.elf.file import MARKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ByteOrder, ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.stack.registers import Registers
 
 DELETED = " (deleted)"  # behind the path of a file that has no name any more

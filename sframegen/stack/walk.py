@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
-    from sframegen.model import Rule, Where
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import Rule, Where
     from sframegen.stack.registers import Registers
 
 MAX_FRAMES = 65_536

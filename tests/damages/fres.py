@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from damages.kinds import Kinds, Place
 from damages.subject import NotHereError, NowhereError
 from sframegen.checks.finding import Severity
-from sframegen.model import FdeType
+from sframegen.format.model import FdeType
 
 if TYPE_CHECKING:
     from random import Random

@@ -8,8 +8,8 @@ from damages.kinds import Kinds, Place, draw
 from damages.subject import NotHereError, NowhereError
 from sframegen.checks.faults import REASONS
 from sframegen.checks.finding import Severity
+from sframegen.format.model import Kind
 from sframegen.format.reasons import Reason
-from sframegen.model import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from damages.kinds import Copy
     from damages.subject import Site
-    from sframegen.model import Rule
+    from sframegen.format.model import Rule
 
 KINDS = Kinds()
 NOTE = Severity.NOTE

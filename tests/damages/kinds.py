@@ -12,15 +12,15 @@ from section_damage import Editor
 from damages.subject import NotHereError, NowhereError, Site, Subject
 from sframegen.checks.finding import Severity
 from sframegen.format.encode import Encoder
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from sframegen.abi import Abi
     from sframegen.checks.finding import Finding
+    from sframegen.format.abi import Abi
 
     Do = Callable[["Copy", Random], "Place"]
 

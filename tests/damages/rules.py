@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from damages.kinds import Kinds, Place
-from sframegen.model import OUTERMOST, Rule, Where
+from sframegen.format.model import OUTERMOST, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable

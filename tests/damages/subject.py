@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.base import all_writes, base_of, plan_section
 from linker.exchange import find_place, headers_for
-from sframegen.abi import abi_of
 from sframegen.checks.finding import Severity
 from sframegen.checks.report import CheckReport, check_file
 from sframegen.checks.truth import ALL_REGISTERS
 from sframegen.conversion import convert_sources
 from sframegen.elf.file import PHDR_SIZE, RECORDS, SHDR_SIZE, ElfFile, Phdr, Shdr, open_elf
+from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
+from sframegen.format.locate import sframe_of
 from sframegen.optimize import LEVELS, encoder_of
-from sframegen.section import sframe_of
 from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.abi import Abi
     from sframegen.checks.finding import Finding
-    from sframegen.model import Rule
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import Rule
 
 ROOM = 1 << 13  # zeros behind a section: some damages make it longer
 MASK = (1 << 64) - 1

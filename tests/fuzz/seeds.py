@@ -24,7 +24,6 @@ from linker.base import all_writes, base_of, plan_section
 from linker.metadata import PT_NULL
 from linker.relocatable import prepare, write_object
 from sframegen import conversion
-from sframegen.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.elf.file import (
     ET_REL,
     PT_LOAD,
@@ -41,9 +40,10 @@ from sframegen.elf.file import (
     Phdr,
     open_elf,
 )
+from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.optimize import LEVELS, encoder_of
 from sframegen.registry.jit import entry_of
 from sframegen.registry.jit_writer import STRIDE, JitWriter

@@ -5,20 +5,20 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.abi import ABIS
 from sframegen.elf.file import MARKS
+from sframegen.format.abi import ABIS
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, WRITABLE
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from sframegen.lower import lower
-from sframegen.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sframegen.abi import Abi
     from sframegen.elf.file import ByteOrder
+    from sframegen.format.abi import Abi
 
 ADDRESS = 0x5000
 CODE = (0x1000, 0x40000)

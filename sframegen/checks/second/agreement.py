@@ -12,16 +12,16 @@ from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.second.meaning import Verdict, depends_on_pc, is_plain, verdict
 from sframegen.checks.second.reading import Functions, read
 from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans, without
-from sframegen.equations import equation, register_name
+from sframegen.format.equations import equation, register_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.abi import Abi
     from sframegen.checks.second.reading import Said, State
     from sframegen.checks.second.spans import Given, SectionSpans
     from sframegen.checks.truth import Truth
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.sources import Sources
 

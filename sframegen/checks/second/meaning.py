@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from elftools.dwarf.dwarf_expr import DWARFExprOp
 
-    from sframegen.abi import Abi
     from sframegen.checks.second.reading import Said, State
-    from sframegen.model import Rule, Where
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import Rule, Where
 
 WORD = 0xFFFFFFFFFFFFFFFF
 WORLDS = range(2)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elftools.dwarf.callframe import CallFrameInstruction
 
     from cfi.section import CfiSection
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
 
 MASK = 0xFFFFFFFFFFFFFFFF
 ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))

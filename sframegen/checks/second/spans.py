@@ -6,13 +6,13 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.model import OUTERMOST, FdeType
+from sframegen.format.model import OUTERMOST, FdeType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.checks.second.reading import Functions
-    from sframegen.model import FunctionTable, Rule
+    from sframegen.format.model import FunctionTable, Rule
 
 NOTHING, UNJUDGED = -1, -2  # what is said, where it is no number
 MASK = 0xFFFFFFFFFFFFFFFF

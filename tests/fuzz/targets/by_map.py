@@ -12,8 +12,8 @@ from fuzz.seeds import seed
 from linker.merge import Merger
 from linker.merging import in_object
 from linker.objects import place
-from sframegen.abi import AMD64
 from sframegen.elf.file import ElfFile
+from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
 from sframegen.lower import lower
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from cfi.section import CfiSection
-from sframegen.abi import ABIS, Abi
 from sframegen.conversion import convert
+from sframegen.format.abi import ABIS, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE

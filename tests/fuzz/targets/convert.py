@@ -11,8 +11,8 @@ from sframegen.agreement import difference
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
+from sframegen.format.locate import read_pieces, read_sframe
 from sframegen.lower import lower
-from sframegen.section import read_pieces, read_sframe
 
 SEEDS = ("sframe-file", "sframe-file-2", "sframe-file-big", "injected", "gcc-added", "gcc-added-2")
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from sframegen.agreement import difference
-from sframegen.dump import dump_text
 from sframegen.format.decode import SframeSection, decode
+from sframegen.format.dump import dump_text
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.lower import lower

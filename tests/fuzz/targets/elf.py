@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from sframegen.abi import abi_of
 from sframegen.code.plt import find_plt
 from sframegen.elf.file import MAX_NAME, SHT_NOBITS, ElfFile
-from sframegen.section import open_sframe, read_pieces
+from sframegen.format.abi import abi_of
+from sframegen.format.locate import open_sframe, read_pieces
 from sframegen.sources import find_sources
 
 SEEDS = (

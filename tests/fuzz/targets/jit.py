@@ -8,7 +8,7 @@ from memories import Pieces
 
 from cfi.errors import FormatError
 from fuzz.seeds import JIT_AT
-from sframegen.abi import ABIS
+from sframegen.format.abi import ABIS
 from sframegen.registry.jit import JitTables
 from sframegen.registry.jit_list import JitRegions
 from sframegen.registry.regions import Registry

@@ -10,8 +10,8 @@ from tables import edges, find
 from cfi.errors import FormatError
 from fuzz.targets.decode import ADDRESS, SEEDS
 from sframegen.format.decode import SframeSection, decode, open_section
+from sframegen.format.search import look_up
 from sframegen.format.seek import BAD
-from sframegen.search import look_up
 
 __all__ = ["SEEDS", "run"]
 MANY = 100  # functions: `edges` is not made for more

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from sframegen.abi import abi_of
 from sframegen.agreement import difference
 from sframegen.code.synthesize import synthesize
 from sframegen.conversion import convert
 from sframegen.elf.file import ElfFile
+from sframegen.format.abi import abi_of
 from sframegen.optimize import LEVELS, encoder_of
 from sframegen.sources import find_sources
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sframegen.equations import rule_fields
+from sframegen.format.equations import rule_fields
+from sframegen.format.model import FdeType
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
 from sframegen.format.words import fixed
-from sframegen.model import FdeType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.abi import Abi
+    from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
-    from sframegen.model import Kind, Rule, Where
+    from sframegen.format.model import Kind, Rule, Where
 
     NameOf = Callable[[int], str | None]  # by a function's number
 

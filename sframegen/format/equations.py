@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sframegen.abi import Abi
-    from sframegen.model import Rule, Where
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import Rule, Where
 
 OUTERMOST_TEXT = "outermost frame: ra undefined"
 

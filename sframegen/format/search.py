@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.format.decode import kind_of, rule_of
+from sframegen.format.model import OUTERMOST, FdeType, Kind, Rule
 from sframegen.format.seek import BAD, NO_ROWS, NOT_COVERED
 from sframegen.format.unpack import FAULTS
-from sframegen.model import OUTERMOST, FdeType, Kind, Rule
 
 if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
-    from sframegen.model import FunctionTable
+    from sframegen.format.model import FunctionTable
 
 
 class Found(NamedTuple):
