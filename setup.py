@@ -15,14 +15,14 @@ COMPILED = [
     "sframegen.checks.walk",
     "sframegen.code.blocks",
     "sframegen.code.records",
-    "sframegen.endings",
+    "sframegen.conversion.endings",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",
-    "sframegen.join",
-    "sframegen.resolve",
-    "sframegen.split",
-    "sframegen.tally",
+    "sframegen.tables.join",
+    "sframegen.conversion.resolve",
+    "sframegen.conversion.split",
+    "sframegen.conversion.tally",
 ]
 
 DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}

@@ -22,7 +22,7 @@ from samples import ALL, sample_files
 
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen import conversion
+from sframegen.conversion import convert
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
-from sframegen.optimize import LEVELS, encoder_of
-from sframegen.sources import find_sources
+from sframegen.tables.optimize import LEVELS, encoder_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.sources import Sources
 
 ADDRESS = 0x7000_0000  # where sections are encoded for: an address out of the way of all code
 
@@ -41,11 +41,11 @@ def open_input(file: Path) -> Input:
 
 def section_of(source: Input, level: str) -> memoryview:
     """The section at a level of optimisation."""
-    _, coverage, encoded = conversion.convert(source.sources.sections, source.code, source.abi, V3)
+    _, coverage, encoded = convert.convert(source.sources.sections, source.code, source.abi, V3)
     return memoryview(encoder_of(source.elf, coverage, encoded, LEVELS[level]).encode(ADDRESS))
 
 
 def rows_of(source: Input) -> int:
     """CFA, FP and RA rows of the CFI, without those that repeat the one before."""
-    table, *_ = conversion.convert(source.sources.sections, source.code, source.abi, V3)
+    table, *_ = convert.convert(source.sources.sections, source.code, source.abi, V3)
     return len(table.row_start)

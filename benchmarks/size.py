@@ -9,7 +9,7 @@ from ours import open_input, section_of
 from places import CORPUS, corpus_file
 from samples import sample_files
 
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,9 @@ from ours import open_input, rows_of, section_of
 from places import CORPUS, corpus_file
 
 from cfi import reader
-from sframegen import conversion, optimize
+from sframegen.conversion import convert
 from sframegen.format.encode import Encoder
+from sframegen.tables import optimize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +28,11 @@ RUNS = 9
 # (where the stage's function is, its name, what it does), in the order in which they run
 STAGES: tuple[tuple[Any, str, str], ...] = (
     (reader, "read", "CFI -> rows, and a value for each distinct rule"),
-    (conversion, "_pieces", "which FDE describes which code"),
-    (conversion, "_Rules", "distinct rules -> SFrame rules"),
-    (conversion, "EncodedRules", "SFrame rules -> words"),
-    (conversion, "_split", "rows -> functions"),
-    (conversion, "narrow", "flexible functions cut"),
+    (convert, "_pieces", "which FDE describes which code"),
+    (convert, "_Rules", "distinct rules -> SFrame rules"),
+    (convert, "EncodedRules", "SFrame rules -> words"),
+    (convert, "_split", "rows -> functions"),
+    (convert, "narrow", "flexible functions cut"),
     (optimize, "may_follow", "padding and symbols between functions"),
     (optimize, "join", "which neighbours share an FDE"),
     (optimize, "Encoder", "sharing, sizes and places of blocks, twice"),

@@ -18,14 +18,14 @@ from linker.objects import place
 from linker.pieces import piece
 from linker.relocatable import Filled, objects_in
 from sframegen.code.plt import find_plt
-from sframegen.coverage import Coverage, Pieces, Unsaid
+from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.format.abi import abi_of
 from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules
-from sframegen.lower import lower
-from sframegen.optimize import encoder_of
+from sframegen.tables.lower import lower
+from sframegen.tables.optimize import encoder_of
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
     from sframegen.merged import Merged
-    from sframegen.optimize import Level
+    from sframegen.tables.optimize import Level
 
 SMALL = 1 << 16  # bytes of an object that is quicker read than mapped
 

@@ -17,10 +17,10 @@ from sframegen.checks.report import CheckReport
 from sframegen.checks.rules import RULES
 from sframegen.checks.truth import Verdict, compare
 from sframegen.checks.wellformed import examine
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import SHF_ALLOC
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
-from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

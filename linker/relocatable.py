@@ -14,15 +14,15 @@ from linker.object_removal import original_object
 from linker.objects import Placed, groups, is_sframe, place
 from linker.pieces import Piece, object_writes, old_sections, pieces_of
 from linker.undo import Undo, Write
-from sframegen.agreement import agree, difference
-from sframegen.conversion import Converted, convert_sources
+from sframegen.conversion.convert import Converted, convert_sources
+from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ET_REL, ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.elf.ranges import align_up
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
-from sframegen.optimize import MAX_GAP, encoder_of
-from sframegen.sources import Sources, find_sources
+from sframegen.tables.compare import agree, difference
+from sframegen.tables.optimize import MAX_GAP, encoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
-    from sframegen.optimize import Level
+    from sframegen.tables.optimize import Level
 
 ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
 

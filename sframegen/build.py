@@ -12,14 +12,14 @@ MODULES = (
     "sframegen.checks.walk",
     "sframegen.code.blocks",
     "sframegen.code.records",
-    "sframegen.endings",
+    "sframegen.conversion.endings",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",
-    "sframegen.join",
-    "sframegen.split",
-    "sframegen.resolve",
-    "sframegen.tally",
+    "sframegen.tables.join",
+    "sframegen.conversion.split",
+    "sframegen.conversion.resolve",
+    "sframegen.conversion.tally",
 )
 
 

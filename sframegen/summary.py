@@ -11,7 +11,7 @@ from sframegen.elf.function_names import count_of, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sframegen.coverage import Fates, FunctionFates
+    from sframegen.conversion.coverage import Fates, FunctionFates
 
 GROUPS = {
     "covered": "covered",

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import sframegen
 from cfi.errors import FormatError
 from sframegen.cli import cli
-from sframegen.coverage import FunctionFates
+from sframegen.conversion.coverage import FunctionFates
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
 from sframegen.summary import Summary

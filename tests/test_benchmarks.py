@@ -18,7 +18,7 @@ from samples import SAMPLES, listed
 
 from sframegen import add_section, read
 from sframegen.format.decode import decode, open_section
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from types import ModuleType

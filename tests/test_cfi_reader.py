@@ -20,8 +20,8 @@ from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import RegisterRule
 from cfi.section import Registers
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
-from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable

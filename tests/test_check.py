@@ -26,6 +26,7 @@ import sframegen
 from sframegen.checks import faults
 from sframegen.checks.truth import Truth, Verdict, compare
 from sframegen.cli import cli
+from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
@@ -33,7 +34,6 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.sources import Sources, find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,16 +7,16 @@ from cfi_writer import Frames
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.conversion import convert
+from sframegen.conversion.convert import convert
+from sframegen.conversion.resolve import subtract
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V2, V3
 from sframegen.format.model import FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason
 from sframegen.format.words import encode_rule
-from sframegen.resolve import subtract
 
 if TYPE_CHECKING:
-    from sframegen.coverage import Coverage
+    from sframegen.conversion.coverage import Coverage
 
 CODE = [(0x1000, 0x9000)]
 PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16

@@ -25,7 +25,6 @@ import sframegen
 from cfi.errors import FormatError
 from linker import apply, exchange, undo
 from sframegen import api
-from sframegen.agreement import difference, spans
 from sframegen.cli import cli
 from sframegen.elf.file import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
 from sframegen.format.abi import AMD64, S390X
@@ -34,6 +33,7 @@ from sframegen.format.layouts import V2, V3, WRITABLE
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
+from sframegen.tables.compare import difference, spans
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

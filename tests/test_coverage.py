@@ -16,20 +16,20 @@ from linker_inputs import Writer, without_sections
 
 from cfi.errors import FormatError
 from sframegen.cli import cli
-from sframegen.conversion import convert
+from sframegen.conversion.convert import convert
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.padding import FAIL, padding_states
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.reasons import Reason
-from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from peers import Compiler, Peers
 
-    from sframegen.coverage import Coverage, Fates
+    from sframegen.conversion.coverage import Coverage, Fates
 
 SIZE = 96
 NO_FATES: Fates = {"covered": {"default": 0, "flex": 0, "outermost": 0, "signal": 0}, "left_out": {}}

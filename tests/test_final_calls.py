@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from sframegen import Severity, add_section, check, find, read
 from sframegen.cli import cli
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,6 @@ from tables import function_tables
 from cfi.errors import FormatError
 from linker.merge import DEAD, Merger, gather, select
 from sframegen import add_section, check, merge, read
-from sframegen.agreement import difference
 from sframegen.cli import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
@@ -30,6 +29,7 @@ from sframegen.format.layouts import LAYOUTS, V2, V3, WRITABLE
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
 from sframegen.format.records import F_FRAME_POINTER
+from sframegen.tables.compare import difference
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

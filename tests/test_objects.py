@@ -20,7 +20,7 @@ from cfi.errors import FormatError
 from linker.archive import members, rewritten
 from sframegen import add_section, convert, find, read
 from sframegen.elf.file import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB, ElfFile, open_elf
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

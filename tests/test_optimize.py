@@ -16,7 +16,7 @@ from sframegen.format.abi import ABIS
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
-from sframegen.optimize import LEVELS, Level, join
+from sframegen.tables.optimize import LEVELS, Level, join
 
 if TYPE_CHECKING:
     from pathlib import Path

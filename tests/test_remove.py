@@ -36,7 +36,7 @@ from sframegen.elf.file import (
     open_elf,
 )
 from sframegen.format.locate import sframe_of
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from cross import Machine

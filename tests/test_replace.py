@@ -16,12 +16,12 @@ from test_linker_run import REFUSED, STRIPPERS, blocked_library, run
 
 import sframegen
 from linker import undo
-from sframegen.agreement import agree
 from sframegen.cli import cli
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME, open_elf
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.optimize import LEVELS
+from sframegen.tables.compare import agree
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,10 +31,10 @@ from sframegen.checks.second.meaning import Verdict, verdict
 from sframegen.checks.second.reading import Functions, Said, State, read
 from sframegen.checks.second.spans import UNJUDGED, function_spans
 from sframegen.cli import cli
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,25 +107,25 @@ FAULTS = {
     "offsets in expressions have no sign": Fault("cfi/expression.py", "if signed and byte & 0x40:", "if False:"),
     "signal frames are not known": Fault("cfi/rules.py", 'return "S" in self.augmentation', 'return "X" in self.augmentation'),
     "registers are saved elsewhere": Fault(
-        "sframegen/translate.py", "return Where(None, rule.a, deref=True)", "return Where(None, rule.a + 8, deref=True)"
+        "sframegen/conversion/translate.py", "return Where(None, rule.a, deref=True)", "return Where(None, rule.a + 8, deref=True)"
     ),
-    "another register": Fault("sframegen/translate.py", "return Where(rule.a, 0)\n", "return Where(rule.a - 1, 0)\n"),
-    "a CFA from r10 is off": Fault("sframegen/translate.py", "Where(rule.a, rule.b)", "Where(rule.a, rule.b + (rule.a == 10))"),
+    "another register": Fault("sframegen/conversion/translate.py", "return Where(rule.a, 0)\n", "return Where(rule.a - 1, 0)\n"),
+    "a CFA from r10 is off": Fault("sframegen/conversion/translate.py", "Where(rule.a, rule.b)", "Where(rule.a, rule.b + (rule.a == 10))"),
     "a lost FP is an unchanged one": Fault(
-        "sframegen/translate.py", "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:",
+        "sframegen/conversion/translate.py", "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:",
         "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE | RuleKind.UNDEFINED:",
     ),
     "SP elsewhere is no matter": Fault(
-        "sframegen/translate.py", "    if not _sp_is_implied(rule.sp, cfa, abi):\n", "    if False:\n"
+        "sframegen/conversion/translate.py", "    if not _sp_is_implied(rule.sp, cfa, abi):\n", "    if False:\n"
     ),
     "outermost frames are left out": Fault(
-        "sframegen/translate.py", "return unsaid(OUTERMOST, abi, layout) or OUTERMOST", "return Reason.RA_RULE"
+        "sframegen/conversion/translate.py", "return unsaid(OUTERMOST, abi, layout) or OUTERMOST", "return Reason.RA_RULE"
     ),
     "usual frames are left out": Fault(
-        "sframegen/translate.py", "return unsaid(row, abi, layout) or row", "return Reason.FP_RULE if fp else row"
+        "sframegen/conversion/translate.py", "return unsaid(row, abi, layout) or row", "return Reason.FP_RULE if fp else row"
     ),
     "repeated rules are asked for too rarely": Fault(
-        "sframegen/translate.py", "for residue in range(PC_PERIOD):", "for residue in range(0, PC_PERIOD, 2):"
+        "sframegen/conversion/translate.py", "for residue in range(PC_PERIOD):", "for residue in range(0, PC_PERIOD, 2):"
     ),
 }  # fmt: skip
 
@@ -145,7 +145,9 @@ SIGNED = [
     ],
 ]
 AARCH64_FAULTS = {
-    "signed return addresses are not": Fault("sframegen/translate.py", "cfa, ra, fp, bool(rule.ra_state))", "cfa, ra, fp, False)"),
+    "signed return addresses are not": Fault(
+        "sframegen/conversion/translate.py", "cfa, ra, fp, bool(rule.ra_state))", "cfa, ra, fp, False)"
+    ),
     "nothing is signed": Fault("cfi/machine.py", "self.state[13] ^= 1", "self.state[13] ^= 0"),
     "advances are not scaled": Fault("cfi/machine.py", "(byte & 0x3F) * factor", "(byte & 0x3F) * 1"),
     "key B is not known": Fault("cfi/rules.py", 'return "B" in self.augmentation', "return False"),

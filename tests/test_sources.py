@@ -12,10 +12,10 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen import add_section, read
-from sframegen.conversion import convert
+from sframegen.conversion.convert import convert
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import PT_GNU_EH_FRAME, ElfFile, open_elf
 from sframegen.format.abi import AMD64
-from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from pathlib import Path

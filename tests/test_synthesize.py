@@ -27,11 +27,11 @@ from sframegen.code.records import DIRECT
 from sframegen.code.survey import survey_silent
 from sframegen.code.sweep import WINDOW, called
 from sframegen.code.synthesize import synthesize
-from sframegen.conversion import convert, convert_sources
+from sframegen.conversion.convert import convert, convert_sources
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.model import OUTERMOST
-from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ from cfi_writer import sleb
 from cfi.expression import Term, evaluate
 from cfi.opcodes import RuleKind
 from cfi.rules import CfiRule, RegisterRule
+from sframegen.conversion.translate import Repeated, translate_rule
 from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.layouts import V2, V3
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.format.reasons import Reason
-from sframegen.translate import Repeated, translate_rule
 
 RBP, RSP, RA, R10 = 6, 7, 16, 10
 UNSPECIFIED = RegisterRule(RuleKind.UNSPECIFIED)

@@ -15,7 +15,6 @@ from sframe_files import write_sframe_elf
 from tables import find, function_tables
 
 import sframegen
-from sframegen.agreement import difference, spans
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import ABIS, AMD64, S390X
 from sframegen.format.decode import decode
@@ -25,7 +24,8 @@ from sframegen.format.layouts import V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
-from sframegen.lower import lower
+from sframegen.tables.compare import difference, spans
+from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,11 +11,11 @@ from sframegen.checks.instructions import functions_of
 from sframegen.code.plt import NAMES, find_plt
 from sframegen.code.starts import starts
 from sframegen.code.survey import survey, survey_silent
-from sframegen.conversion import convert
-from sframegen.coverage import disjoint, without
+from sframegen.conversion.convert import convert
+from sframegen.conversion.coverage import disjoint, without
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import abi_of
-from sframegen.sources import find_sources
 
 from .compare import compare
 

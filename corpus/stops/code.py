@@ -7,13 +7,13 @@ from functools import cache
 from typing import NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.conversion import REASONS, convert_sources
+from sframegen.conversion.convert import REASONS, convert_sources
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import PT_LOAD, ElfFile, open_elf
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.search import look_up
-from sframegen.sources import find_sources
 
 VDSO = "[vdso]"
 

@@ -10,7 +10,7 @@ from sframegen.api.reading import check, examine, read
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.report import CheckReport
 from sframegen.checks.truth import Verdict
-from sframegen.coverage import FunctionFates
+from sframegen.conversion.coverage import FunctionFates
 from sframegen.format.decode import SframeSection
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import find

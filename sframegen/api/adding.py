@@ -14,26 +14,26 @@ from linker.plan import risk_of
 from linker.relocatable import ANOTHER, Objects, check_object, given, open_given, write_object
 from linker.remove import extents
 from linker.target import Target
-from sframegen.agreement import agree
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
-from sframegen.conversion import convert_sources
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.role import role_of
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe
-from sframegen.optimize import MAX_GAP, encoder_of
-from sframegen.sources import Sources, find_sources
 from sframegen.summary import Summary, total
+from sframegen.tables.compare import agree
+from sframegen.tables.optimize import MAX_GAP, encoder_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
     from linker.relocatable import Prepared
-    from sframegen.conversion import Converted
-    from sframegen.coverage import Coverage
+    from sframegen.conversion.convert import Converted
+    from sframegen.conversion.coverage import Coverage
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 

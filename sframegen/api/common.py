@@ -9,7 +9,7 @@ from linker.exchange import Exchange, verify_exchange
 from linker.signed import signatures
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from linker.target import Target
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
-    from sframegen.optimize import Level
+    from sframegen.tables.optimize import Level
 
 
 def signed(changed: list[ElfFile], target: Target, *, force: bool) -> list[str]:

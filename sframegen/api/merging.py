@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from linker.kernels import Change
     from sframegen.format.layouts import Layout
-    from sframegen.optimize import Level
+    from sframegen.tables.optimize import Level
 
 
 def merge(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Sequence
 
-    from sframegen.coverage import Pieces
+    from sframegen.conversion.coverage import Pieces
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sframegen.checks.finding import Finding
     from sframegen.code.state import State
     from sframegen.code.survey import Progress
-    from sframegen.conversion import Converted
+    from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable

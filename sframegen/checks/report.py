@@ -13,13 +13,13 @@ from sframegen.checks.truth import ALL_REGISTERS, Verdict, compare
 from sframegen.checks.unusable import unusable
 from sframegen.checks.wellformed import examine
 from sframegen.code.isa import isa_of
-from sframegen.conversion import convert_sources
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ET_DYN, ET_EXEC
 from sframegen.elf.function_names import printable
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

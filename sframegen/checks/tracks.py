@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.coverage import Unsaid
+    from sframegen.conversion.coverage import Unsaid
     from sframegen.format.model import FunctionTable, Rule
 
 SILENT = -1

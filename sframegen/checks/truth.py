@@ -12,20 +12,20 @@ from cfi.columns import zeros
 from sframegen.checks import sweep
 from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, place_names, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity
-from sframegen.conversion import convert_sources
-from sframegen.coverage import Unsaid
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.coverage import Unsaid
+from sframegen.conversion.resolve import ascends, sort
 from sframegen.format.model import OUTERMOST, FdeType, Rule
 from sframegen.format.reasons import Reason, unsaid
-from sframegen.resolve import ascends, sort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.checks.faults import Said
+    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable, Where
-    from sframegen.sources import Sources
 
 # What rules may name, so that a section is judged by what it says: whether stack tracers have the register is another question.
 ALL_REGISTERS = range(32)

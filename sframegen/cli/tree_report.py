@@ -16,7 +16,7 @@ from sframegen.summary import shares_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.coverage import Fates
+    from sframegen.conversion.coverage import Fates
     from sframegen.summary import Summary
 
 SCHEMA = 1

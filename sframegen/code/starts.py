@@ -7,7 +7,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from sframegen.code import callees
-from sframegen.coverage import disjoint, without
+from sframegen.conversion.coverage import disjoint, without
 from sframegen.elf.dynamic import (
     DT_FINI,
     DT_FINI_ARRAY,

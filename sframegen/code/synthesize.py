@@ -13,11 +13,11 @@ from sframegen.code.isa import ISAS
 from sframegen.code.plt import find_plt
 from sframegen.code.starts import starts
 from sframegen.code.survey import survey_silent
-from sframegen.conversion import Converted
-from sframegen.coverage import without
-from sframegen.flexible import narrow
+from sframegen.conversion.convert import Converted
+from sframegen.conversion.coverage import without
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
 from sframegen.format.words import FDE_TYPES, EncodedRules, encode_rule
+from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

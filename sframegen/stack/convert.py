@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.conversion import convert_sources
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
-from sframegen.sources import find_sources
 from sframegen.stack.image import identity
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi import reader
 from cfi.errors import FormatError
 from cfi.section import Registers
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import SHT_SYMTAB, open_elf
 from sframegen.elf.function_names import printable
 from sframegen.format.abi import abi_of
-from sframegen.sources import find_sources
 from sframegen.stack.demangle import demangle
 from sframegen.stack.image import identity
 from sframegen.stack.perf_map import PerfMap

@@ -12,14 +12,14 @@ from linker.exchange import find_place, headers_for
 from sframegen.checks.finding import Severity
 from sframegen.checks.report import CheckReport, check_file
 from sframegen.checks.truth import ALL_REGISTERS
-from sframegen.conversion import convert_sources
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import PHDR_SIZE, RECORDS, SHDR_SIZE, ElfFile, Phdr, Shdr, open_elf
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import sframe_of
-from sframegen.optimize import LEVELS, encoder_of
-from sframegen.sources import find_sources
+from sframegen.tables.optimize import LEVELS, encoder_of
 
 if TYPE_CHECKING:
     from pathlib import Path

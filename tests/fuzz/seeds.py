@@ -23,7 +23,8 @@ from linker.apply import write_all
 from linker.base import all_writes, base_of, plan_section
 from linker.metadata import PT_NULL
 from linker.relocatable import prepare, write_object
-from sframegen import conversion
+from sframegen.conversion import convert
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import (
     ET_REL,
     PT_LOAD,
@@ -44,12 +45,11 @@ from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.optimize import LEVELS, encoder_of
 from sframegen.registry.jit import entry_of
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.records import JitList, JitNode, encode
-from sframegen.sources import find_sources
 from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
+from sframegen.tables.optimize import LEVELS, encoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -132,7 +132,7 @@ def with_section(data: bytes, version: int = 3) -> bytes:
         elf = open_elf(file.name)
         base = base_of(elf)
         abi = abi_of(elf)
-        converted = conversion.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
+        converted = convert.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
         encoder = encoder_of(elf, converted.coverage, converted.encoded, LEVELS["fast"])
         out = io.BytesIO()
         write_all(ElfFile(elf.data), all_writes(plan_section(base, encoder), base, encoder), out)

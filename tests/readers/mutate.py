@@ -11,7 +11,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, WRITABLE
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
-from sframegen.lower import lower
+from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from sframegen.checks.second.reading import Said, State
     from sframegen.checks.second.spans import Given, SectionSpans
     from sframegen.checks.truth import Truth
+    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
-    from sframegen.sources import Sources
 
 SHOWN = 20  # findings of one rule; of the rest the number of bytes
 ROOM = 1 << 16  # places that are recorded

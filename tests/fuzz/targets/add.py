@@ -8,15 +8,15 @@ from contextlib import suppress
 from cfi.errors import FormatError
 from linker.apply import write_all, writes_of
 from linker.plan import plan_injection
-from sframegen.agreement import difference
-from sframegen.conversion import convert
+from sframegen.conversion.convert import convert
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import read_sframe
-from sframegen.optimize import LEVELS, encoder_of
-from sframegen.sources import find_sources
+from sframegen.tables.compare import difference
+from sframegen.tables.optimize import LEVELS, encoder_of
 
 SEEDS = ("gcc-library", "gcc-stripped", "gcc-debug", "gcc-compressed", "library", "no-sections")
 

@@ -15,7 +15,7 @@ from linker.objects import place
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
-from sframegen.lower import lower
+from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from cfi.section import CfiSection
-from sframegen.conversion import convert
+from sframegen.conversion.convert import convert
 from sframegen.format.abi import ABIS, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from sframegen.agreement import difference
 from sframegen.format.decode import SframeSection, decode
 from sframegen.format.dump import dump_text
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
-from sframegen.lower import lower
+from sframegen.tables.compare import difference
+from sframegen.tables.lower import lower
 
 SEEDS = tuple(f"sframe-{abi}-{version}" for abi in ("AMD64", "AArch64", "AArch64 big-endian", "s390x") for version in (1, 2, 3))
 ADDRESS = 0x3000

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from sframegen.code.plt import find_plt
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import MAX_NAME, SHT_NOBITS, ElfFile
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import open_sframe, read_pieces
-from sframegen.sources import find_sources
 
 SEEDS = (
     "program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "injected",

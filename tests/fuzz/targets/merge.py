@@ -7,12 +7,12 @@ from contextlib import suppress
 from cfi.errors import FormatError
 from fuzz.targets.decode import ADDRESS
 from linker.merge import Merger
-from sframegen.agreement import difference
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3
 from sframegen.format.locate import pieces
-from sframegen.lower import lower
+from sframegen.tables.compare import difference
+from sframegen.tables.lower import lower
 
 SEEDS = ("sframe-pieces", "sframe-AMD64-3", "sframe-AMD64-2", "sframe-s390x-1", "sframe-AArch64-3")
 CODE = [(0x1000, 0x1B00), (0x1C00, 0x7000)]

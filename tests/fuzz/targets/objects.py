@@ -15,7 +15,7 @@ from linker.object_view import place_in, views_of
 from linker.relocatable import Objects, check_object, objects_in, write_object
 from sframegen.elf.file import ET_REL, ElfFile
 from sframegen.format.layouts import V3
-from sframegen.optimize import LEVELS
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from sframegen.agreement import difference
 from sframegen.code.synthesize import synthesize
-from sframegen.conversion import convert
+from sframegen.conversion.convert import convert
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import abi_of
-from sframegen.optimize import LEVELS, encoder_of
-from sframegen.sources import find_sources
+from sframegen.tables.compare import difference
+from sframegen.tables.optimize import LEVELS, encoder_of
 
 SEEDS = ("gcc-library", "gcc-stripped", "library", "no-sections")
 

@@ -6,7 +6,7 @@ from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.format.model import OUTERMOST, FdeType, Rule
-from sframegen.lower import ranges
+from sframegen.tables.lower import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,21 +10,21 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
+from sframegen.conversion.final_calls import find_final_calls
+from sframegen.conversion.resolve import subtract
+from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.elf.padding import padding_states
-from sframegen.final_calls import find_final_calls
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.format.reasons import Reason
-from sframegen.resolve import subtract
-from sframegen.tally import tally, tally_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cfi.rules import FdeFault
+    from sframegen.conversion.final_calls import FinalCalls
     from sframegen.elf.file import ElfFile
     from sframegen.elf.function_names import FunctionNames
-    from sframegen.final_calls import FinalCalls
     from sframegen.format.model import FunctionTable, Kind
 
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code

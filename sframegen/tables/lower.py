@@ -7,11 +7,11 @@ from itertools import groupby, islice
 from operator import eq, gt
 from typing import TYPE_CHECKING
 
-from sframegen.flexible import narrow
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason, unsaid
 from sframegen.format.records import MAX_FUNCTION_ROWS
 from sframegen.format.words import EncodedRules, encode_rule
+from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
+from sframegen.conversion.endings import final_calls
+from sframegen.conversion.resolve import sort
 from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.elf.padding import padding_states
-from sframegen.endings import final_calls
-from sframegen.join import symbol_values
-from sframegen.resolve import sort
+from sframegen.tables.join import symbol_values
 
 if TYPE_CHECKING:
-    from sframegen.coverage import Areas, Pieces
+    from sframegen.conversion.coverage import Areas, Pieces
     from sframegen.elf.file import ElfFile
     from sframegen.format.model import FunctionTable
 

@@ -10,25 +10,25 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
-from sframegen.coverage import Coverage, Pieces, Unsaid
+from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
+from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort, subtract
+from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, bounds, split
+from sframegen.conversion.translate import Repeated, translate_rule
 from sframegen.elf.function_names import count_of
-from sframegen.flexible import narrow
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.reasons import Reason
 from sframegen.format.words import EncodedRules
-from sframegen.resolve import IGNORED, ascends, resolve, sort, subtract
-from sframegen.split import LEFT_OUT, REPEATED, ROW, bounds, split
-from sframegen.translate import Repeated, translate_rule
+from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
+    from sframegen.conversion.sources import Sources
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
-    from sframegen.sources import Sources
 
 REASONS = tuple(Reason)
 NOT_BARRED = 255

@@ -7,14 +7,14 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.coverage import disjoint
+from sframegen.conversion.coverage import disjoint
 from sframegen.elf.padding import padding_states
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
-from sframegen.join import followers, group, heads_of, rebuild
+from sframegen.tables.join import followers, group, heads_of, rebuild
 
 if TYPE_CHECKING:
-    from sframegen.coverage import Coverage
+    from sframegen.conversion.coverage import Coverage
     from sframegen.elf.file import ElfFile
     from sframegen.format.words import EncodedRules
 

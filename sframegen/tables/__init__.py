@@ -1,0 +1,1 @@
+"""FunctionTable -> FunctionTable: smaller, of another version, joined, compared."""
