@@ -17,7 +17,7 @@ import whole_process
 from figures import from_json, markdown, to_json, written_into
 from places import versions
 
-from sframegen.build import build_kind
+from sframegen.program.build import build_kind
 
 PARTS = {"size": size.measure, "process": whole_process.measure, "conversion": conversion_alone.measure, "lookup": lookup.measure}
 

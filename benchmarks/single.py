@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from figures import Figure, markdown, written_into
 from places import versions
 
-from sframegen.build import build_kind
+from sframegen.program.build import build_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

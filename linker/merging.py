@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from linker.by_map import Undescribed
     from linker.maps import Placement
+    from linker.merge.merged import Merged
     from linker.objects import Placed
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
-    from sframegen.merged import Merged
     from sframegen.tables.optimize import Level
 
 SMALL = 1 << 16  # bytes of an object that is quicker read than mapped

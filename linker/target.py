@@ -17,7 +17,7 @@ from linker.lock import close_locked, open_locked
 from linker.replace import Source, write_atomically
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_descriptor, open_regular
-from sframegen.signals import signals_held
+from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ from sframegen.elf.file import (
     open_elf,
 )
 from sframegen.elf.ranges import Range, gaps, join, overlapping
-from sframegen.signals import signals_held
+from sframegen.program.signals import signals_held
 
 with signals_held():  # an exception while it is imported ends the process
     import lief

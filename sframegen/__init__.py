@@ -18,7 +18,7 @@ else:  # type checkers would take any name for a public one
             return _version()
         from importlib import import_module  # noqa: PLC0415 - see above
 
-        from sframegen.packages import refuse_strangers  # noqa: PLC0415
+        from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415
 
         refuse_strangers()
         api = import_module("sframegen.api")  # `from sframegen import api` would ask this function for it

@@ -19,8 +19,9 @@ from click.testing import CliRunner, Result
 import linker.base
 from sframegen import add_section, examine, read
 from sframegen.checks.finding import Severity
-from sframegen.cli import cli, tree_files
-from sframegen.cli.tree_files import Exclusions
+from sframegen.cli import cli
+from sframegen.cli.trees import tree_files
+from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.locate import sframe_of
 
@@ -373,7 +374,7 @@ def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (root / "usr/bin/tree").unlink()
         return result
 
-    monkeypatch.setattr("sframegen.cli.trees.find", find)
+    monkeypatch.setattr("sframegen.cli.trees.each_file.find", find)
     result = run(root)
     assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {root}/usr/bin/tree: No such file or directory\n")
     assert "2 files given a section" in result.stdout
@@ -393,7 +394,7 @@ def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: 
         (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
         return result
 
-    monkeypatch.setattr("sframegen.cli.trees.find", find)
+    monkeypatch.setattr("sframegen.cli.trees.each_file.find", find)
     result = run(root)
     assert (outside / "tree").read_bytes() == before
     assert (result.exit_code, result.stderr) == (

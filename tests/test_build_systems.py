@@ -118,7 +118,7 @@ def without() -> str:
 def path(tmp_path_factory: pytest.TempPathFactory, without: str) -> str:
     """PATH with the sframegen that is tried."""
     program = tmp_path_factory.mktemp("bin") / "sframegen"
-    code = f"import sys; sys.path.append({str(Path(sframegen.__file__).parents[1])!r}); from sframegen.program import main; main()"
+    code = f"import sys; sys.path.append({str(Path(sframegen.__file__).parents[1])!r}); from sframegen.program.start import main; main()"
     program.write_text(f"""#!/bin/sh\nexec {sys.executable} -I -c "{code}" "$@"\n""")
     program.chmod(0o755)
     return f"{program.parent}{os.pathsep}{without}"
@@ -181,18 +181,21 @@ def test_without_sframegen_all_is_built_and_is_what_gets_the_section(tmp_path: P
     assert {output: build.output(output).read_bytes() for output in expected} == expected
 
 
-KILLED = (
-    "import os, sframegen.api as api; api.add_section = lambda *_, **__: os.kill(os.getpid(), 9); from sframegen.program import"
-)
+KILLED = "import os, sframegen.api as api; api.add_section = lambda *_, **__: os.kill(os.getpid(), 9); from sframegen.program.start import"
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("ninja", "from sframegen.program import", KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
+        ("ninja", "from sframegen.program.start import", KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
         ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen is not there any more; linked without"),
-        ("cmake, ninja", "from sframegen.program import", KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
+        (
+            "cmake, ninja",
+            "from sframegen.program.start import",
+            KILLED,
+            "sframegen: warning: main: sframegen was killed; linked without",
+        ),
     ],
 )
 def test_sframegen_is_killed_or_gone(tmp_path: Path, path: str, name: str, old: str, new: str, message: str) -> None:

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 import sframegen.cli
 from cfi.errors import FormatError
-from sframegen import build
 from sframegen.cli import COMMANDS, cli, main
-from sframegen.cli.output import Run, json_list, outputs_of
+from sframegen.cli.shared.output import Run, json_list, outputs_of
+from sframegen.program import build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,7 @@ from sframegen.cli import cli
 assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
 print([name for name in sys.modules if name.startswith(("sframegen.", "linker", "cfi", "lief")) and name != "sframegen.cli"])
 """
-    light = "['sframegen.elf.function_names', 'sframegen.signals', 'sframegen.cli.ending']\n"
+    light = "['sframegen.elf.function_names', 'sframegen.program.signals', 'sframegen.cli.shared.ending']\n"
     assert subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout == light
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen import add_section, read
-from sframegen.build import build_kind
 from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, ElfFile, open_elf
+from sframegen.program.build import build_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import pytest
 import cfi
 import linker
 import sframegen
-from sframegen.build import MODULES
+from sframegen.program.build import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALLED_FROM = ("LICENSE", "README.md", "cfi", "linker", "pyproject.toml", "setup.py", "sframegen")

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from sframegen import Severity, examine, read, remove
 from sframegen.cli import cli
-from sframegen.cli.link_output import expanded, is_linked, output_of, words_of
+from sframegen.cli.linking.link_output import expanded, is_linked, output_of, words_of
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

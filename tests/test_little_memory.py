@@ -15,7 +15,7 @@ import sframegen
 from sframegen.code.disassembly import disassembler
 from sframegen.code.isa import isa_of
 from sframegen.format.abi import AMD64
-from sframegen.workers import outcomes
+from sframegen.program.workers import outcomes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def test_capstone_s_lack_of_memory_is_ours(monkeypatch: pytest.MonkeyPatch) -> N
 
 CUT = """
 import mmap, os
-from sframegen.program import main
+from sframegen.program.start import main
 mapped = mmap.mmap
 
 def cut(descriptor, *arguments, **options):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import add_section
-from sframegen.cli import several
-from sframegen.cli.output import Run
+from sframegen.cli.shared import several
+from sframegen.cli.shared.output import Run
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
 
@@ -33,8 +33,9 @@ HANGS_AFTER_SECONDS = 300
 STAND_IN = """
 import os, signal, sys
 from sframegen import api
-from sframegen.cli import main, several
-from sframegen.summary import Summary
+from sframegen.cli import main
+from sframegen.cli.shared import several
+from sframegen.api.added import Summary
 
 TOLD, GATE = map(int, os.environ.get("PIPES", "-1 -1").split())
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen.api
-from sframegen.build import MODULES
 from sframegen.cli import COMMANDS
+from sframegen.program.build import MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sframegen.cli.link_output import is_linked
+from sframegen.cli.linking.link_output import is_linked
 from sframegen.elf.file import EHDR_SIZE
 
 if TYPE_CHECKING:

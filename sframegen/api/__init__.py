@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from cfi.errors import FormatError
+from linker.merge.merged import Merged
+from sframegen.api.added import Summary
 from sframegen.api.adding import add_section
 from sframegen.api.changing import convert, remove
+from sframegen.api.converted import VersionChange
 from sframegen.api.merging import merge
 from sframegen.api.reading import check, examine, read
+from sframegen.api.removed import SectionRemoval
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.report import CheckReport
 from sframegen.checks.truth import Verdict
@@ -14,10 +18,6 @@ from sframegen.conversion.coverage import FunctionFates
 from sframegen.format.decode import SframeSection
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import find
-from sframegen.merged import Merged
-from sframegen.removal import SectionRemoval
-from sframegen.summary import Summary
-from sframegen.versions import VersionChange
 
 __all__ = [
     "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Instruction", "Kind", "Merged", "Rule",

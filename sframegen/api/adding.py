@@ -14,6 +14,7 @@ from linker.plan import risk_of
 from linker.relocatable import ANOTHER, Objects, check_object, given, open_given, write_object
 from linker.remove import extents
 from linker.target import Target
+from sframegen.api.added import Summary, total
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import Sources, find_sources
@@ -23,7 +24,6 @@ from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.role import role_of
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe
-from sframegen.summary import Summary, total
 from sframegen.tables.compare import agree
 from sframegen.tables.optimize import MAX_GAP, encoder_of
 

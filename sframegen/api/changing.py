@@ -15,16 +15,16 @@ from linker.relocatable import Objects, given, open_given
 from linker.remove import extents, own_loads, plan_removal, unchanged
 from linker.target import Target
 from sframegen.api.common import layout_of, refuse
+from sframegen.api.converted import VersionChange
+from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
 from sframegen.elf.file import ET_DYN, ET_EXEC, open_elf
 from sframegen.format.encode import Encoder
 from sframegen.format.locate import read_pieces, read_sframe
 from sframegen.format.reasons import sayable
 from sframegen.format.records import F_FDE_SORTED
-from sframegen.removal import SectionRemoval
 from sframegen.tables.compare import difference
 from sframegen.tables.lower import lower
-from sframegen.versions import VersionChange
 
 if TYPE_CHECKING:
     import os

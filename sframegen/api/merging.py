@@ -10,11 +10,11 @@ from cfi.errors import FormatError, naming
 from linker.apply import write_all
 from linker.base import all_writes, base_of, plan_section
 from linker.kernels import safe_on
+from linker.merge.merged import Merged
 from linker.relocatable import check_object, write_object
 from linker.target import Target
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.elf.file import ET_REL, open_elf
-from sframegen.merged import Merged
 
 if TYPE_CHECKING:
     import os

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from sframegen.cli.ending import EndedError, ended_in_one_line
+from sframegen.cli.shared.ending import EndedError, ended_in_one_line
 
 COMMANDS = {
     "add-section": "Give ELF files an SFrame section, made from their call frame information.",
@@ -70,7 +70,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     if not value:
         return
     from sframegen import __version__  # noqa: PLC0415 - slow, and only needed here
-    from sframegen.build import build_kind  # noqa: PLC0415 - imports every compiled module
+    from sframegen.program.build import build_kind  # noqa: PLC0415 - imports every compiled module
 
     click.echo(f"sframegen {__version__} ({build_kind()})")
     ctx.exit()
@@ -132,7 +132,7 @@ def _standard_output(error: OSError) -> None:
     if error.errno == errno.ENOMEM:
         click.echo("sframegen: not enough memory", err=True)
     elif not isinstance(error, BrokenPipeError):
-        from sframegen.cli.output import in_words  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.output import in_words  # noqa: PLC0415 - not for each run
         from sframegen.elf.function_names import printable, shortened  # noqa: PLC0415
 
         click.echo(f"sframegen: {shortened(printable(in_words(error, 'standard output')))}", err=True)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, MIN_KERNEL, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level
-from sframegen.cli.several import JOBS, changes, for_code
-from sframegen.summary import fates_table, total_fates
+from sframegen.api.added import fates_table, total_fates
+from sframegen.cli.shared.output import FILES, MIN_KERNEL, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level
+from sframegen.cli.shared.several import JOBS, changes, for_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.summary import Summary
+    from sframegen.api.added import Summary
 
 
 @click.command(name="add-section")

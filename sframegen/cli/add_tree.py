@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
-from sframegen.cli.several import JOBS
-from sframegen.cli.tree_report import REFUSED, Entry, Totals, to_json, write
-from sframegen.cli.trees import ROOTS, each_file, exclusions, exclusions_of
-from sframegen.summary import percent
+from sframegen.api.added import percent
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
+from sframegen.cli.shared.several import JOBS
+from sframegen.cli.trees.each_file import ROOTS, each_file, exclusions, exclusions_of
+from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.location import Location
-    from sframegen.cli.tree_files import Name
-    from sframegen.summary import Summary
+    from sframegen.api.added import Summary
+    from sframegen.cli.trees.tree_files import Name
 
 STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
 

@@ -11,9 +11,9 @@ import click
 from sframegen import api
 from sframegen.checks.finding import Severity
 from sframegen.checks.report import CONSUMERS, SHOWN, CheckReport
-from sframegen.cli.output import FILES, Run, json_list, note
-from sframegen.cli.several import JOBS, each, for_code
-from sframegen.cli.trees import with_sections
+from sframegen.cli.shared.output import FILES, Run, json_list, note
+from sframegen.cli.shared.several import JOBS, each, for_code
+from sframegen.cli.trees.each_file import with_sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list
-from sframegen.cli.several import JOBS, changes
+from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list
+from sframegen.cli.shared.several import JOBS, changes
 
 if TYPE_CHECKING:
-    from sframegen.versions import VersionChange
+    from sframegen.api.converted import VersionChange
 
 
 @click.command(name="convert")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.objects import open_views
-from sframegen.cli.output import FILES, Run, json_list
+from sframegen.cli.shared.kinds import open_views
+from sframegen.cli.shared.output import FILES, Run, json_list
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, printable
 from sframegen.format.dump import dump_json, dump_text

@@ -12,8 +12,8 @@ import click
 
 from cfi.errors import FormatError
 from linker.location import locate
-from sframegen.cli.link_output import is_linked, output_of, state_of
-from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
+from sframegen.cli.linking.link_output import is_linked, output_of, state_of
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
 from sframegen.elf.file import EHDR_SIZE
 from sframegen.elf.function_names import printable
 from sframegen.elf.opening import open_regular
@@ -171,7 +171,7 @@ def _die(number: int) -> None:
 
 
 def _install(directory: Path, arguments: tuple[str, ...], options: list[str]) -> int:
-    from sframegen.cli.link_shim import install  # noqa: PLC0415 - not for links
+    from sframegen.cli.linking.link_shim import install  # noqa: PLC0415 - not for links
 
     if len(arguments) > 1:
         raise click.UsageError("--install takes one LINKER, and no arguments for it")

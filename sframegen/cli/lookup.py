@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.objects import open_views
-from sframegen.cli.output import Run
+from sframegen.cli.shared.kinds import open_views
+from sframegen.cli.shared.output import Run
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of, printable
 from sframegen.format.abi import abi_of

@@ -8,8 +8,8 @@ import click
 
 from linker.target import is_stdout
 from sframegen import api
-from sframegen.cli.output import MIN_KERNEL, VERSIONS, Run, level, note
-from sframegen.cli.several import with_bar
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, level, note
+from sframegen.cli.shared.several import with_bar
 
 
 @click.command(name="merge")

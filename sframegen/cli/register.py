@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.output import Run
+from sframegen.cli.shared.output import Run
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import printable
 from sframegen.registry import system

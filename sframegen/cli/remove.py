@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.output import FILES, OUTPUT, OUTPUT_DIR, Run, json_list
-from sframegen.cli.several import JOBS, changes
+from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, Run, json_list
+from sframegen.cli.shared.several import JOBS, changes
 
 if TYPE_CHECKING:
-    from sframegen.removal import SectionRemoval
+    from sframegen.api.removed import SectionRemoval
 
 
 @click.command(name="remove")

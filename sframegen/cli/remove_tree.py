@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.output import Run, in_words, note
-from sframegen.cli.several import JOBS
-from sframegen.cli.trees import ROOTS, each_file, exclusions, exclusions_of
+from sframegen.cli.shared.output import Run, in_words, note
+from sframegen.cli.shared.several import JOBS
+from sframegen.cli.trees.each_file import ROOTS, each_file, exclusions, exclusions_of
 from sframegen.elf.function_names import count_of
 
 if TYPE_CHECKING:
     from linker.location import Location
-    from sframegen.removal import SectionRemoval
+    from sframegen.api.removed import SectionRemoval
 
 
 @click.command(name="remove-tree")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.output import Run, note
+from sframegen.cli.shared.output import Run, note
 from sframegen.elf.function_names import count_of
 from sframegen.stack import report
 from sframegen.stack.corefile import Core

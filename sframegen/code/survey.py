@@ -22,7 +22,7 @@ from sframegen.code.starts import pointed_at
 from sframegen.code.study import study, study_pieces
 from sframegen.code.sweep import called, chunks, crossing, sweep
 from sframegen.format.abi import abi_of
-from sframegen.workers import outcomes
+from sframegen.program.workers import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from sframegen.elf.function_names import printable
-from sframegen.signals import ENDING
+from sframegen.program.signals import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,15 +10,15 @@ import click
 
 from cfi.errors import FormatError
 from linker.remove import extents
-from sframegen.cli.several import all_of
-from sframegen.cli.tree_files import Exclusions, Trees, find
+from sframegen.cli.shared.several import all_of
+from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from linker.location import Location
-    from sframegen.cli.tree_files import Name
+    from sframegen.cli.trees.tree_files import Name
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])
 

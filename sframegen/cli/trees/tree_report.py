@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from linker.location import locate
 from linker.replace import write_new
+from sframegen.api.added import shares_of
 from sframegen.elf.function_names import count_of
-from sframegen.summary import shares_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sframegen.api.added import Summary
     from sframegen.conversion.coverage import Fates
-    from sframegen.summary import Summary
 
 SCHEMA = 1
 ADDED, UNCHANGED, NOTHING, REFUSED = OUTCOMES = ("added", "unchanged", "nothing to add", "refused")

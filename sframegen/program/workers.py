@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cfi.errors import FormatError
-from sframegen.signals import ENDING, signals_held
+from sframegen.program.signals import ENDING, signals_held
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")

@@ -14,16 +14,16 @@ import click
 
 from linker.location import make_directory
 from linker.target import is_stdout
-from sframegen.cli.output import by_file, note, outputs_of
-from sframegen.workers import attempt, outcomes
+from sframegen.cli.shared.output import by_file, note, outputs_of
+from sframegen.program.workers import attempt, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from click._termui_impl import ProgressBar
 
-    from sframegen.cli.output import Run
-    from sframegen.workers import Outcome
+    from sframegen.cli.shared.output import Run
+    from sframegen.program.workers import Outcome
 
     T = TypeVar("T")
 

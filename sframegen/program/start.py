@@ -14,7 +14,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 def main() -> None:
     """Ends the process."""
     try:
-        from sframegen.packages import refuse_strangers  # noqa: PLC0415 - here and below: not before signals are taken care of
+        from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415 - here and below: not before signals are taken care of
 
         refuse_strangers()
         from sframegen.cli import main as command_line  # noqa: PLC0415

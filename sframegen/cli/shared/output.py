@@ -17,7 +17,7 @@ from linker.kernels import safe_on
 from linker.location import locate
 from sframegen.elf.function_names import printable, shortened
 from sframegen.format.layouts import WRITABLE
-from sframegen.workers import REFUSALS
+from sframegen.program.workers import REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.location import below, locate
-from sframegen.cli.link_output import is_linked
+from sframegen.cli.linking.link_output import is_linked
 from sframegen.elf.file import EHDR_SIZE
 from sframegen.elf.opening import open_regular
 

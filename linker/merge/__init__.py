@@ -1,0 +1,1 @@
+"""The sections of many objects and a linker map -> one section."""

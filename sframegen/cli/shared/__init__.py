@@ -1,0 +1,1 @@
+"""What the commands share: messages, several files, how a run ends."""

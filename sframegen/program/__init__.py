@@ -1,0 +1,1 @@
+"""How the program starts, spreads work over processes, and ends."""
