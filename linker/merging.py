@@ -17,7 +17,7 @@ from linker.merge import DEAD, Merger
 from linker.objects import place
 from linker.pieces import piece
 from linker.relocatable import Filled, objects_in
-from sframegen.code.plt import find_plt
+from sframegen.code.context.plt import find_plt
 from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file

@@ -14,8 +14,8 @@ from random import Random
 import pytest
 from packaging.requirements import Requirement
 
-from sframegen.code.disassembly import Disassembler
-from sframegen.code.isa import isa_of
+from sframegen.code.isa.disassembly import Disassembler
+from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AARCH64, AMD64, Abi
 
 START = 0x401000

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
-from sframegen.code import frames
-from sframegen.code.analysis import Surroundings, analyse, rules
-from sframegen.code.isa import isa_of
-from sframegen.code.jumptables import Tables
-from sframegen.code.pieces import decode
-from sframegen.code.survey import survey
+from sframegen.code.context.jump_tables import Tables
+from sframegen.code.decoding import numbering
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.function.analysis import Surroundings, analyse, rules
+from sframegen.code.isa.machines import isa_of
+from sframegen.code.whole_file.passes import survey
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64, S390X
 
@@ -315,7 +315,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 def test_the_cost_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def calls(count: int) -> int:
         code = HOSTILE[name](count)
-        monkeypatch.setattr(frames, "_current", frames._Current())  # what is known from other code costs nothing
+        monkeypatch.setattr(numbering, "_current", numbering._Current())  # what is known from other code costs nothing
         with cProfile.Profile() as profile:
             piece = decode(code, 0x1000, isa_of(AMD64))
             tables = Tables(piece, lambda _address, size: bytes(size))

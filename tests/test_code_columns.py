@@ -12,12 +12,13 @@ from cross import ARM64
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sframegen.code import analysis, blocks, frames, pieces, records
-from sframegen.code.analysis import Surroundings, analyse
-from sframegen.code.disassembly import disassembler
-from sframegen.code.effects import Flow, Lose, Point, Register, Take
-from sframegen.code.isa import isa_of
-from sframegen.code.pieces import decode
+from sframegen.code.decoding import instruction_columns, numbering, pieces
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.function import analysis, blocks
+from sframegen.code.function.analysis import Surroundings, analyse
+from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.effects import Flow, Lose, Point, Register, Take
+from sframegen.code.isa.machines import isa_of
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from peers import Compiler
 
-    from sframegen.code.disassembly import Instruction
-    from sframegen.code.pieces import Piece
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.disassembly import Instruction
     from sframegen.format.abi import Abi
 
 START = 0x401000
@@ -110,7 +111,7 @@ int three(int n) { return pointers[n](n) + one(n); }
 """
 
 
-@pytest.mark.parametrize("chunk", [frames.CHUNK, 64, 24])
+@pytest.mark.parametrize("chunk", [numbering.CHUNK, 64, 24])
 @pytest.mark.parametrize("machine", ["x86-64", "AArch64"])
 def test_compiled_code_in_chunks_of_any_size(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, machine: str, chunk: int
@@ -120,7 +121,7 @@ def test_compiled_code_in_chunks_of_any_size(
     text = elf.section(".text")
     assert text is not None
     code = bytes(elf.contents(text))
-    monkeypatch.setattr("sframegen.code.pieces.CHUNK", chunk)
+    monkeypatch.setattr("sframegen.code.decoding.pieces.CHUNK", chunk)
     abi = AARCH64 if machine == "AArch64" else AMD64
     assert by_columns(decode(code, START, isa_of(abi))) == plain(code, abi)
 
@@ -144,8 +145,8 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
     entries = START, START + 0x100, START + 0x200
     before = found(*parts, entries=entries)
     assert before[0]
-    monkeypatch.setattr(frames, "MAX_NUMBERS", -1)
-    monkeypatch.setattr(frames, "MAX_STEPS", 1)
+    monkeypatch.setattr(numbering, "MAX_NUMBERS", -1)
+    monkeypatch.setattr(numbering, "MAX_STEPS", 1)
     isa = isa_of(AMD64)
     assert decode(CODE, START, isa).frames is not decode(CODE, START, isa).frames
     assert found(*parts, entries=entries) == before
@@ -154,7 +155,7 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
 def test_what_was_met_of_much_code_is_not_kept() -> None:
     """Nothing but the piece has the frames, and no collector of circles is needed to be rid of them."""
     isa = isa_of(AMD64)
-    piece = decode(CODE * (frames.SMALL // len(CODE) + 1), START, isa)
+    piece = decode(CODE * (numbering.SMALL // len(CODE) + 1), START, isa)
     assert piece.frames is not decode(CODE, START, isa).frames
     gone = weakref.ref(piece.frames)
     gc.disable()
@@ -166,11 +167,11 @@ def test_what_was_met_of_much_code_is_not_kept() -> None:
 
 
 def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_current", frames._Current())  # those before read larger chunks
-    monkeypatch.setattr(frames, "CHUNK", 64)
+    monkeypatch.setattr(numbering, "_current", numbering._Current())  # those before read larger chunks
+    monkeypatch.setattr(numbering, "CHUNK", 64)
     monkeypatch.setattr(pieces, "CHUNK", 64)
-    monkeypatch.setattr(frames, "MAX_EFFECTS", 20)
-    monkeypatch.setattr(frames, "MAX_NUMBERS", 0)
+    monkeypatch.setattr(numbering, "MAX_EFFECTS", 20)
+    monkeypatch.setattr(numbering, "MAX_NUMBERS", 0)
     code = b"".join(b"\x48\x81\xec" + number.to_bytes(4, "little") for number in range(8, 800, 8))  # sub rsp, number
     piece = decode(code, START, isa_of(AMD64))
     assert 20 <= len(piece) < 40
@@ -228,5 +229,10 @@ def test_padding_belongs_to_the_row_before_it_only_where_the_next_follows() -> N
 def test_numbers_stand_for_the_same_in_compiled_code() -> None:
     assert (Flow.JUMP, Flow.BRANCH, Flow.INDIRECT, Flow.CALL, Flow.RETURN, len(Flow)) == (1, 2, 3, 4, 5, 7)
     assert (Take.RELATIVE, Take.CONSTANT, Take.PAGE, Take.IN_PAGE) == (1, 2, 3, 4)
-    assert (1 << records.DIRECT, 1 << records.SLOT, 1 << records.PADS, records.EFFECTS) == (8, 16, 32, 6)
-    assert (records.IDS, records.NAME) == (16384, 32)
+    assert (
+        1 << instruction_columns.DIRECT,
+        1 << instruction_columns.SLOT,
+        1 << instruction_columns.PADS,
+        instruction_columns.EFFECTS,
+    ) == (8, 16, 32, 6)
+    assert (instruction_columns.IDS, instruction_columns.NAME) == (16384, 32)

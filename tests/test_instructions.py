@@ -22,8 +22,8 @@ import sframegen
 from sframegen import FormatError, Severity, Where
 from sframegen.checks.tracks import Track, meet, new_track, track
 from sframegen.cli import cli
-from sframegen.code.state import CALLERS, State
-from sframegen.code.verdict import RIGHT, UNDECIDED, verdict
+from sframegen.code.function.verdict import RIGHT, UNDECIDED, verdict
+from sframegen.code.isa.frame_state import CALLERS, State
 from sframegen.elf.file import open_elf
 from sframegen.format.model import OUTERMOST, Rule
 

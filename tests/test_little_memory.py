@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.code.disassembly import disassembler
-from sframegen.code.isa import isa_of
+from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AMD64
 from sframegen.program.workers import outcomes
 

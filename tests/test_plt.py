@@ -17,7 +17,7 @@ from oracles.files import elf_facts
 from oracles.rules import ABIS, by_byte
 
 from cfi.errors import FormatError
-from sframegen.code.plt import MAX_SIZE, find_plt
+from sframegen.code.context.plt import MAX_SIZE, find_plt
 from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
 from sframegen.format.abi import AARCH64, AMD64, abi_of
 from sframegen.format.abi import S390X as S390X_ABI

@@ -19,14 +19,14 @@ from single_step import Step, Traced
 import sframegen
 from cfi.errors import FormatError
 from sframegen.cli import cli
-from sframegen.code.callees import pointed_at
-from sframegen.code.effects import Flow
-from sframegen.code.isa import isa_of
-from sframegen.code.pieces import decode
-from sframegen.code.records import DIRECT
-from sframegen.code.survey import survey_silent
-from sframegen.code.sweep import WINDOW, called
-from sframegen.code.synthesize import synthesize
+from sframegen.code.context.callees import pointed_at
+from sframegen.code.decoding.instruction_columns import DIRECT
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.isa.effects import Flow
+from sframegen.code.isa.machines import isa_of
+from sframegen.code.whole_file.boundaries import WINDOW, called
+from sframegen.code.whole_file.passes import survey_silent
+from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.convert import convert, convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
@@ -406,7 +406,7 @@ def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
 
 def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many they are; and all are told of as they go on."""
-    monkeypatch.setattr("sframegen.code.survey.TASK_BYTES", 64)
+    monkeypatch.setattr("sframegen.code.whole_file.passes.TASK_BYTES", 64)
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     told: list[tuple[int, int]] = []
     outputs = [tmp_path / name for name in "ab"]
@@ -419,8 +419,8 @@ def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatc
 
 
 def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.code.survey.TASK_BYTES", 64)
-    monkeypatch.setattr("sframegen.code.survey._called", lambda _around, _ranges: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr("sframegen.code.whole_file.passes.TASK_BYTES", 64)
+    monkeypatch.setattr("sframegen.code.whole_file.passes._called", lambda _around, _ranges: os.kill(os.getpid(), signal.SIGKILL))
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     before = file.read_bytes()
     result = CliRunner().invoke(cli, ["add-section", "-j2", "--synthesize", str(file)])

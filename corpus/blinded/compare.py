@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.tracks import SILENT, Claim, new_track, track, track_of
 from sframegen.checks.tracks import meet as in_order
-from sframegen.code.analysis import rule_of
-from sframegen.code.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
+from sframegen.code.function.analysis import rule_of
+from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.code.state import State
-    from sframegen.code.survey import Survey
+    from sframegen.code.isa.frame_state import State
+    from sframegen.code.whole_file.passes import Survey
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable, Rule
 

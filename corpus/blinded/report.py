@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from merged.report import table
 
-from sframegen.code.verdict import RIGHT, UNDECIDED
+from sframegen.code.function.verdict import RIGHT, UNDECIDED
 
 from .compare import NOT_FOUND
 

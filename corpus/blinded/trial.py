@@ -8,9 +8,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.instructions import functions_of
-from sframegen.code.plt import NAMES, find_plt
-from sframegen.code.starts import starts
-from sframegen.code.survey import survey, survey_silent
+from sframegen.code.context.function_starts import starts
+from sframegen.code.context.plt import NAMES, find_plt
+from sframegen.code.whole_file.passes import survey, survey_silent
 from sframegen.conversion.convert import convert
 from sframegen.conversion.coverage import disjoint, without
 from sframegen.conversion.sources import find_sources

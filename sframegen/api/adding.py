@@ -106,7 +106,7 @@ def add_section(
         sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
         converted = convert_sources(sources, base.elf.executable_ranges(), abi_of(elf), layout)
         if synthesize:
-            from sframegen.code.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
+            from sframegen.code.whole_file.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
 
             converted = synthesized(base.elf, converted, jobs, progress)
         table, coverage, encoded = converted

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.faults import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.tracks import SILENT, Claim, Track
-from sframegen.code.analysis import rule_of
-from sframegen.code.clone import clones
-from sframegen.code.copies import copies
-from sframegen.code.effects import Flow
-from sframegen.code.isa import isa_of
-from sframegen.code.pieces import decode
-from sframegen.code.state import CALLERS
-from sframegen.code.verdict import UNDECIDED
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.function.analysis import rule_of
+from sframegen.code.function.clone import clones
+from sframegen.code.function.copies import copies
+from sframegen.code.function.verdict import UNDECIDED
+from sframegen.code.isa.effects import Flow
+from sframegen.code.isa.frame_state import CALLERS
+from sframegen.code.isa.machines import isa_of
 from sframegen.elf.function_names import count_of
 from sframegen.format.equations import equation, register_name
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from sframegen.code.pieces import Piece
-    from sframegen.code.state import State
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.frame_state import State
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.model import Where

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from sframegen.checks.contradictions import CONTRADICTED, Contradictions, Part
 from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track, track_of
-from sframegen.code.doubts import Doubts
-from sframegen.code.isa import isa_of
-from sframegen.code.starts import starts as known_starts
-from sframegen.code.survey import survey
-from sframegen.code.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
+from sframegen.code.context.assumptions import Doubts
+from sframegen.code.context.function_starts import starts as known_starts
+from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
+from sframegen.code.isa.machines import isa_of
+from sframegen.code.whole_file.passes import survey
 from sframegen.elf.padding import FAIL, padding_states
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from sframegen.checks.contradictions import Range
     from sframegen.checks.finding import Finding
-    from sframegen.code.state import State
-    from sframegen.code.survey import Progress
+    from sframegen.code.isa.frame_state import State
+    from sframegen.code.whole_file.passes import Progress
     from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi

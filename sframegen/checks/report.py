@@ -12,7 +12,7 @@ from sframegen.checks.infile import in_file
 from sframegen.checks.truth import ALL_REGISTERS, Verdict, compare
 from sframegen.checks.unusable import unusable
 from sframegen.checks.wellformed import examine
-from sframegen.code.isa import isa_of
+from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ET_DYN, ET_EXEC
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sframegen.code.survey import Progress
+    from sframegen.code.whole_file.passes import Progress
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 

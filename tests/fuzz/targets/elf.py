@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from sframegen.code.plt import find_plt
+from sframegen.code.context.plt import find_plt
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import MAX_NAME, SHT_NOBITS, ElfFile
 from sframegen.format.abi import abi_of

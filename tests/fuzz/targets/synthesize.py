@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from sframegen.code.synthesize import synthesize
+from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile

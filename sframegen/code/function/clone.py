@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.format.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
-    from sframegen.code.pieces import Piece
+    from sframegen.code.decoding.pieces import Piece
     from sframegen.format.abi import Abi
 
 

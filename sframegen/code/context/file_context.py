@@ -6,19 +6,19 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, TypeAlias
 
 from cfi.errors import FormatError
-from sframegen.code import callees
-from sframegen.code.isa import isa_of
-from sframegen.code.jumptables import ReadOnly, Tables
-from sframegen.code.pieces import decode
-from sframegen.code.stubs import LONGEST, slot_of
+from sframegen.code.context import callees
+from sframegen.code.context.jump_tables import ReadOnly, Tables
+from sframegen.code.context.stubs import LONGEST, slot_of
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sframegen.code.doubts import Doubts
-    from sframegen.code.effects import Point
-    from sframegen.code.pieces import Piece
+    from sframegen.code.context.assumptions import Doubts
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
 
 Range = tuple[int, int]  # [start, end)

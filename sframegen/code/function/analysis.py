@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.blocks import Blocks, to_addresses
-from sframegen.code.effects import Flow
-from sframegen.code.pieces import is_alike_from
-from sframegen.code.records import DIRECT, SLOT
-from sframegen.code.state import CALLERS
+from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
+from sframegen.code.decoding.pieces import is_alike_from
+from sframegen.code.function.blocks import Blocks, to_addresses
+from sframegen.code.isa.effects import Flow
+from sframegen.code.isa.frame_state import CALLERS
 from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cfi.columns import Bytes, Column
-    from sframegen.code.effects import Point
-    from sframegen.code.frames import Frames
-    from sframegen.code.isa import Isa
-    from sframegen.code.pieces import Piece
-    from sframegen.code.state import State
+    from sframegen.code.decoding.numbering import Frames
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.effects import Point
+    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.machines import Isa
     from sframegen.format.abi import Abi
 
 STEPS = 8  # for each byte of code: that many instructions that matter may be walked. Large real functions take half of one

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store, Take
+from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store, Take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sframegen.code.state import CALLERS
+from sframegen.code.isa.frame_state import CALLERS
 
 if TYPE_CHECKING:
-    from sframegen.code.state import State
+    from sframegen.code.isa.frame_state import State
     from sframegen.format.model import Rule, Where
 
 RIGHT, UNDECIDED = "right", "undecided"

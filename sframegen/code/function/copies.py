@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sframegen.code.state import CALLERS
+from sframegen.code.isa.frame_state import CALLERS
 from sframegen.format.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.code.disassembly import Instruction
-    from sframegen.code.state import State
+    from sframegen.code.isa.disassembly import Instruction
+    from sframegen.code.isa.frame_state import State
     from sframegen.format.abi import Abi
 
 NAMES = {

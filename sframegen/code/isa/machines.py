@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.code import aarch64, x86_64
-from sframegen.code.state import State
+from sframegen.code.isa import aarch64, x86_64
+from sframegen.code.isa.frame_state import State
 from sframegen.format.abi import AARCH64, AMD64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sframegen.code.disassembly import Instruction
-    from sframegen.code.effects import Effects, Point, Take
+    from sframegen.code.isa.disassembly import Instruction
+    from sframegen.code.isa.effects import Effects, Point, Take
     from sframegen.format.abi import Abi
 
 

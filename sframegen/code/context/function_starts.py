@@ -6,7 +6,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.code import callees
+from sframegen.code.context import callees
 from sframegen.conversion.coverage import disjoint, without
 from sframegen.elf.dynamic import (
     DT_FINI,

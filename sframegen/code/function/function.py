@@ -7,21 +7,21 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sframegen.code.analysis import Surroundings, analyse
-from sframegen.code.around import size_of
-from sframegen.code.doubts import unguard
-from sframegen.code.effects import Flow
-from sframegen.code.records import DIRECT, SLOT
-from sframegen.code.state import CALLERS, after
+from sframegen.code.context.assumptions import unguard
+from sframegen.code.context.file_context import size_of
+from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
+from sframegen.code.function.analysis import Surroundings, analyse
+from sframegen.code.isa.effects import Flow
+from sframegen.code.isa.frame_state import CALLERS, after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.code.around import Around, Callee, Range
-    from sframegen.code.effects import Point
-    from sframegen.code.isa import Isa
-    from sframegen.code.pieces import Piece
-    from sframegen.code.state import State
+    from sframegen.code.context.file_context import Around, Callee, Range
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.effects import Point
+    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.machines import Isa
 
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from sframegen.code.effects import Flow
-from sframegen.code.records import DIRECT
-from sframegen.code.study import MAX_UNIT
+from sframegen.code.decoding.instruction_columns import DIRECT
+from sframegen.code.function.function import MAX_UNIT
+from sframegen.code.isa.effects import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.code.around import Around, Range, TargetsOf
-    from sframegen.code.pieces import Piece
+    from sframegen.code.context.file_context import Around, Range, TargetsOf
+    from sframegen.code.decoding.pieces import Piece
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
 IN_STEP_BYTES = 64  # behind which decoding from anywhere gives instructions as they are

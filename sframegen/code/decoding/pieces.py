@@ -6,18 +6,18 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from sframegen.code.disassembly import disassembler
-from sframegen.code.effects import Flow, Point
-from sframegen.code.frames import CHUNK, frames_of
-from sframegen.code.records import DIRECT, SLOT
+from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
+from sframegen.code.decoding.numbering import CHUNK, frames_of
+from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.effects import Flow, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi.columns import Bytes
-    from sframegen.code.disassembly import Instruction
-    from sframegen.code.frames import Frames
-    from sframegen.code.isa import Isa
+    from sframegen.code.decoding.numbering import Frames
+    from sframegen.code.isa.disassembly import Instruction
+    from sframegen.code.isa.machines import Isa
 
 WINDOW = 16  # instructions whose texts are made at a time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sframegen.code.effects import Add, Effects, Flow, Load, Lose, Point, Register, Store, Take
+from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Store, Take
 
 SP, FP, OTHER = Register.SP, Register.FP, Register.OTHER
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.code.study import is_entry
+from sframegen.code.function.function import is_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from sframegen.code.around import Around
-    from sframegen.code.study import Found
+    from sframegen.code.context.file_context import Around
+    from sframegen.code.function.function import Found
 
 
 def is_credible(found: Found, entries: Collection[int]) -> bool:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.effects import Add, Load, Lose, Register, Sign, Store
+from sframegen.code.isa.effects import Add, Load, Lose, Register, Sign, Store
 
 if TYPE_CHECKING:
-    from sframegen.code.effects import Effect, Effects
+    from sframegen.code.isa.effects import Effect, Effects
 
 CALLERS = 1 << 62  # instead of an offset: the register holds what it held when the function was entered
 MAX_OFFSET = 1 << 31  # bytes: what SFrame can say, and no real frame is larger

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sframegen.code.effects import Flow
+from sframegen.code.isa.effects import Flow
 
 if TYPE_CHECKING:
-    from sframegen.code.pieces import Piece
+    from sframegen.code.decoding.pieces import Piece
 
 ADRP = re.compile(r"(x\d+), #(0x[0-9a-f]+|\d+)$")
 LOAD = re.compile(r"(x\d+), \[(x\d+)(?:, #(0x[0-9a-f]+|\d+))?\]$")

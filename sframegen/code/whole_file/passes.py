@@ -14,13 +14,13 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from sframegen.code import callees
-from sframegen.code.around import Around, size_of
-from sframegen.code.plt import find_plt
-from sframegen.code.proof import is_credible, never_returning, proven
-from sframegen.code.starts import pointed_at
-from sframegen.code.study import study, study_pieces
-from sframegen.code.sweep import called, chunks, crossing, sweep
+from sframegen.code.context import callees
+from sframegen.code.context.file_context import Around, size_of
+from sframegen.code.context.function_starts import pointed_at
+from sframegen.code.context.plt import find_plt
+from sframegen.code.function.function import study, study_pieces
+from sframegen.code.whole_file.boundaries import called, chunks, crossing, sweep
+from sframegen.code.whole_file.proof import is_credible, never_returning, proven
 from sframegen.format.abi import abi_of
 from sframegen.program.workers import outcomes
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from sframegen.code.around import Callee, Range
-    from sframegen.code.doubts import Doubts
-    from sframegen.code.state import State
-    from sframegen.code.study import Entries, Found, Unit
+    from sframegen.code.context.assumptions import Doubts
+    from sframegen.code.context.file_context import Callee, Range
+    from sframegen.code.function.function import Entries, Found, Unit
+    from sframegen.code.isa.frame_state import State
     from sframegen.elf.file import ElfFile
 
     T = TypeVar("T")

@@ -7,12 +7,12 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.analysis import Row, rule_of, rules
-from sframegen.code.entry import entry_range
-from sframegen.code.isa import ISAS
-from sframegen.code.plt import find_plt
-from sframegen.code.starts import starts
-from sframegen.code.survey import survey_silent
+from sframegen.code.context.entry import entry_range
+from sframegen.code.context.function_starts import starts
+from sframegen.code.context.plt import find_plt
+from sframegen.code.function.analysis import Row, rule_of, rules
+from sframegen.code.isa.machines import ISAS
+from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
 from sframegen.conversion.coverage import without
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
@@ -22,9 +22,9 @@ from sframegen.tables.narrow import narrow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from sframegen.code.plt import Plt
-    from sframegen.code.state import State
-    from sframegen.code.survey import Progress
+    from sframegen.code.context.plt import Plt
+    from sframegen.code.isa.frame_state import State
+    from sframegen.code.whole_file.passes import Progress
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout

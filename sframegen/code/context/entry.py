@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sframegen.code.effects import Flow
-from sframegen.code.isa import ISAS
-from sframegen.code.pieces import decode
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.isa.effects import Flow
+from sframegen.code.isa.machines import ISAS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

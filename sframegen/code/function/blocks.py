@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi.columns import Bytes, Column
-    from sframegen.code.frames import Frames
+    from sframegen.code.decoding.numbering import Frames
 
 COMPILED: bool = cython.compiled
 

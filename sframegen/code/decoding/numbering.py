@@ -5,15 +5,15 @@ from __future__ import annotations
 from threading import local
 from typing import TYPE_CHECKING
 
-from sframegen.code.disassembly import disassembler
-from sframegen.code.effects import Flow, Lose, Register
-from sframegen.code.records import DIRECT, EFFECTS, PADS, SLOT, Reader
-from sframegen.code.state import NOTHING, after, after_call, join
+from sframegen.code.decoding.instruction_columns import DIRECT, EFFECTS, PADS, SLOT, Reader
+from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.effects import Flow, Lose, Register
+from sframegen.code.isa.frame_state import NOTHING, after, after_call, join
 
 if TYPE_CHECKING:
-    from sframegen.code.effects import Effects
-    from sframegen.code.isa import Isa
-    from sframegen.code.state import State
+    from sframegen.code.isa.effects import Effects
+    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.machines import Isa
 
 MAX_NUMBERS = 1 << 14  # effects and states that all functions share: some hundred bytes each
 MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # of these and a piece's; more than the instructions of a small piece

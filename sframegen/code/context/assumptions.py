@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.effects import Flow
-from sframegen.code.records import DIRECT
+from sframegen.code.decoding.instruction_columns import DIRECT
+from sframegen.code.isa.effects import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.code.pieces import Piece
+    from sframegen.code.decoding.pieces import Piece
 
 
 class Doubts(NamedTuple):

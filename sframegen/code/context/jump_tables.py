@@ -6,16 +6,16 @@ import re
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.effects import Flow
-from sframegen.code.records import DIRECT
+from sframegen.code.decoding.instruction_columns import DIRECT
+from sframegen.code.isa.effects import Flow
 from sframegen.elf.file import PF_W, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sframegen.code.disassembly import Instruction
-    from sframegen.code.effects import Point
-    from sframegen.code.pieces import Piece
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.disassembly import Instruction
+    from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
 
 STEPS = 16  # that are taken for each instruction of a piece, lest tables made to be costly cost their square

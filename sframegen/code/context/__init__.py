@@ -1,0 +1,1 @@
+"""A file -> what is known around its functions: starts, callees, jump tables, PLT."""

@@ -1,0 +1,1 @@
+"""Bytes of code -> columns of the instructions that matter."""
