@@ -11,8 +11,8 @@ from setuptools import Extension, setup
 COMPILED = [
     "cfi.machine",
     "cfi.scan",
-    "sframegen.checks.sweep",
-    "sframegen.checks.walk",
+    "sframegen.checks.against_cfi.sweep",
+    "sframegen.checks.spec.section_walk",
     "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
     "sframegen.conversion.endings",

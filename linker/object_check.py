@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.object_view import ObjectView
 from linker.objects import is_code, is_sframe
+from sframegen.checks.against_cfi.comparison import Verdict, compare
+from sframegen.checks.check import CheckReport
 from sframegen.checks.finding import Finding, Severity
-from sframegen.checks.infile import FLAGS
-from sframegen.checks.report import CheckReport
-from sframegen.checks.rules import RULES
-from sframegen.checks.truth import Verdict, compare
-from sframegen.checks.wellformed import examine
+from sframegen.checks.placement import FLAGS
+from sframegen.checks.spec.rules import RULES
+from sframegen.checks.spec.wellformed import examine
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import SHF_ALLOC
 from sframegen.format.abi import abi_of

@@ -23,8 +23,8 @@ from tables import find
 from test_against_gas import ABI_NAMES, Example, examples
 
 import sframegen
-from sframegen.checks import faults
-from sframegen.checks.truth import Truth, Verdict, compare
+from sframegen.checks.against_cfi import differences
+from sframegen.checks.against_cfi.comparison import Truth, Verdict, compare
 from sframegen.cli import cli
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
@@ -312,7 +312,7 @@ def test_keys_of_signed_return_addresses() -> None:
 
 
 def test_many_findings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "SHOWN", 2)
+    monkeypatch.setattr(differences, "SHOWN", 2)
     elf, base = code_of()
     fdes = [Fde(start, 4, "pushed", signal=False) for start in range(0, 40, 8)]
     truth = judged(elf, table_of([Function(0, 40, (0,), 0, signal=False)], base), frames_of(fdes, base))

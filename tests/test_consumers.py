@@ -17,9 +17,9 @@ from section_damage import DAMAGES, MASKED, Editor, base_named
 
 from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
 from sframegen.checks.finding import Severity
-from sframegen.checks.rules import RULES
+from sframegen.checks.spec.rules import RULES
+from sframegen.checks.spec.wellformed import Facts, examine
 from sframegen.checks.unusable import LIMITS, unusable
-from sframegen.checks.wellformed import Facts, examine
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.decode import decode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from sframegen.checks.truth import Verdict
+from sframegen.checks.against_cfi.comparison import Verdict
 from sframegen.cli import cli
 
 if TYPE_CHECKING:

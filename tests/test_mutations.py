@@ -11,9 +11,9 @@ from damages import DAMAGES, NowhereError, Subject, tried, with_section
 from damages.kinds import Copy
 from programs import SHAPES
 
+from sframegen.checks.against_cfi.comparison import Verdict
+from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity
-from sframegen.checks.report import check_file
-from sframegen.checks.truth import Verdict
 from sframegen.elf.file import ElfFile
 
 if TYPE_CHECKING:

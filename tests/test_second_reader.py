@@ -24,8 +24,8 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.dwarf.structs import DWARFStructs
 
 import sframegen
-from sframegen.checks import report as check_report
-from sframegen.checks.report import check_file
+from sframegen.checks import check as check_report
+from sframegen.checks.check import check_file
 from sframegen.checks.second import agreement, reading
 from sframegen.checks.second.meaning import Verdict, verdict
 from sframegen.checks.second.reading import Functions, Said, State, read

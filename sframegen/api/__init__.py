@@ -11,9 +11,9 @@ from sframegen.api.converted import VersionChange
 from sframegen.api.merging import merge
 from sframegen.api.reading import check, examine, read
 from sframegen.api.removed import SectionRemoval
+from sframegen.checks.against_cfi.comparison import Verdict
+from sframegen.checks.check import CheckReport
 from sframegen.checks.finding import Finding, Instruction, Severity
-from sframegen.checks.report import CheckReport
-from sframegen.checks.truth import Verdict
 from sframegen.conversion.coverage import FunctionFates
 from sframegen.format.decode import SframeSection
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where

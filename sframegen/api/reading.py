@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.object_check import check_objects
 from linker.relocatable import Objects, open_given
-from sframegen.checks.report import CONSUMERS, CheckReport, check_file
+from sframegen.checks.check import CONSUMERS, CheckReport, check_file
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import open_sframe
 

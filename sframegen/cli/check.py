@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
+from sframegen.checks.check import CONSUMERS, SHOWN, CheckReport
 from sframegen.checks.finding import Severity
-from sframegen.checks.report import CONSUMERS, SHOWN, CheckReport
 from sframegen.cli.shared.output import FILES, Run, json_list, note
 from sframegen.cli.shared.several import JOBS, each, for_code
 from sframegen.cli.trees.each_file import with_sections

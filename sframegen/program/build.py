@@ -8,8 +8,8 @@ from typing import Literal
 MODULES = (
     "cfi.machine",
     "cfi.scan",
-    "sframegen.checks.sweep",
-    "sframegen.checks.walk",
+    "sframegen.checks.against_cfi.sweep",
+    "sframegen.checks.spec.section_walk",
     "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
     "sframegen.conversion.endings",

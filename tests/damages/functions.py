@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from damages.kinds import Kinds, Place, draw
 from damages.subject import NotHereError, NowhereError
-from sframegen.checks.faults import REASONS
+from sframegen.checks.against_cfi.differences import REASONS
 from sframegen.checks.finding import Severity
 from sframegen.format.model import Kind
 from sframegen.format.reasons import Reason

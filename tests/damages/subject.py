@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.base import all_writes, base_of, plan_section
 from linker.exchange import find_place, headers_for
+from sframegen.checks.against_cfi.comparison import ALL_REGISTERS
+from sframegen.checks.check import CheckReport, check_file
 from sframegen.checks.finding import Severity
-from sframegen.checks.report import CheckReport, check_file
-from sframegen.checks.truth import ALL_REGISTERS
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import PHDR_SIZE, RECORDS, SHDR_SIZE, ElfFile, Phdr, Shdr, open_elf

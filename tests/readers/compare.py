@@ -21,7 +21,7 @@ from readers.libsframe import LibSframe
 from readers.memory import Memory, OutOfBoundsError, claims
 from readers.mutate import Base, bases, mutant
 from sframegen.checks.consumers import CONSUMERS, Effect, unmet
-from sframegen.checks.wellformed import Facts, examine
+from sframegen.checks.spec.wellformed import Facts, examine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

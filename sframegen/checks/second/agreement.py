@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elftools.dwarf.callframe import RegisterRule
 
-from sframegen.checks.faults import place_names
+from sframegen.checks.against_cfi.differences import place_names
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.second.meaning import Verdict, depends_on_pc, is_plain, verdict
 from sframegen.checks.second.reading import Functions, read
@@ -17,9 +17,9 @@ from sframegen.format.equations import equation, register_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sframegen.checks.against_cfi.comparison import Truth
     from sframegen.checks.second.reading import Said, State
     from sframegen.checks.second.spans import Given, SectionSpans
-    from sframegen.checks.truth import Truth
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cfi.errors import FormatError
+from sframegen.checks.against_cfi.comparison import ALL_REGISTERS, Verdict, compare
 from sframegen.checks.consumers import accepted, takes
 from sframegen.checks.finding import Finding, Severity
-from sframegen.checks.infile import in_file
-from sframegen.checks.truth import ALL_REGISTERS, Verdict, compare
+from sframegen.checks.placement import in_file
+from sframegen.checks.spec.wellformed import examine
 from sframegen.checks.unusable import unusable
-from sframegen.checks.wellformed import examine
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
@@ -210,7 +210,7 @@ def _compare(
 
 def _check_instructions(elf: ElfFile, report: CheckReport, debug_file: Path | None, jobs: int, progress: Progress | None) -> None:
     """Also where the section is damaged: the CFI's rules, then."""
-    from sframegen.checks.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
+    from sframegen.checks.against_code.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
 
     abi = abi_of(elf)
     section = None

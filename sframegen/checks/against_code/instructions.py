@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sframegen.checks.contradictions import CONTRADICTED, Contradictions, Part
-from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track, track_of
+from sframegen.checks.against_code.claims import SILENT, Claim, Track, meet, new_track, track, track_of
+from sframegen.checks.against_code.contradictions import CONTRADICTED, Contradictions, Part
 from sframegen.code.context.assumptions import Doubts
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
@@ -20,7 +20,7 @@ from sframegen.elf.padding import FAIL, padding_states
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.checks.contradictions import Range
+    from sframegen.checks.against_code.contradictions import Range
     from sframegen.checks.finding import Finding
     from sframegen.code.isa.frame_state import State
     from sframegen.code.whole_file.passes import Progress

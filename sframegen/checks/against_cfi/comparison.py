@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
-from sframegen.checks import sweep
-from sframegen.checks.faults import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, place_names, undescribed, wrong
+from sframegen.checks.against_cfi import sweep
+from sframegen.checks.against_cfi.differences import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, place_names, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import Unsaid
@@ -21,7 +21,7 @@ from sframegen.format.reasons import Reason, unsaid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.checks.faults import Said
+    from sframegen.checks.against_cfi.differences import Said
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi

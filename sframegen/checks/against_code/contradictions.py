@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.checks.faults import SHOWN, place_names
+from sframegen.checks.against_cfi.differences import SHOWN, place_names
+from sframegen.checks.against_code.claims import SILENT, Claim, Track
 from sframegen.checks.finding import Finding, Instruction, Severity
-from sframegen.checks.tracks import SILENT, Claim, Track
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function.analysis import rule_of
 from sframegen.code.function.clone import clones

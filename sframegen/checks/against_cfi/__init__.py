@@ -1,0 +1,1 @@
+"""A section and the call frame information of its file -> where they differ."""

@@ -1,0 +1,1 @@
+"""Section bytes -> breaches of the specification."""
