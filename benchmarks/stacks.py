@@ -25,7 +25,7 @@ from measure import in_turn
 from places import peer
 
 from sframegen import add_section
-from sframegen.stack.process import Process
+from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.registers import Registers
-    from sframegen.stack.snapshot import Mapping as Row
-    from sframegen.stack.snapshot import Mappings, Reader
+    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.walking.snapshot import Mapping as Row
+    from sframegen.stack.walking.snapshot import Mappings, Reader
 
 HERE = Path(__file__).parent
 BEGIN = "<!-- make bench-stacks writes this: begin -->"

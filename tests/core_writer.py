@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import ET_CORE, MARKS, PF_R, PF_W, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, Ehdr, Phdr, Shdr
-from sframegen.stack.registers import GENERAL
+from sframegen.stack.abi.registers import GENERAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ import pytest
 from peers import cache_directory
 
 import sframegen
-from sframegen.stack.corefile import Core
+from sframegen.stack.core.core_process import Core
 
 if TYPE_CHECKING:
     from cross import Machine

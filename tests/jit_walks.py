@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sframegen
 from sframegen.elf.file import PF_X, PT_LOAD, open_elf
-from sframegen.stack.process import Process
+from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import End, How
+from sframegen.stack.walking.walk import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.stack.process import StoppedProcess
+    from sframegen.stack.live.process import StoppedProcess
     from sframegen.stack.tracer import Thread
 
 SOURCE = Path(__file__).parent / "jit_producer" / "producer.c"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import sframegen
-from sframegen.stack.process import Process
-from sframegen.stack.symbols import Symbols
+from sframegen.stack.live.process import Process
+from sframegen.stack.names.frame_names import Symbols
 from sframegen.stack.tracer import Tracer
 
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ from cfi.errors import FormatError
 from sframegen.cli import cli
 from sframegen.elf.file import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr, open_elf
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
-from sframegen.stack.contexts import CONTEXTS
-from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
-from sframegen.stack.corefile import Core
-from sframegen.stack.registers import FLOATING, GENERAL
-from sframegen.stack.snapshot import StackError
+from sframegen.stack.abi.contexts import CONTEXTS
+from sframegen.stack.abi.registers import FLOATING, GENERAL
+from sframegen.stack.core.core_process import Core
+from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import End
+from sframegen.stack.walking.snapshot import StackError
+from sframegen.stack.walking.walk import End
 
 if TYPE_CHECKING:
     from pathlib import Path

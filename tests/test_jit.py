@@ -16,8 +16,8 @@ from sframegen.registry import jit
 from sframegen.registry.jit import JitDescriber, entry_of, rule_of_entry
 from sframegen.registry.jit_list import JitRegions
 from sframegen.registry.jit_writer import STRIDE, JitWriter
-from sframegen.registry.records import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode
 from sframegen.registry.regions import Registry
+from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode
 
 if TYPE_CHECKING:
     from random import Random

@@ -18,8 +18,8 @@ from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
 from sframegen.registry.jit_list import JitRegions, list_address
 from sframegen.registry.jit_writer import JitWriter
-from sframegen.registry.records import JitEntry, JitList, encode
 from sframegen.registry.regions import Registry
+from sframegen.registry.structures import JitEntry, JitList, encode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live import Program, compiled
 
-from sframegen.stack import perf_map
-from sframegen.stack.perf_map import PerfMap
+from sframegen.stack.names import perf_map
+from sframegen.stack.names.perf_map import PerfMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,13 +19,13 @@ from sframegen.elf.file import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr, open_el
 from sframegen.format.abi import AMD64
 from sframegen.format.locate import sframe_of
 from sframegen.registry import system
-from sframegen.registry.calls import Caller
 from sframegen.registry.codectl import CodeOption, codectl
+from sframegen.registry.interface import Caller
 from sframegen.registry.prctl import prctl_register
-from sframegen.registry.records import SframeSetup, decode
 from sframegen.registry.regions import Registry, RegistryError
 from sframegen.registry.requests import INTERFACES, loaded_section
 from sframegen.registry.setup import sframe_register
+from sframegen.registry.structures import SframeSetup, decode
 
 if TYPE_CHECKING:
     from peers import Compiler

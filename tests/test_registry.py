@@ -14,12 +14,12 @@ from registered import RULE, section_bytes
 
 from sframegen.format.abi import S390X
 from sframegen.format.model import OUTERMOST
-from sframegen.registry.calls import Caller
 from sframegen.registry.codectl import CodeOption, codectl
+from sframegen.registry.interface import Caller
 from sframegen.registry.prctl import prctl_register, prctl_unregister
-from sframegen.registry.records import LAYOUTS, CodeElfInfo, CodeJitInfo, JitTable, SframeSetup, encode
 from sframegen.registry.regions import Region, Registry, RegistryError, SectionDescriber
 from sframegen.registry.setup import sframe_register, sframe_unregister
+from sframegen.registry.structures import LAYOUTS, CodeElfInfo, CodeJitInfo, JitTable, SframeSetup, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,19 +11,19 @@ from registered import section_bytes
 
 from cfi.errors import FormatError
 from sframegen.format.abi import AMD64
-from sframegen.registry.calls import Caller
-from sframegen.registry.records import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
+from sframegen.registry.interface import Caller
 from sframegen.registry.regions import Registry
 from sframegen.registry.setup import sframe_register
-from sframegen.stack import runtime_code
-from sframegen.stack.registers import Registers
-from sframegen.stack.runtime_code import RuntimeCode
-from sframegen.stack.snapshot import Mapping, Mappings, Memory
+from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
+from sframegen.stack.abi.registers import Registers
+from sframegen.stack.objects import runtime_code
+from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import End, How
+from sframegen.stack.walking.snapshot import Mapping, Mappings, Memory
+from sframegen.stack.walking.walk import End, How
 
 if TYPE_CHECKING:
-    from sframegen.stack.snapshot import Snapshot
+    from sframegen.stack.walking.snapshot import Snapshot
 
 TEXT, LIST, NODE, TABLE, SECTION, SETUP = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000, 0x60_0000
 LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, open_elf
-from sframegen.stack.calls import ends_call
+from sframegen.stack.walking.return_addresses import ends_call
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ from emulated import PIE, QEMUS, RECURSION, crash, make_program, make_root, qemu
 from gdb_frames import differences, frames_by_gdb, unfinished
 
 import sframegen
-from sframegen.stack.corefile import Core
-from sframegen.stack.process import Process
+from sframegen.stack.core.core_process import Core
+from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import End, How
+from sframegen.stack.walking.walk import End, How
 
 if TYPE_CHECKING:
     from emulated import Emulated

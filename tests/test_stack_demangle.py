@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from sframegen.stack import demangle as module
-from sframegen.stack.demangle import demangle
+from sframegen.stack.names import demangle as module
+from sframegen.stack.names.demangle import demangle
 
 pytestmark = pytest.mark.skipif(module._functions() is None, reason="no libstdc++ on this machine")
 

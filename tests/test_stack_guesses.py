@@ -15,7 +15,7 @@ from live import Names, Program, between, command, compiled
 
 import sframegen
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import End, How
+from sframegen.stack.walking.walk import End, How
 
 if TYPE_CHECKING:
     from peers import Compiler

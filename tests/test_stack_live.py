@@ -21,12 +21,13 @@ import sframegen
 from sframegen.elf.file import ElfFile, Symbol, open_elf
 from sframegen.elf.function_names import address_of
 from sframegen.format.locate import sframe_of
-from sframegen.stack import ptrace, symbols
-from sframegen.stack.objects import Objects
-from sframegen.stack.process import Process
-from sframegen.stack.snapshot import StackError
+from sframegen.stack.live import ptrace
+from sframegen.stack.live.process import Process
+from sframegen.stack.names import frame_names
+from sframegen.stack.objects.loaded_objects import Objects
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import End, How
+from sframegen.stack.walking.snapshot import StackError
+from sframegen.stack.walking.walk import End, How
 
 if TYPE_CHECKING:
     from peers import Compiler
@@ -532,13 +533,13 @@ def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path
     """A process that executes the same program again and again: its symbols are read once."""
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     read: list[ElfFile] = []
-    functions = symbols._functions
+    functions = frame_names._functions
 
     def counting(file: ElfFile) -> list[Symbol]:
         read.append(file)
         return functions(file)
 
-    monkeypatch.setattr(symbols, "_functions", counting)
+    monkeypatch.setattr(frame_names, "_functions", counting)
     with Program(program) as running:
         by = Names(running.pid)
         for _ in range(3):

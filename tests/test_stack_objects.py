@@ -29,14 +29,14 @@ from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.registry.regions import Region, Registry, SectionDescriber
-from sframegen.stack import objects as objects_module
-from sframegen.stack.contexts import CONTEXTS, Context
-from sframegen.stack.objects import Objects
-from sframegen.stack.process import parse_mappings
-from sframegen.stack.registers import Registers
-from sframegen.stack.snapshot import CopiedMemory, Mapping, Mappings, Memory, NotCopiedError
+from sframegen.stack.abi.contexts import CONTEXTS, Context
+from sframegen.stack.abi.registers import Registers
+from sframegen.stack.live.process import parse_mappings
+from sframegen.stack.objects import loaded_objects as objects_module
+from sframegen.stack.objects.loaded_objects import Objects
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import End, How
+from sframegen.stack.walking.snapshot import CopiedMemory, Mapping, Mappings, Memory, NotCopiedError
+from sframegen.stack.walking.walk import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.stack import rust
-from sframegen.stack.demangle import demangle
-from sframegen.stack.rust import demangle_v0
+from sframegen.stack.names import rust
+from sframegen.stack.names.demangle import demangle
+from sframegen.stack.names.rust import demangle_v0
 
 NAMES = {
     # paths

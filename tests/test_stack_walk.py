@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
-from sframegen.stack.registers import ALL_BITS, GENERAL, Registers, registers_of
-from sframegen.stack.walk import Described, End, How, guess, walk
+from sframegen.stack.abi.contexts import CONTEXTS, FRAME_RECORDS
+from sframegen.stack.abi.registers import ALL_BITS, GENERAL, Registers, registers_of
+from sframegen.stack.walking.walk import Described, End, How, guess, walk
 
 CODE = range(0x400000, 0x410000)
 STACK = (0x70000000, 0x70100000)

@@ -11,9 +11,9 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import printable
 from sframegen.registry import system
 from sframegen.registry.codectl import CodeOption
-from sframegen.registry.records import SframeSetup
 from sframegen.registry.regions import RegistryError
 from sframegen.registry.requests import INTERFACES, loaded_section
+from sframegen.registry.structures import SframeSetup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,9 +100,9 @@ def _sections(run: Run, name: str) -> Iterator[LoadedSection]:
 
 def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
     """The objects that a process has loaded, in the order of their addresses."""
-    from sframegen.stack.image import read_image  # noqa: PLC0415 - for processes only
-    from sframegen.stack.process import Process  # noqa: PLC0415
-    from sframegen.stack.snapshot import StackError  # noqa: PLC0415
+    from sframegen.stack.live.process import Process  # noqa: PLC0415
+    from sframegen.stack.objects.loaded_image import read_image  # noqa: PLC0415 - for processes only
+    from sframegen.stack.walking.snapshot import StackError  # noqa: PLC0415
 
     seen = set()
     try:

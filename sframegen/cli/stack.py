@@ -10,12 +10,12 @@ import click
 from sframegen.cli.shared.output import Run, note
 from sframegen.elf.function_names import count_of
 from sframegen.stack import report
-from sframegen.stack.corefile import Core
+from sframegen.stack.core.core_process import Core
+from sframegen.stack.names.frame_names import Symbols
 from sframegen.stack.sampling import Command, Interrupts, Plan, Sampler
-from sframegen.stack.snapshot import StackError
-from sframegen.stack.symbols import Symbols
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walk import MAX_FRAMES
+from sframegen.stack.walking.snapshot import StackError
+from sframegen.stack.walking.walk import MAX_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,15 +7,15 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.registry.calls import refuse, text_range
+from sframegen.registry.interface import refuse, text_range
 from sframegen.registry.jit import JitDescriber
-from sframegen.registry.records import CodeElfInfo, CodeJitInfo
 from sframegen.registry.regions import CodeObject, Region, RegistryError, SectionDescriber
+from sframegen.registry.structures import CodeElfInfo, CodeJitInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.registry.calls import Caller
+    from sframegen.registry.interface import Caller
 
 PATH_MAX = 4096  # bytes, with the zero at the end
 MAX_BUILD_ID = 64  # bytes: SHA-512

@@ -12,12 +12,12 @@ from cfi.errors import FormatError
 from sframegen.elf.file import MARKS
 from sframegen.format.model import OUTERMOST, Kind, Rule, Where
 from sframegen.format.search import Found
-from sframegen.registry.records import JitEntry, JitTable, decode, size_of
+from sframegen.registry.structures import JitEntry, JitTable, decode, size_of
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
-    from sframegen.registry.calls import Memory
-    from sframegen.registry.records import CodeJitInfo
+    from sframegen.registry.interface import Memory
+    from sframegen.registry.structures import CodeJitInfo
 
 # The info byte. Bits of no name are 0.
 CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the bit that SFrame has for it

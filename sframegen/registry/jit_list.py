@@ -8,15 +8,15 @@ from cfi.errors import FormatError
 from sframegen.elf.file import RECORDS as ELF_RECORDS
 from sframegen.elf.file import SHN_UNDEF, SYM_SIZE, Sym
 from sframegen.registry.jit import ADDRESSES, JitDescriber, JitTables
-from sframegen.registry.records import CodeJitInfo, JitList, JitNode, decode, size_of
 from sframegen.registry.regions import Region, RegistryError
+from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode, size_of
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.registry.calls import Memory
-    from sframegen.registry.records import R
+    from sframegen.registry.interface import Memory
     from sframegen.registry.regions import Registry
+    from sframegen.registry.structures import R
 
 SYMBOL = b"__sframegen_jit_tables"
 LIST_VERSIONS = (1,)

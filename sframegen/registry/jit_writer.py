@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from sframegen.registry.jit import FRE_SIZE, REMOVED, TABLE_SIZE
-from sframegen.registry.records import RECORDS, JitEntry, JitTable, encode, size_of
+from sframegen.registry.structures import RECORDS, JitEntry, JitTable, encode, size_of
 
 if TYPE_CHECKING:
     from mmap import mmap

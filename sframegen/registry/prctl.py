@@ -9,12 +9,12 @@ import errno
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.registry.calls import refuse, text_range
+from sframegen.registry.interface import refuse, text_range
 from sframegen.registry.regions import Region, RegistryError, SectionDescriber
 
 if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
-    from sframegen.registry.calls import Caller
+    from sframegen.registry.interface import Caller
 
 
 def prctl_register(caller: Caller, key: int, address: int, length: int, arg5: int = 0) -> Region:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.elf.file import PF_X, PT_GNU_SFRAME, PT_LOAD
 from sframegen.registry.codectl import CodeOption
-from sframegen.registry.records import CodeElfInfo, SframeSetup, encode, size_of
+from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.registry.calls import refuse, text_range
-from sframegen.registry.records import SframeSetup
+from sframegen.registry.interface import refuse, text_range
 from sframegen.registry.regions import Region, SectionDescriber
+from sframegen.registry.structures import SframeSetup
 
 if TYPE_CHECKING:
-    from sframegen.registry.calls import Caller
+    from sframegen.registry.interface import Caller
 
 
 def sframe_register(caller: Caller, data: int, size: int) -> Region:

@@ -8,8 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from sframegen.registry.records import SframeSetup, encode, size_of
 from sframegen.registry.regions import RegistryError
+from sframegen.registry.structures import SframeSetup, encode, size_of
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ByteOrder

@@ -7,15 +7,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.function_names import printable
-from sframegen.stack.walk import End, How
+from sframegen.stack.walking.walk import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.stack.objects import Objects
-    from sframegen.stack.symbols import Place, Symbols
+    from sframegen.stack.names.frame_names import Place, Symbols
+    from sframegen.stack.objects.loaded_objects import Objects
     from sframegen.stack.tracer import Thread
-    from sframegen.stack.walk import Frame
+    from sframegen.stack.walking.walk import Frame
 
 UNKNOWN = "??"
 GUESSED = " [guess]"  # frames that were reached by a frame pointer of code that nothing describes

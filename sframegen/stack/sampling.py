@@ -9,14 +9,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from sframegen.stack.process import Process
+from sframegen.stack.live.process import Process
 from sframegen.stack.report import Sample
-from sframegen.stack.snapshot import StackError
+from sframegen.stack.walking.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.stack.symbols import Symbols
+    from sframegen.stack.names.frame_names import Symbols
     from sframegen.stack.tracer import Tracer
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.registry.regions import Registry
-from sframegen.stack.calls import ends_call
-from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
-from sframegen.stack.objects import Objects
-from sframegen.stack.ptrace import GONE
-from sframegen.stack.runtime_code import RuntimeCode
-from sframegen.stack.snapshot import NotCopiedError, StackError
-from sframegen.stack.walk import MAX_FRAMES, Described, End, How, guess, walk
+from sframegen.stack.abi.contexts import CONTEXTS, FRAME_RECORDS
+from sframegen.stack.live.ptrace import GONE
+from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.objects.runtime_code import RuntimeCode
+from sframegen.stack.walking.return_addresses import ends_call
+from sframegen.stack.walking.snapshot import NotCopiedError, StackError
+from sframegen.stack.walking.walk import MAX_FRAMES, Described, End, How, guess, walk
 
 if TYPE_CHECKING:
-    from sframegen.stack.objects import LoadedObject
-    from sframegen.stack.process import CopiedProcess, Process
-    from sframegen.stack.snapshot import Snapshot
-    from sframegen.stack.walk import Frame
+    from sframegen.stack.live.process import CopiedProcess, Process
+    from sframegen.stack.objects.loaded_objects import LoadedObject
+    from sframegen.stack.walking.snapshot import Snapshot
+    from sframegen.stack.walking.walk import Frame
 
 MAX_STOPS = 16  # for one trace: each may find another object that is to be converted first
 UNSETTLED = (End.PENDING, End.DAMAGED)  # will be something else; has a detail that is to be told each time

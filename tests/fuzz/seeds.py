@@ -47,8 +47,8 @@ from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.registry.jit import entry_of
 from sframegen.registry.jit_writer import STRIDE, JitWriter
-from sframegen.registry.records import JitList, JitNode, encode
-from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
+from sframegen.registry.structures import JitList, JitNode, encode
+from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.tables.optimize import LEVELS, encoder_of
 
 if TYPE_CHECKING:

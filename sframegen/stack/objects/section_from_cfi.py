@@ -10,7 +10,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
-from sframegen.stack.image import identity
+from sframegen.stack.objects.loaded_image import identity
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Self
 from cfi.errors import FormatError
 from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, ElfFile, open_elf
 from sframegen.format.abi import BY_MACHINE
-from sframegen.stack import ptrace
-from sframegen.stack.registers import FLOATING, registers_of
-from sframegen.stack.snapshot import DELETED, CopiedMemory, Mapping, Mappings, Memory, StackError
+from sframegen.stack.abi.registers import FLOATING, registers_of
+from sframegen.stack.live import ptrace
+from sframegen.stack.walking.snapshot import DELETED, CopiedMemory, Mapping, Mappings, Memory, StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.format.abi import Abi
-    from sframegen.stack.registers import Registers
+    from sframegen.stack.abi.registers import Registers
 
 HOSTS = {"x86_64": (EM_X86_64, "little"), "aarch64": (EM_AARCH64, "little"), "s390x": (EM_S390, "big")}
 ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.registry.jit import JitTables
 from sframegen.registry.jit_list import JitRegions, list_address
-from sframegen.stack.image import read_image
+from sframegen.stack.objects.loaded_image import read_image
 
 if TYPE_CHECKING:
     from sframegen.registry.regions import Registry
-    from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
+    from sframegen.stack.walking.snapshot import Mapping, Mappings, Snapshot
 
 
 MAX_WORK = 1 << 21  # entries and tables of all chains together, read anew or kept: twice what one may have

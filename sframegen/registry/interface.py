@@ -9,14 +9,14 @@ from cfi.errors import FormatError
 from sframegen.format.abi import AMD64
 from sframegen.format.decode import open_section
 from sframegen.format.records import HEADER_SIZE
-from sframegen.registry.records import decode, size_of
 from sframegen.registry.regions import RegistryError
+from sframegen.registry.structures import decode, size_of
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
-    from sframegen.registry.records import R
     from sframegen.registry.regions import Registry
+    from sframegen.registry.structures import R
 
 ADDRESSES = 1 << 64
 MAX_STRUCT_BYTES = 4096  # as the kernel's calls of this kind have it: a page

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ByteOrder, ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.registers import Registers
+    from sframegen.stack.abi.registers import Registers
 
 DELETED = " (deleted)"  # behind the path of a file that has no name any more
 PAGE_BITS = 12

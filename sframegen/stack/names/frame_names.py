@@ -13,19 +13,19 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import SHT_SYMTAB, open_elf
 from sframegen.elf.function_names import printable
 from sframegen.format.abi import abi_of
-from sframegen.stack.demangle import demangle
-from sframegen.stack.image import identity
-from sframegen.stack.perf_map import PerfMap
-from sframegen.stack.snapshot import DELETED
-from sframegen.stack.walk import ADDRESS_MASK
+from sframegen.stack.names.demangle import demangle
+from sframegen.stack.names.perf_map import PerfMap
+from sframegen.stack.objects.loaded_image import identity
+from sframegen.stack.walking.snapshot import DELETED
+from sframegen.stack.walking.walk import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from sframegen.elf.file import ElfFile, Symbol
-    from sframegen.stack.objects import LoadedObject, Objects
+    from sframegen.stack.objects.loaded_objects import LoadedObject, Objects
     from sframegen.stack.tracer import Thread
-    from sframegen.stack.walk import Frame
+    from sframegen.stack.walking.walk import Frame
 
 DEBUG_FILES = "/usr/lib/debug/.build-id"
 

@@ -15,7 +15,7 @@ import struct
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sframegen.stack.rust import demangle_v0
+from sframegen.stack.names.rust import demangle_v0
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.file import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, ElfFile, Phdr, Shdr
-from sframegen.stack.walk import ADDRESS_MASK
+from sframegen.stack.walking.walk import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from sframegen.stack.snapshot import Mapping, Snapshot
+    from sframegen.stack.walking.snapshot import Mapping, Snapshot
 
 VDSO = "[vdso]"
 PAGE_MASK = 0xFFF

@@ -9,9 +9,9 @@ from sframegen.elf.file import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
 from sframegen.format.search import look_up
 from sframegen.registry.regions import Region, Registry
-from sframegen.stack.convert import Converter
-from sframegen.stack.image import read_image
-from sframegen.stack.walk import How
+from sframegen.stack.objects.loaded_image import read_image
+from sframegen.stack.objects.section_from_cfi import Converter
+from sframegen.stack.walking.walk import How
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.format.search import Found
-    from sframegen.stack.image import Image
-    from sframegen.stack.snapshot import Mapping, Mappings, Snapshot
-    from sframegen.stack.walk import Described, End
+    from sframegen.stack.objects.loaded_image import Image
+    from sframegen.stack.walking.snapshot import Mapping, Mappings, Snapshot
+    from sframegen.stack.walking.walk import Described, End
 
 HEAD = 64  # bytes of a section by which it is known again
 MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and without end

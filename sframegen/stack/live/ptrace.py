@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.snapshot import StackError
+from sframegen.stack.walking.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

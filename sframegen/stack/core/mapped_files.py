@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
 from sframegen.elf.file import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr, ElfFile, open_elf
-from sframegen.stack.snapshot import DELETED, PAGE, StackError
+from sframegen.stack.walking.snapshot import DELETED, PAGE, StackError
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ByteOrder
     from sframegen.format.abi import Abi
-    from sframegen.stack.core_memory import DumpedMemory
-    from sframegen.stack.core_notes import FileRange
-    from sframegen.stack.snapshot import Mapping
+    from sframegen.stack.core.memory import DumpedMemory
+    from sframegen.stack.core.notes import FileRange
+    from sframegen.stack.walking.snapshot import Mapping
 
 MAX_COMPARED = 4096  # bytes of a dynamic section
 NOTHING = memoryview(b"")

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 from sframegen.elf.file import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X, open_elf
 from sframegen.format.abi import abi_of
-from sframegen.stack.core_files import NOTHING, Finder, MappedFile
-from sframegen.stack.core_memory import DumpedMemory
-from sframegen.stack.core_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
-from sframegen.stack.image import VDSO
-from sframegen.stack.link_map import LinkMap
-from sframegen.stack.registers import registers_of
-from sframegen.stack.snapshot import Mapping, Mappings, Memory, StackError
+from sframegen.stack.abi.registers import registers_of
+from sframegen.stack.core.link_map import LinkMap
+from sframegen.stack.core.mapped_files import NOTHING, Finder, MappedFile
+from sframegen.stack.core.memory import DumpedMemory
+from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
+from sframegen.stack.objects.loaded_image import VDSO
+from sframegen.stack.walking.snapshot import Mapping, Mappings, Memory, StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
-    from sframegen.stack.core_memory import Dumped
-    from sframegen.stack.registers import Registers
+    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.core.memory import Dumped
 
 MAX_READ = 1 << 28  # bytes in one go: the largest section known has 1 << 25; a core can have one file mapped any number of times
 

@@ -6,12 +6,12 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.stack.contexts import CONTEXTS, FRAME_RECORDS
+from sframegen.stack.abi.contexts import CONTEXTS, FRAME_RECORDS
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule, Where
-    from sframegen.stack.registers import Registers
+    from sframegen.stack.abi.registers import Registers
 
 MAX_FRAMES = 65_536
 ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF

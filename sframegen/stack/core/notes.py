@@ -6,7 +6,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sframegen.elf.file import MARKS
-from sframegen.stack.registers import GENERAL
+from sframegen.stack.abi.registers import GENERAL
 
 if TYPE_CHECKING:
     from cfi.errors import FormatError

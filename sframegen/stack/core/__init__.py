@@ -1,0 +1,1 @@
+"""A core file -> the same, as it was when the process ended."""

@@ -1,0 +1,1 @@
+"""A live process -> its threads, stopped, with their registers and memory."""

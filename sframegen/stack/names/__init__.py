@@ -1,0 +1,1 @@
+"""Addresses -> names of functions as people write them."""

@@ -1,0 +1,1 @@
+"""Registers and memory -> the frames of one stack."""
