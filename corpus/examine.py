@@ -39,7 +39,7 @@ NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b")
 
 
 for module in (
-    "linker.verify",
+    "linker.inject.verify",
     "sframegen.cli.add_section",
     "sframegen.cli.check",
     "sframegen.cli.remove",

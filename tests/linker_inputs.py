@@ -7,9 +7,9 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
-from linker.apply import write_all, writes_of
-from linker.kernels import safe_on
-from linker.plan import plan_injection
+from linker.inject.apply import write_all, writes_of
+from linker.inject.kernels import safe_on
+from linker.inject.plan import plan_injection
 from sframegen.elf.file import (
     EM_S390,
     EM_X86_64,
@@ -47,7 +47,7 @@ from sframegen.elf.ranges import align_up
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.plan import InjectionPlan
+    from linker.inject.plan import InjectionPlan
 
 SHT_HASH, SHT_DYNAMIC = 5, 6
 

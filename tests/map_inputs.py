@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from peers import Peers
 
-    from linker.maps import Placement
+    from linker.merge.maps import Placement
 
 C = """
 #define FAR __attribute__((noinline, noclone))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, ToolError, Workshop, apply, judge, outcome
 
-from linker.payload import check_end
+from linker.files.payload import check_end
 from sframegen import add_section, remove
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, open_elf
 

@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from cfi.errors import FormatError
-from linker.image import check_loads
+from linker.inject.image import check_loads
 from sframegen import add_section
 from sframegen.elf.file import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB, ElfFile, open_elf
 from sframegen.format.abi import abi_of

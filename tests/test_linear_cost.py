@@ -22,7 +22,7 @@ from fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, me
 import cfi as cfi_package
 import linker
 import sframegen
-from linker import undo
+from linker.inject import undo
 from sframegen.elf.file import (
     ET_DYN,
     ET_REL,

@@ -9,8 +9,8 @@ import pytest
 from linker_inputs import inject_bytes, small_file, without_sections
 
 from cfi.errors import FormatError
-from linker import undo
-from linker.plan import plan_injection
+from linker.inject import undo
+from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
 
 if TYPE_CHECKING:

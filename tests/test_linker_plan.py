@@ -12,9 +12,9 @@ import pytest
 from linker_inputs import inject_bytes, section_of, small_file
 
 from cfi.errors import FormatError
-from linker import undo
-from linker.image import find_build_id
-from linker.plan import describe, plan_injection
+from linker.inject import undo
+from linker.inject.image import find_build_id
+from linker.inject.plan import describe, plan_injection
 from sframegen.elf.file import (
     PF_R,
     PHDR_SIZE,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from linker_inputs import FLAGS, KINDS, SOURCE, blocking_script, inject, section_of, source_of, without_sections
 
-from linker import undo
-from linker.verify import verify
+from linker.inject import undo
+from linker.inject.verify import verify
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from linker_inputs import (
 )
 
 from cfi.errors import FormatError
-from linker.original import original_of
-from linker.plan import plan_injection
-from linker.verify import verify
+from linker.inject.plan import plan_injection
+from linker.inject.restore import original_of
+from linker.inject.verify import verify
 from sframegen.elf.file import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX, ElfFile, open_elf
 
 if TYPE_CHECKING:

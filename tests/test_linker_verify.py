@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from linker_inputs import inject, small_file
 
-from linker.verify import same_bytes, verify
+from linker.inject.verify import same_bytes, verify
 from sframegen.elf.file import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -29,7 +29,7 @@ from sframegen.elf.file import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.plan import InjectionPlan
+    from linker.inject.plan import InjectionPlan
 
 pytestmark = pytest.mark.once
 
@@ -195,5 +195,5 @@ def test_same_bytes() -> None:
 
 
 def test_planning_and_writing_do_not_import_lief() -> None:
-    code = "import sys, linker.plan, linker.apply, linker.replace, linker.undo; sys.exit('lief' in sys.modules)"
+    code = "import sys, linker.inject.plan, linker.inject.apply, linker.files.replace, linker.inject.undo; sys.exit('lief' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

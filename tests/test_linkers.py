@@ -11,8 +11,8 @@ import pytest
 from linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
 
 from cfi.errors import FormatError
-from linker.original import original_of
-from linker.verify import verify
+from linker.inject.restore import original_of
+from linker.inject.verify import verify
 from sframegen.elf.file import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS, open_elf
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.location import below, locate, make_directory
+from linker.files.location import below, locate, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

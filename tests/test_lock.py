@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
-from linker.location import locate
-from linker.lock import open_locked
+from linker.files.location import locate
+from linker.files.lock import open_locked
 from sframegen import add_section
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.Mo
         flock(descriptor, operation)
 
     with monkeypatch.context() as patch:
-        patch.setattr("linker.lock.fcntl.flock", lock)
+        patch.setattr("linker.files.lock.fcntl.flock", lock)
         with locked(file) as descriptor:
             assert os.read(descriptor, 8) == b"new"
     assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB] * 2
@@ -98,8 +98,8 @@ def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.Mo
 
 def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The run says whom it waits for, and does not wait for ever."""
-    monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("linker.lock.NOTICE_SECONDS", -1.0)
+    monkeypatch.setattr("linker.files.lock.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("linker.files.lock.NOTICE_SECONDS", -1.0)
     who = rf"process {os.getpid()} \(.+\)"
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -109,8 +109,8 @@ def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog
         ):
             pass
         assert error.value.filename == str(file)
-        monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 600.0)
-        monkeypatch.setattr("linker.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
+        monkeypatch.setattr("linker.files.lock.PATIENCE_SECONDS", 600.0)
+        monkeypatch.setattr("linker.files.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
         with locked(file):
             assert is_locked(file)
     [record] = caplog.records
@@ -120,12 +120,12 @@ def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog
 def test_a_process_that_names_itself_for_terminals(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("linker.lock.NOTICE_SECONDS", -1.0)
+    monkeypatch.setattr("linker.files.lock.NOTICE_SECONDS", -1.0)
     name = Path("/proc/self/comm")
     before = name.read_text()
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        monkeypatch.setattr("linker.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
+        monkeypatch.setattr("linker.files.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
         name.write_text("\x1b[2Ja\nb")
         try:
             with locked(file):
@@ -138,8 +138,8 @@ def test_a_process_that_names_itself_for_terminals(
 
 
 def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("linker.lock.fcntl.flock", lambda *_: replace(file))
+    monkeypatch.setattr("linker.files.lock.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("linker.files.lock.fcntl.flock", lambda *_: replace(file))
     with pytest.raises(TimeoutError, match="someone replaces it again and again"), locked(file):
         pass
 
@@ -147,7 +147,7 @@ def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPat
 def test_a_dry_run_takes_no_lock(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program"
     shutil.copy(compile_c("int main(void) { return 0; }", "-O2", name="dry"), program)
-    monkeypatch.setattr("linker.lock.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("linker.files.lock.PATIENCE_SECONDS", 0.0)
     with program.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert add_section(program, dry_run=True).plan is not None
@@ -161,7 +161,7 @@ def test_file_systems_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise OSError(number, "no locks")
 
-    monkeypatch.setattr("linker.lock.fcntl.flock", refuse)
+    monkeypatch.setattr("linker.files.lock.fcntl.flock", refuse)
     with locked(file):
         entered = True
     assert entered

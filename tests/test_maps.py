@@ -15,7 +15,7 @@ from cross import ARM64, S390X
 from map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
 
 from cfi.errors import FormatError
-from linker.maps import MAX_LINE, Placement, _Map, _read, read_map, split_member
+from linker.merge.maps import MAX_LINE, Placement, _Map, _read, read_map, split_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from producers import functions
 from tables import function_tables
 
 from cfi.errors import FormatError
-from linker.merge import DEAD, Merger, gather, select
+from linker.merge.merge import DEAD, Merger, gather, select
 from sframegen import add_section, check, merge, read
 from sframegen.cli import cli
 from sframegen.elf.file import open_elf

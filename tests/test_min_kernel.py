@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 from linker_inputs import FLAGS, SOURCE, small_file
 
-from linker.draft import NoRoomError
-from linker.kernels import Change, Kernel, kernel_of, safe_on
-from linker.plan import plan_injection
+from linker.inject.kernels import Change, Kernel, kernel_of, safe_on
+from linker.inject.layout import NoRoomError
+from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
 from sframegen.cli import cli
 from sframegen.elf.dynamic import read_dynamic
@@ -28,7 +28,7 @@ from sframegen.format.locate import sframe_of
 if TYPE_CHECKING:
     from peers import Compiler, Peers
 
-    from linker.image import Image
+    from linker.inject.image import Image
     from sframegen.elf.file import ByteOrder
 
 pytestmark = pytest.mark.once

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from cross import ARM64, S390X
 from peers import Compiler
 
-from linker import object_removal
+from linker.objects import object_removal
 from sframegen import FormatError, add_section, examine, read, remove
 from sframegen.cli import cli
 from sframegen.elf.file import SHT_GNU_SFRAME, SHT_SYMTAB, open_elf
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cross import Machine
     from peers import Peers
 
-    from linker.undo import Write
+    from linker.inject.undo import Write
     from sframegen.elf.file import ElfFile
 
 SOURCE = """

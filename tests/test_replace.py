@@ -15,7 +15,7 @@ from programs import PROGRAM
 from test_linker_run import REFUSED, STRIPPERS, blocked_library, run
 
 import sframegen
-from linker import undo
+from linker.inject import undo
 from sframegen.cli import cli
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME, open_elf
 from sframegen.format.locate import read_sframe, sframe_of

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from linker_inputs import small_file
 
-from linker.replace import Source
-from linker.signed import APPENDED_MARKER, appended_size, signatures
+from linker.files.replace import Source
+from linker.files.signed import APPENDED_MARKER, appended_size, signatures
 from sframegen.cli import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.locate import sframe_of

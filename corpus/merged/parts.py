@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from oracles.rules import OracleError
 
 from cfi.errors import FormatError
-from linker.relocatable import Objects, open_given
+from linker.objects.relocatable import Objects, open_given
 from sframegen.elf.file import open_elf
 
 from .compare import Functions, Outcome, Reader, by_name, described, fde_for_fde, rule_for_rule, sections_of

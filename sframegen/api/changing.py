@@ -6,14 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cfi.errors import naming
-from linker.apply import write_all
-from linker.exchange import find_place, plan_exchange, verify_exchange
-from linker.merge import Merger
-from linker.object_removal import Edits, plan_object_removal
-from linker.original import original_of
-from linker.relocatable import Objects, given, open_given
-from linker.remove import extents, own_loads, plan_removal, unchanged
-from linker.target import Target
+from linker.files.target import Target
+from linker.inject.apply import write_all
+from linker.inject.in_place import find_place, plan_exchange, verify_exchange
+from linker.inject.remove import extents, own_loads, plan_removal, unchanged
+from linker.inject.restore import original_of
+from linker.merge.merge import Merger
+from linker.objects.object_removal import Edits, plan_object_removal
+from linker.objects.relocatable import Objects, given, open_given
 from sframegen.api.common import layout_of, refuse
 from sframegen.api.converted import VersionChange
 from sframegen.api.removed import SectionRemoval
@@ -87,7 +87,7 @@ def convert(
         change.plan = exchange
 
         def check(written: Path) -> None:
-            from linker.verify import check_undo  # noqa: PLC0415 - LIEF takes longer to import than most files to change
+            from linker.inject.verify import check_undo  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
             findings = verify_exchange(exchange, elf, written)
             address, lost = difference(merged, read_sframe(open_elf(written)).table)
@@ -150,7 +150,7 @@ def remove(
             raise elf.error("its SFrame section is by others, or by sframegen in the place of theirs; --force takes it out")
 
         def check(written: Path) -> None:
-            from linker.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
+            from linker.inject.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
             refuse(verify_writes(result, *plan, written))
 

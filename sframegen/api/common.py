@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from linker.exchange import Exchange, verify_exchange
-from linker.signed import signatures
+from linker.files.signed import signatures
+from linker.inject.in_place import Exchange, verify_exchange
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE
 from sframegen.tables.optimize import LEVELS
@@ -14,9 +14,9 @@ from sframegen.tables.optimize import LEVELS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.base import Base
-    from linker.plan import InjectionPlan
-    from linker.target import Target
+    from linker.files.target import Target
+    from linker.inject.plan import InjectionPlan
+    from linker.inject.start import Base
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.tables.optimize import Level
@@ -36,7 +36,7 @@ def not_taken(elf: ElfFile, layout: Layout) -> list[str]:
 
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
-    from linker.verify import check_undo, verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
+    from linker.inject.verify import check_undo, verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
 
     findings = verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written)
     refuse(findings or check_undo(base.given, written))

@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from linker.merge.merge.merged import Merged
+
 from cfi.errors import FormatError, naming
-from linker.apply import write_all
-from linker.base import all_writes, base_of, plan_section
-from linker.kernels import safe_on
-from linker.merge.merged import Merged
-from linker.relocatable import check_object, write_object
-from linker.target import Target
+from linker.files.target import Target
+from linker.inject.apply import write_all
+from linker.inject.kernels import safe_on
+from linker.inject.start import all_writes, base_of, plan_section
+from linker.objects.relocatable import check_object, write_object
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.elf.file import ET_REL, open_elf
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
-    from linker.kernels import Change
+    from linker.inject.kernels import Change
     from sframegen.format.layouts import Layout
     from sframegen.tables.optimize import Level
 
@@ -61,8 +62,8 @@ def merge(
         return _merge_into(target, Path(map_file), progress(objects), layout, level, safe, report)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
 
-    from linker.merging import read_all  # noqa: PLC0415
-    from linker.partial_link import link  # noqa: PLC0415
+    from linker.merge.partial_link import link  # noqa: PLC0415
+    from linker.merge.pipeline import read_all  # noqa: PLC0415
 
     with TemporaryDirectory() as directory:
         try:
@@ -89,7 +90,7 @@ def _merge_into(
     safe: frozenset[Change],
     report: Merged,
 ) -> Merged:
-    from linker.merging import fill, in_linked, merge_objects  # noqa: PLC0415
+    from linker.merge.pipeline import fill, in_linked, merge_objects  # noqa: PLC0415
 
     with naming(report.file), target:
         elf = target.elf()

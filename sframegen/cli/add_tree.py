@@ -15,7 +15,7 @@ from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, wri
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.location import Location
+    from linker.files.location import Location
     from sframegen.api.added import Summary
     from sframegen.cli.trees.tree_files import Name
 

@@ -16,7 +16,7 @@ from sframegen.format.locate import read_sframe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from linker.object_view import ObjectView
+    from linker.objects.object_view import ObjectView
     from sframegen.format.decode import SframeSection
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cfi.errors import FormatError
-from linker.location import locate
+from linker.files.location import locate
 from sframegen.cli.linking.link_output import is_linked, output_of, state_of
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
 from sframegen.elf.file import EHDR_SIZE

@@ -15,7 +15,7 @@ from sframegen.format.locate import open_sframe
 from sframegen.format.search import look_up
 
 if TYPE_CHECKING:
-    from linker.object_view import ObjectView
+    from linker.objects.object_view import ObjectView
     from sframegen.format.abi import Abi
     from sframegen.format.search import Found
 
@@ -69,7 +69,7 @@ def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run) -> list[dict[
 
 
 def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
-    from linker.object_view import place_in  # noqa: PLC0415 - as in objects.py
+    from linker.objects.object_view import place_in  # noqa: PLC0415 - as in objects.py
 
     answers: list[dict[str, Any]] = []
     for text in addresses:

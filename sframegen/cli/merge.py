@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from linker.target import is_stdout
+from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, level, note
 from sframegen.cli.shared.several import with_bar

@@ -12,7 +12,7 @@ from sframegen.cli.trees.each_file import ROOTS, each_file, exclusions, exclusio
 from sframegen.elf.function_names import count_of
 
 if TYPE_CHECKING:
-    from linker.location import Location
+    from linker.files.location import Location
     from sframegen.api.removed import SectionRemoval
 
 

@@ -26,7 +26,7 @@ class Seen(ctypes.Structure):
 
 def run(library: ctypes.CDLL, seen: Seen, request: dict[str, Any]) -> dict[str, Any]:
     if "--no-verify" not in request["arguments"]:
-        import linker.verify  # noqa: F401, PLC0415 - LIEF, which makes a process slow to fork
+        import linker.inject.verify  # noqa: F401, PLC0415 - LIEF, which makes a process slow to fork
 
     with tempfile.TemporaryFile() as stderr:
         child = os.fork()

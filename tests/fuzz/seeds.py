@@ -19,10 +19,10 @@ from cfi_writer import Frames
 from linker_inputs import Writer, inject_bytes, small_file, with_many_sections, with_many_segments, without_sections
 from sframe_files import write_sframe_elf
 
-from linker.apply import write_all
-from linker.base import all_writes, base_of, plan_section
-from linker.metadata import PT_NULL
-from linker.relocatable import prepare, write_object
+from linker.inject.apply import write_all
+from linker.inject.metadata import PT_NULL
+from linker.inject.start import all_writes, base_of, plan_section
+from linker.objects.relocatable import prepare, write_object
 from sframegen.conversion import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.archive import is_archive
+from linker.objects.archive import is_archive
 from sframegen.elf.file import ET_REL, ElfFile
 from sframegen.elf.opening import map_file
 
 if TYPE_CHECKING:
-    from linker.object_view import ObjectView
+    from linker.objects.object_view import ObjectView
 
 
 def open_views(path: str) -> ElfFile | list[ObjectView]:
@@ -19,8 +19,8 @@ def open_views(path: str) -> ElfFile | list[ObjectView]:
         elf = ElfFile(data, path, status)
         if elf.header.e_type != ET_REL:
             return elf
-    from linker.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
-    from linker.relocatable import Objects, given  # noqa: PLC0415
+    from linker.objects.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
+    from linker.objects.relocatable import Objects, given  # noqa: PLC0415
 
     found = given(data, path)
     return views_of(found) if isinstance(found, Objects) else found

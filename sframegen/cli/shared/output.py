@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from cfi.errors import FormatError
-from linker.kernels import safe_on
-from linker.location import locate
+from linker.files.location import locate
+from linker.inject.kernels import safe_on
 from sframegen.elf.function_names import printable, shortened
 from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import REFUSALS

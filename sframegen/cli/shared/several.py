@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from linker.location import make_directory
-from linker.target import is_stdout
+from linker.files.location import make_directory
+from linker.files.target import is_stdout
 from sframegen.cli.shared.output import by_file, note, outputs_of
 from sframegen.program.workers import attempt, outcomes
 
@@ -120,7 +120,7 @@ def all_of(
     results: Iterator[Outcome[T]]
     if apart or min(jobs, len(files)) > 1:
         if verify:
-            import linker.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
+            import linker.inject.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
 
         results = outcomes(work, files, jobs, by_size(files, jobs))
     else:

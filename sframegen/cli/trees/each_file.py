@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from cfi.errors import FormatError
-from linker.remove import extents
+from linker.inject.remove import extents
 from sframegen.cli.shared.several import all_of
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.elf.file import open_elf
@@ -17,7 +17,7 @@ from sframegen.elf.file import open_elf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from linker.location import Location
+    from linker.files.location import Location
     from sframegen.cli.trees.tree_files import Name
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.location import below, locate
+from linker.files.location import below, locate
 from sframegen.cli.linking.link_output import is_linked
 from sframegen.elf.file import EHDR_SIZE
 from sframegen.elf.opening import open_regular
@@ -16,7 +16,7 @@ from sframegen.elf.opening import open_regular
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from linker.location import Location
+    from linker.files.location import Location
 
 # Of a pattern: any directories, anything, anything but a slash, one character, one of several, itself.
 TOKEN = re.compile(

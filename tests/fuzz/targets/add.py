@@ -6,8 +6,8 @@ import io
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from linker.apply import write_all, writes_of
-from linker.plan import plan_injection
+from linker.inject.apply import write_all, writes_of
+from linker.inject.plan import plan_injection
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from fuzz.files import directory
 from fuzz.seeds import seed
-from linker.merge import Merger
-from linker.merging import in_object
-from linker.objects import place
+from linker.merge.merge import Merger
+from linker.merge.pipeline import in_object
+from linker.objects.placed import place
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
@@ -20,8 +20,8 @@ from sframegen.tables.lower import lower
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.by_map import LinkerMap
-    from linker.objects import Placed
+    from linker.merge.by_map import LinkerMap
+    from linker.objects.placed import Placed
 
 SEEDS = ("object-sframe",)
 MAP = """               VMA       Size Align Out     In      Symbol

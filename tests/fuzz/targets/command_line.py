@@ -6,7 +6,7 @@ from importlib import import_module
 
 from click.testing import CliRunner
 
-import linker.verify  # noqa: F401 - with LIEF: what is imported later would count as memory that an input takes
+import linker.inject.verify  # noqa: F401 - with LIEF: what is imported later would count as memory that an input takes
 from fuzz.files import directory, written
 from sframegen import cli
 

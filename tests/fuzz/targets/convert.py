@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from linker.exchange import find_place, plan_exchange
-from linker.merge import Merger
+from linker.inject.in_place import find_place, plan_exchange
+from linker.merge.merge import Merger
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE

@@ -8,10 +8,10 @@ from contextlib import suppress
 from linker_inputs import section_of
 
 from cfi.errors import FormatError
-from linker import undo
-from linker.apply import write_all, writes_of
-from linker.kernels import Change
-from linker.plan import plan_injection
+from linker.inject import undo
+from linker.inject.apply import write_all, writes_of
+from linker.inject.kernels import Change
+from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
 
 SEEDS = ("program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "gcc-library", "gcc-stripped")

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from fuzz.files import written
-from linker.maps import read_map
+from linker.merge.maps import read_map
 
 SEEDS = ("gcc-map", "map-lld", "map-mold", "map-gold")
 

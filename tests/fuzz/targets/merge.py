@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from fuzz.targets.decode import ADDRESS
-from linker.merge import Merger
+from linker.merge.merge import Merger
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3

@@ -8,12 +8,12 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker import undo
-from linker.exchange import is_sframe
-from linker.image import MAX_PROGRAM_HEADERS
-from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
-from linker.plan import SPARE_HEADERS
-from linker.remove import own_loads
+from linker.inject import undo
+from linker.inject.image import MAX_PROGRAM_HEADERS
+from linker.inject.in_place import is_sframe
+from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.inject.plan import SPARE_HEADERS
+from linker.inject.remove import own_loads
 from sframegen.elf.file import (
     PF_R,
     PF_W,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.objects import check_disjoint, is_sframe, relocations, starts_count_from
-from linker.plan import extended_numbers
+from linker.inject.plan import extended_numbers
+from linker.objects.placed import check_disjoint, is_sframe, relocations, starts_count_from
 from sframegen.elf.file import (
     RECORDS,
     SHN_LORESERVE,
@@ -21,7 +21,7 @@ from sframegen.format.locate import pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.objects import Rela
+    from linker.objects.placed import Rela
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 

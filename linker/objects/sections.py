@@ -10,9 +10,9 @@ import struct
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.merge import select
-from linker.objects import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
-from linker.undo import Write
+from linker.inject.undo import Write
+from linker.merge.merge import select
+from linker.objects.placed import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
 from sframegen.elf.file import (
     MARKS,
     RECORDS,

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.inputs import described
-from linker.merge import DEAD, Merger
-from linker.objects import is_code, is_sframe, place
+from linker.merge.merge import DEAD, Merger
+from linker.objects.inputs import described
+from linker.objects.placed import is_code, is_sframe, place
 from sframegen.elf.file import SHN_UNDEF
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames, printable
 from sframegen.format.abi import abi_of
@@ -19,9 +19,9 @@ from sframegen.format.search import look_up_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.inputs import Described
-    from linker.objects import Placed
-    from linker.relocatable import Objects
+    from linker.objects.inputs import Described
+    from linker.objects.placed import Placed
+    from linker.objects.relocatable import Objects
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import FunctionTable

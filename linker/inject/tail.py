@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.draft import Draft, NoRoomError, insert_loads, load_at, sframe_at
-from linker.image import MAX_ADDRESS
+from linker.inject.image import MAX_ADDRESS
+from linker.inject.layout import Draft, NoRoomError, insert_loads, load_at, sframe_at
 from sframegen.elf.file import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
 from sframegen.elf.ranges import align_up
 
 if TYPE_CHECKING:
-    from linker.image import Image
+    from linker.inject.image import Image
 
 NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
 MAX_HOLE = 64 << 20  # bytes of file between the original's end and the new segments; .bss of that size

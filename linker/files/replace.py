@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from linker.location import Location
+    from linker.files.location import Location
 
 ACCESS_LIST = "system.posix_acl_access"
 # What keeps users, file systems and user namespaces from giving a copy all that the original has.

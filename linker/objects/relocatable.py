@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker import undo
-from linker.apply import write_all
-from linker.archive import is_archive, members, rewritten
 from linker.copying import copy_file
-from linker.merge import gather
-from linker.object_removal import original_object
-from linker.objects import Placed, groups, is_sframe, place
-from linker.pieces import Piece, object_writes, old_sections, pieces_of
-from linker.undo import Undo, Write
+from linker.inject import undo
+from linker.inject.apply import write_all
+from linker.inject.undo import Undo, Write
+from linker.merge.merge import gather
+from linker.objects.archive import is_archive, members, rewritten
+from linker.objects.object_removal import original_object
+from linker.objects.placed import Placed, groups, is_sframe, place
+from linker.objects.sections import Piece, object_writes, old_sections, pieces_of
 from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ET_REL, ElfFile
@@ -27,7 +27,7 @@ from sframegen.tables.optimize import MAX_GAP, encoder_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from linker.replace import Source
+    from linker.files.replace import Source
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable

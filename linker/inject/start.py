@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.apply import writes_of
-from linker.exchange import Exchange, find_place, plan_exchange
-from linker.original import altered, original_of
-from linker.plan import InjectionPlan, plan_injection
-from linker.remove import extents, plan_removal
-from linker.undo import contents
+from linker.inject.apply import writes_of
+from linker.inject.in_place import Exchange, find_place, plan_exchange
+from linker.inject.plan import InjectionPlan, plan_injection
+from linker.inject.remove import extents, plan_removal
+from linker.inject.restore import altered, original_of
+from linker.inject.undo import contents
 from sframegen.elf.file import SHT_GNU_SFRAME
 
 if TYPE_CHECKING:
-    from linker.kernels import Change
-    from linker.undo import Undo, Write
+    from linker.inject.kernels import Change
+    from linker.inject.undo import Undo, Write
     from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
 

@@ -8,7 +8,7 @@ from cfi.errors import FormatError
 from sframegen.elf.file import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
 
 if TYPE_CHECKING:
-    from linker.image import Image
+    from linker.inject.image import Image
 
 Layout = Literal["front", "tail"]
 

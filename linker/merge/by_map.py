@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.inputs import described
-from linker.maps import read_map
-from linker.merge import DEAD
-from linker.objects import RELA_SIZE, holds, is_code
+from linker.merge.maps import read_map
+from linker.merge.merge import DEAD
+from linker.objects.inputs import described
+from linker.objects.placed import RELA_SIZE, holds, is_code
 from sframegen.elf.file import SHN_UNDEF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from linker.maps import Placement
-    from linker.merge import Merger
+    from linker.merge.maps import Placement
+    from linker.merge.merge import Merger
     from sframegen.elf.file import ElfFile, Section
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).

@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker import undo
-from linker.exchange import is_sframe
-from linker.metadata import PT_NULL
-from linker.payload import image_end
-from linker.plan import symbols_of
-from linker.undo import Write
+from linker.files.payload import image_end
+from linker.inject import undo
+from linker.inject.in_place import is_sframe
+from linker.inject.metadata import PT_NULL
+from linker.inject.plan import symbols_of
+from linker.inject.undo import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import (
     EHDR_SIZE,

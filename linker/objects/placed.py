@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.plan import extended_numbers
+from linker.inject.plan import extended_numbers
 from sframegen.elf.file import (
     EHDR_SIZE,
     ET_DYN,

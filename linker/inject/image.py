@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.metadata import FIRST_PAGE, NEW_HEADERS, survey
-from linker.payload import check_end
+from linker.files.payload import check_end
+from linker.inject.metadata import FIRST_PAGE, NEW_HEADERS, survey
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import (
     EHDR_SIZE,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from linker import undo
-from linker.draft import NoRoomError
-from linker.front import front
-from linker.image import WORD, Image, read_image
-from linker.kernels import SAFE_SINCE, Change
-from linker.metadata import MOVABLE_TAGS, PT_NULL
-from linker.tail import tail
+from linker.inject import undo
+from linker.inject.front import front
+from linker.inject.image import WORD, Image, read_image
+from linker.inject.kernels import SAFE_SINCE, Change
+from linker.inject.layout import NoRoomError
+from linker.inject.metadata import MOVABLE_TAGS, PT_NULL
+from linker.inject.tail import tail
 from sframegen.elf.file import (
     EHDR_SIZE,
     PHDR_SIZE,
@@ -41,7 +41,7 @@ from sframegen.elf.role import Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from linker.draft import Draft, Layout, Move
+    from linker.inject.layout import Draft, Layout, Move
 
 # patchelf goes by the order of the sections, finds nothing in its way where the first of them has moved, and writes over
 # the second when it adds program headers: two, if it is run twice.

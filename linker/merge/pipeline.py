@@ -10,13 +10,13 @@ from operator import add, gt, itemgetter
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
-from linker.archive import is_archive
-from linker.by_map import SILENT, LinkerMap
-from linker.inputs import described
-from linker.merge import DEAD, Merger
-from linker.objects import place
-from linker.pieces import piece
-from linker.relocatable import Filled, objects_in
+from linker.merge.by_map import SILENT, LinkerMap
+from linker.merge.merge import DEAD, Merger
+from linker.objects.archive import is_archive
+from linker.objects.inputs import described
+from linker.objects.placed import place
+from linker.objects.relocatable import Filled, objects_in
+from linker.objects.sections import piece
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
 from sframegen.elf.file import ElfFile
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
 
-    from linker.by_map import Undescribed
-    from linker.maps import Placement
-    from linker.merge.merged import Merged
-    from linker.objects import Placed
+    from linker.merge.by_map import Undescribed
+    from linker.merge.maps import Placement
+    from linker.merge.merge.merged import Merged
+    from linker.objects.placed import Placed
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker import undo
-from linker.undo import Write
+from linker.inject import undo
+from linker.inject.undo import Write
 from sframegen.elf.file import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -135,6 +135,6 @@ def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path) -> list[str]:
     """What is wrong with the file at `result`, one finding a line; LIEF reads it too."""
-    from linker.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
+    from linker.inject.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
     return verify_writes(elf, *headers_for(elf, exchange.place, exchange.size), exchange.writes, result)

@@ -10,13 +10,13 @@ import struct
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from linker import undo
-from linker.apply import write_all
-from linker.objects import check_disjoint, is_sframe, members_of, relocations
-from linker.pieces import old_sections
-from linker.plan import extended_numbers
-from linker.remove import claimed, renumbered
-from linker.undo import Undo, Write
+from linker.inject import undo
+from linker.inject.apply import write_all
+from linker.inject.plan import extended_numbers
+from linker.inject.remove import claimed, renumbered
+from linker.inject.undo import Undo, Write
+from linker.objects.placed import check_disjoint, is_sframe, members_of, relocations
+from linker.objects.sections import old_sections
 from sframegen.elf.file import (
     EHDR_SIZE,
     ET_REL,

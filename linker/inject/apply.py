@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO
 
-from linker import undo
 from linker.copying import copy_file
-from linker.undo import Write
+from linker.inject import undo
+from linker.inject.undo import Write
 from sframegen.elf.file import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from linker.plan import InjectionPlan
+    from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile
 
 

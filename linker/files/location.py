@@ -21,7 +21,7 @@ DIRECTORY = os.O_PATH | os.O_DIRECTORY
 class Location:
     """An entry of a directory that is held open, until `close` or the end of the block.
 
-    A PathLike whose path is for messages only: `linker.target` looks up the name in the directory and follows no link there.
+    A PathLike whose path is for messages only: `linker.files.target` looks up the name in the directory and follows no link there.
     """
 
     def __init__(self, directory: int, name: str, path: str) -> None:

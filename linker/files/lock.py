@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from linker.location import Location
+    from linker.files.location import Location
 
 NOTICE_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0

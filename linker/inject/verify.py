@@ -6,9 +6,9 @@ import errno
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.image import find_build_id
-from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS
-from linker.original import original_of
+from linker.inject.image import find_build_id
+from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS
+from linker.inject.restore import original_of
 from sframegen.elf.file import (
     PF_R,
     PHDR_SIZE,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from linker.plan import InjectionPlan
-    from linker.undo import Write
+    from linker.inject.plan import InjectionPlan
+    from linker.inject.undo import Write
     from sframegen.elf.file import ElfFile
 
 TYPE_MASK = 0xFFFFFFFF  # LIEF puts an architecture above the type's own 32 bits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.signed import appended_size
+from linker.files.signed import appended_size
 from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from linker.draft import Draft, Move, NoRoomError, insert_loads, load_at, sframe_at
-from linker.image import MAX_ADDRESS, WORD
-from linker.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.inject.image import MAX_ADDRESS, WORD
+from linker.inject.layout import Draft, Move, NoRoomError, insert_loads, load_at, sframe_at
+from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from sframegen.elf.file import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
 from sframegen.elf.ranges import Range, align_up, overlapping
 
 if TYPE_CHECKING:
-    from linker.image import Image
+    from linker.inject.image import Image
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
 NT_GNU_ABI_TAG = 1

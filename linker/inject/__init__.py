@@ -1,0 +1,1 @@
+"""A linked file and a section -> a plan, its writes, the verified result; and the way to the original."""

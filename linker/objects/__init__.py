@@ -1,0 +1,1 @@
+"""Relocatable objects and archives -> their sections, and objects with one."""
