@@ -20,6 +20,7 @@ from sframegen.cli import cli
 from sframegen.cli.integration import HERE, PLACES
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "build-systems.md").read_text()
+START = "from sframegen.program.start import"
 SOURCES = {
     "say.c": "int say(void) { return 7; }\n",
     "main.c": "int say(void);\nint main(void) { return say(); }\n",
@@ -118,7 +119,7 @@ def without() -> str:
 def path(tmp_path_factory: pytest.TempPathFactory, without: str) -> str:
     """PATH with the sframegen that is tried."""
     program = tmp_path_factory.mktemp("bin") / "sframegen"
-    code = f"import sys; sys.path.append({str(Path(sframegen.__file__).parents[1])!r}); from sframegen.program.start import main; main()"
+    code = f"import sys; sys.path.append({str(Path(sframegen.__file__).parents[1])!r}); {START} main; main()"
     program.write_text(f"""#!/bin/sh\nexec {sys.executable} -I -c "{code}" "$@"\n""")
     program.chmod(0o755)
     return f"{program.parent}{os.pathsep}{without}"
@@ -181,18 +182,18 @@ def test_without_sframegen_all_is_built_and_is_what_gets_the_section(tmp_path: P
     assert {output: build.output(output).read_bytes() for output in expected} == expected
 
 
-KILLED = "import os, sframegen.api as api; api.add_section = lambda *_, **__: os.kill(os.getpid(), 9); from sframegen.program.start import"
+KILLED = "import os, sframegen.api as api; api.add_section = lambda *_, **__: os.kill(os.getpid(), 9); " + START
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("ninja", "from sframegen.program.start import", KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
+        ("ninja", START, KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
         ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen is not there any more; linked without"),
         (
             "cmake, ninja",
-            "from sframegen.program.start import",
+            START,
             KILLED,
             "sframegen: warning: main: sframegen was killed; linked without",
         ),

@@ -149,7 +149,7 @@ def test_relocatable_links(peers: Peers, compile_c: Compiler, tmp_path: Path, li
     for path in made.values():
         add_section(path)
     subprocess.run([peers.tool(linker), "-r", "-o", tmp_path / "joined.o", *made.values()], check=True)
-    linked = link(peers, tmp_path / "linked", f"-fuse-ld={linker.files.replace('ld.', '')}", tmp_path / "joined.o")
+    linked = link(peers, tmp_path / "linked", f"-fuse-ld={linker.replace('ld.', '')}", tmp_path / "joined.o")
     subprocess.run([linked], check=True)
     if linker != "ld.lld":  # which leaves the sections one after the other
         assert judge(linked, names, peers, tmp_path) > 5

@@ -86,6 +86,7 @@ class Fault(NamedTuple):
     wrong: str
 
 
+TRANSLATE = "sframegen/conversion/translate.py"
 FAULTS = {
     "offsets are scaled by the wrong factor": Fault(
         "cfi/machine.py", "value *= self.data_factor * (factor - 1)", "value *= 2 * self.data_factor * (factor - 1)"
@@ -107,25 +108,25 @@ FAULTS = {
     "offsets in expressions have no sign": Fault("cfi/expression.py", "if signed and byte & 0x40:", "if False:"),
     "signal frames are not known": Fault("cfi/rules.py", 'return "S" in self.augmentation', 'return "X" in self.augmentation'),
     "registers are saved elsewhere": Fault(
-        "sframegen/conversion/translate.py", "return Where(None, rule.a, deref=True)", "return Where(None, rule.a + 8, deref=True)"
+        TRANSLATE, "return Where(None, rule.a, deref=True)", "return Where(None, rule.a + 8, deref=True)"
     ),
-    "another register": Fault("sframegen/conversion/translate.py", "return Where(rule.a, 0)\n", "return Where(rule.a - 1, 0)\n"),
-    "a CFA from r10 is off": Fault("sframegen/conversion/translate.py", "Where(rule.a, rule.b)", "Where(rule.a, rule.b + (rule.a == 10))"),
+    "another register": Fault(TRANSLATE, "return Where(rule.a, 0)\n", "return Where(rule.a - 1, 0)\n"),
+    "a CFA from r10 is off": Fault(TRANSLATE, "Where(rule.a, rule.b)", "Where(rule.a, rule.b + (rule.a == 10))"),
     "a lost FP is an unchanged one": Fault(
-        "sframegen/conversion/translate.py", "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:",
+        TRANSLATE, "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:",
         "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE | RuleKind.UNDEFINED:",
     ),
     "SP elsewhere is no matter": Fault(
-        "sframegen/conversion/translate.py", "    if not _sp_is_implied(rule.sp, cfa, abi):\n", "    if False:\n"
+        TRANSLATE, "    if not _sp_is_implied(rule.sp, cfa, abi):\n", "    if False:\n"
     ),
     "outermost frames are left out": Fault(
-        "sframegen/conversion/translate.py", "return unsaid(OUTERMOST, abi, layout) or OUTERMOST", "return Reason.RA_RULE"
+        TRANSLATE, "return unsaid(OUTERMOST, abi, layout) or OUTERMOST", "return Reason.RA_RULE"
     ),
     "usual frames are left out": Fault(
-        "sframegen/conversion/translate.py", "return unsaid(row, abi, layout) or row", "return Reason.FP_RULE if fp else row"
+        TRANSLATE, "return unsaid(row, abi, layout) or row", "return Reason.FP_RULE if fp else row"
     ),
     "repeated rules are asked for too rarely": Fault(
-        "sframegen/conversion/translate.py", "for residue in range(PC_PERIOD):", "for residue in range(0, PC_PERIOD, 2):"
+        TRANSLATE, "for residue in range(PC_PERIOD):", "for residue in range(0, PC_PERIOD, 2):"
     ),
 }  # fmt: skip
 
@@ -145,9 +146,7 @@ SIGNED = [
     ],
 ]
 AARCH64_FAULTS = {
-    "signed return addresses are not": Fault(
-        "sframegen/conversion/translate.py", "cfa, ra, fp, bool(rule.ra_state))", "cfa, ra, fp, False)"
-    ),
+    "signed return addresses are not": Fault(TRANSLATE, "cfa, ra, fp, bool(rule.ra_state))", "cfa, ra, fp, False)"),
     "nothing is signed": Fault("cfi/machine.py", "self.state[13] ^= 1", "self.state[13] ^= 0"),
     "advances are not scaled": Fault("cfi/machine.py", "(byte & 0x3F) * factor", "(byte & 0x3F) * 1"),
     "key B is not known": Fault("cfi/rules.py", 'return "B" in self.augmentation', "return False"),

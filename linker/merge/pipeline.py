@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from linker.merge.by_map import Undescribed
     from linker.merge.maps import Placement
-    from linker.merge.merge.merged import Merged
+    from linker.merge.merged import Merged
     from linker.objects.placed import Placed
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout

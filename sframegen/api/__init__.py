@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from linker.merge.merge.merged import Merged
-
 from cfi.errors import FormatError
+from linker.merge.merged import Merged
 from sframegen.api.added import Summary
 from sframegen.api.adding import add_section
 from sframegen.api.changing import convert, remove

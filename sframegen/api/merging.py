@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linker.merge.merge.merged import Merged
-
 from cfi.errors import FormatError, naming
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.kernels import safe_on
 from linker.inject.start import all_writes, base_of, plan_section
+from linker.merge.merged import Merged
 from linker.objects.relocatable import check_object, write_object
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.elf.file import ET_REL, open_elf
