@@ -94,7 +94,8 @@ import sys
 from click.testing import CliRunner
 from sframegen.cli import cli
 assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
-print([name for name in sys.modules if name.startswith(("sframegen.", "linker", "cfi", "lief")) and name != "sframegen.cli"])
+print([name for name, module in sys.modules.items()
+       if name.startswith(("sframegen.", "linker", "cfi", "lief")) and not hasattr(module, "__path__")])
 """
     light = "['sframegen.elf.function_names', 'sframegen.program.signals', 'sframegen.cli.shared.ending']\n"
     assert subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout == light
