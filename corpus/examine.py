@@ -24,7 +24,7 @@ from loaded import Image, check_displaced_metadata, check_headers, check_loaded_
 from oracles.compare import Verdict, compare
 from oracles.rules import OracleError
 
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable

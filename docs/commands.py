@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 import sframegen.api
-from sframegen.cli import COMMANDS, EXIT_STATUSES, cli
+from sframegen.cli.commands import COMMANDS, EXIT_STATUSES, cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import sys
 if not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/"):
     del sys.path[0]
 
-from sframegen.program.start import main
+from sframegen.cli.start import main
 
 if __name__ == "__main__":
     main()

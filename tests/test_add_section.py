@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import sframegen
 from cfi.errors import FormatError
 from sframegen.api.added import Summary
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.conversion.coverage import FunctionFates
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of

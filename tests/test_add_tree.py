@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 import linker.inject.start
 from sframegen import add_section, examine, read
 from sframegen.checks.finding import Severity
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.cli.trees import tree_files
 from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf

@@ -16,11 +16,11 @@ from click.testing import CliRunner
 
 import sframegen
 from sframegen import Severity, add_section, examine, read
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.cli.integration import HERE, PLACES
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "build-systems.md").read_text()
-START = "from sframegen.program.start import"
+START = "from sframegen.cli.start import"
 SOURCES = {
     "say.c": "int say(void) { return 7; }\n",
     "main.c": "int say(void);\nint main(void) { return say(); }\n",

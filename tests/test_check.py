@@ -25,7 +25,7 @@ from test_against_gas import ABI_NAMES, Example, examples
 import sframegen
 from sframegen.checks.against_cfi import differences
 from sframegen.checks.against_cfi.comparison import Truth, Verdict, compare
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
 from sframegen.format.abi import AARCH64, AMD64

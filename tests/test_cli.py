@@ -9,9 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-import sframegen.cli
 from cfi.errors import FormatError
-from sframegen.cli import COMMANDS, cli, main
+from sframegen.cli.commands import COMMANDS, cli, main
 from sframegen.cli.shared.output import Run, json_list, outputs_of
 from sframegen.program import build
 
@@ -92,12 +91,14 @@ def test_help_imports_no_command() -> None:
     code = """
 import sys
 from click.testing import CliRunner
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
 print([name for name, module in sys.modules.items()
        if name.startswith(("sframegen.", "linker", "cfi", "lief")) and not hasattr(module, "__path__")])
 """
-    light = "['sframegen.elf.function_names', 'sframegen.program.signals', 'sframegen.cli.shared.ending']\n"
+    light = (
+        "['sframegen.elf.function_names', 'sframegen.program.signals', 'sframegen.cli.shared.ending', 'sframegen.cli.commands']\n"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout == light
 
 
@@ -190,14 +191,14 @@ def test_status_of_the_process(monkeypatch: pytest.MonkeyPatch, raised: BaseExce
             raise raised
         return raised
 
-    monkeypatch.setattr(sframegen.cli.cli, "main", command)
+    monkeypatch.setattr(cli, "main", command)
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == status
 
 
 def test_a_name_in_the_last_error_is_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sframegen.cli.cli, "main", lambda **_: throw(OSError(5, "bad", "two\nlines\x1b[0m")))
+    monkeypatch.setattr(cli, "main", lambda **_: throw(OSError(5, "bad", "two\nlines\x1b[0m")))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     with pytest.raises(SystemExit):
         main()

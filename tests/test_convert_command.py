@@ -25,7 +25,7 @@ import sframegen
 from cfi.errors import FormatError
 from linker.inject import apply, in_place, undo
 from sframegen import api
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder

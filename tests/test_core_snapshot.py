@@ -28,7 +28,7 @@ from core_writer import (
 from test_linear_cost import GROWTH, SLACK, work
 
 from cfi.errors import FormatError
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr, open_elf
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.stack.abi.contexts import CONTEXTS

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from linker_inputs import Writer, without_sections
 
 from cfi.errors import FormatError
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf

@@ -15,7 +15,7 @@ import click
 import commands
 import pytest
 
-from sframegen.cli import COMMANDS
+from sframegen.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

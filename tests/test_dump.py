@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sframe_files import write_sframe_elf
 
 from cfi.errors import FormatError
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import PT_GNU_SFRAME, open_elf
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode

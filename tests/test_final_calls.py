@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen import Severity, add_section, check, find, read
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from test_code import C_SOURCE, CXX_SOURCE
 import sframegen
 from sframegen import FormatError, Severity, Where
 from sframegen.checks.against_code.claims import Track, meet, new_track, track
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, verdict
 from sframegen.code.isa.frame_state import CALLERS, State
 from sframegen.elf.file import open_elf

@@ -53,7 +53,7 @@ def run(arguments, event, number, moment):
             if moment == 0:
                 import atexit
                 atexit.register(lambda: os.write(write, str(seen).encode()))
-            from sframegen.program.start import main as program
+            from sframegen.cli.start import main as program
             program()
         os.close(write)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.checks.against_cfi.comparison import Verdict
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 
 if TYPE_CHECKING:
     from peers import Compiler

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from linker_inputs import small_file
 
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
 

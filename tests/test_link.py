@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen import Severity, examine, read, remove
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.cli.linking.link_output import expanded, is_linked, output_of, words_of
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def test_whatever_happens_the_link_stands(here: Path, object_file: str, work: st
     code = f"""
 import os, signal, sys
 from sframegen import api
-from sframegen.cli import main
+from sframegen.cli.commands import main
 def add_section(*_, **__):
     {work}
 api.add_section = add_section
@@ -373,7 +373,8 @@ def test_a_fifo_that_comes_in_the_place_of_the_output(object_file: str) -> None:
     """After the look at what the linker wrote, and before that is read."""
     code = """
 import os, sys
-from sframegen.cli import cli, link
+from sframegen.cli import link
+from sframegen.cli.commands import cli
 def state_of(path):
     state = real(path)
     if state:

@@ -18,7 +18,7 @@ import pytest
 from linker_inputs import section_of, small_file
 
 from cfi.errors import FormatError
-from linker.copying import copy_file
+from linker.files.copying import copy_file
 from linker.files.location import locate
 from linker.files.replace import Replaced, Source, take_over, write_atomically
 from linker.inject.apply import writes_of
@@ -381,7 +381,7 @@ def unsupported(*_: object) -> int:
 @pytest.mark.parametrize("without", [[], ["fcntl.ioctl"], ["fcntl.ioctl", "os.copy_file_range"]])
 def test_every_way_to_copy(original: Path, without: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in without:
-        monkeypatch.setattr(f"linker.copying.{name}", unsupported)
+        monkeypatch.setattr(f"linker.files.copying.{name}", unsupported)
     with original.with_name("copy").open("wb") as out, opened_elf(original) as elf:
         copy_file(elf, out)
     assert original.with_name("copy").read_bytes() == original.read_bytes()
@@ -404,8 +404,8 @@ def test_a_full_disk_is_not_tried_again(original: Path, monkeypatch: pytest.Monk
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("linker.copying.fcntl.ioctl", unsupported)
-    monkeypatch.setattr("linker.copying.os.copy_file_range", full)
+    monkeypatch.setattr("linker.files.copying.fcntl.ioctl", unsupported)
+    monkeypatch.setattr("linker.files.copying.os.copy_file_range", full)
     with original.with_name("copy").open("wb") as out, opened_elf(original) as elf, pytest.raises(OSError, match="No space left"):
         copy_file(elf, out)
 

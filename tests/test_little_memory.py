@@ -79,7 +79,7 @@ def test_capstone_s_lack_of_memory_is_ours(monkeypatch: pytest.MonkeyPatch) -> N
 
 CUT = """
 import mmap, os
-from sframegen.program.start import main
+from sframegen.cli.start import main
 mapped = mmap.mmap
 
 def cut(descriptor, *arguments, **options):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sframe_files import write_sframe_elf
 
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import FunctionNames
 from sframegen.format.abi import AARCH64, AMD64, S390X

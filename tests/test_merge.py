@@ -20,7 +20,7 @@ from tables import function_tables
 from cfi.errors import FormatError
 from linker.merge.merge import DEAD, Merger, gather, select
 from sframegen import add_section, check, merge, read
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode

@@ -19,7 +19,7 @@ from linker.inject.kernels import Change, Kernel, kernel_of, safe_on
 from linker.inject.layout import NoRoomError
 from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR, ElfFile, open_elf
 from sframegen.elf.role import Role, role_of

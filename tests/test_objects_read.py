@@ -15,7 +15,7 @@ from producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
 
 import sframegen
 from sframegen import Severity, Verdict, add_section, find, read
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import SHT_GNU_SFRAME, open_elf
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from peers import Compiler
 
 from linker.objects import object_removal
 from sframegen import FormatError, add_section, examine, read, remove
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import SHT_GNU_SFRAME, SHT_SYMTAB, open_elf
 
 if TYPE_CHECKING:

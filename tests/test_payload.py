@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
 

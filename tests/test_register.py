@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from memories import Pieces
 
 import sframegen
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr, open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.locate import sframe_of

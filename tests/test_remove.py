@@ -19,7 +19,7 @@ from test_linker_run import REFUSED, STRIPPERS, assert_table_is_found, blocked_l
 import sframegen
 from cfi.errors import FormatError
 from linker.inject import undo
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import (
     PF_W,
     PF_X,

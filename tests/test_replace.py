@@ -16,7 +16,7 @@ from test_linker_run import REFUSED, STRIPPERS, blocked_library, run
 
 import sframegen
 from linker.inject import undo
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME, open_elf
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.model import FunctionTable, Kind, Rule, Where

@@ -30,7 +30,7 @@ from sframegen.checks.second import agreement, reading
 from sframegen.checks.second.meaning import Verdict, verdict
 from sframegen.checks.second.reading import Functions, Said, State, read
 from sframegen.checks.second.spans import UNJUDGED, function_spans
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AARCH64, AMD64

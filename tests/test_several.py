@@ -33,7 +33,7 @@ HANGS_AFTER_SECONDS = 300
 STAND_IN = """
 import os, signal, sys
 from sframegen import api
-from sframegen.cli import main
+from sframegen.cli.commands import main
 from sframegen.cli.shared import several
 from sframegen.api.added import Summary
 
@@ -71,7 +71,7 @@ def stand_in(body: str, *arguments: object, **options: Any) -> subprocess.Popen[
 
 
 def command(*arguments: object, **options: Any) -> tuple[int, str, str]:
-    return finish(start("from sframegen.cli import main; main()", *arguments, **options))
+    return finish(start("from sframegen.cli.commands import main; main()", *arguments, **options))
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +292,7 @@ def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> No
 STUCK = """
 import os, signal
 from sframegen.api import adding
-from sframegen.cli import main
+from sframegen.cli.commands import main
 
 def write_all(elf, writes, out, record):
     out.write(b"half")

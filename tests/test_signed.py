@@ -13,7 +13,7 @@ from linker_inputs import small_file
 
 from linker.files.replace import Source
 from linker.files.signed import APPENDED_MARKER, appended_size, signatures
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.locate import sframe_of
 

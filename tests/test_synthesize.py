@@ -18,7 +18,7 @@ from single_step import Step, Traced
 
 import sframegen
 from cfi.errors import FormatError
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 from sframegen.code.context.callees import pointed_at
 from sframegen.code.decoding.instruction_columns import DIRECT
 from sframegen.code.decoding.pieces import decode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen.api
-from sframegen.cli import COMMANDS
+from sframegen.cli.commands import COMMANDS
 from sframegen.program.build import MODULES
 
 if TYPE_CHECKING:

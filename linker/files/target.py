@@ -11,7 +11,7 @@ from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeVar
 
-from linker.copying import copy_file
+from linker.files.copying import copy_file
 from linker.files.location import Location, locate
 from linker.files.lock import close_locked, open_locked
 from linker.files.replace import Source, write_atomically

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO
 
-from linker.copying import copy_file
+from linker.files.copying import copy_file
 from linker.inject import undo
 from linker.inject.undo import Write
 from sframegen.elf.file import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.copying import copy_file
+from linker.files.copying import copy_file
 from linker.inject import undo
 from linker.inject.apply import write_all
 from linker.inject.undo import Undo, Write

@@ -1,1 +1,1 @@
-"""How the program starts, spreads work over processes, and ends."""
+"""What the program is made of and runs on: its own packages, its processes, the signals that end them."""

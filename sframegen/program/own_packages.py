@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-import sframegen
-
 NAMES = ("cfi", "linker")  # installed next to this package
 
 
 def refuse_strangers() -> None:
     """Raises ImportError, in one line, where `import cfi` or `import linker` would give a module of another project."""
-    ours = os.path.dirname(os.path.dirname(os.path.realpath(sframegen.__file__)))  # noqa: PTH120 - pathlib takes a while to import
+    ours = os.path.dirname(os.path.dirname(os.path.realpath(str(sys.modules["sframegen"].__file__))))  # noqa: PTH120 - without pathlib
     for name in NAMES:
         place = _place_of(name)
         if os.path.dirname(os.path.realpath(place)) != os.path.join(ours, name):  # noqa: PTH118, PTH120

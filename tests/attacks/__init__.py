@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen import FormatError, add_section, remove
-from sframegen.cli import cli
+from sframegen.cli.commands import cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

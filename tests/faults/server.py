@@ -15,7 +15,8 @@ import tempfile
 from typing import Any
 
 from sframegen import api  # noqa: F401 - here, and not in each process
-from sframegen.cli import add_section, convert, main  # noqa: F401
+from sframegen.cli import add_section, convert  # noqa: F401
+from sframegen.cli.commands import main
 
 MAX_CALLS, NAME = 1000, 24
 

@@ -37,7 +37,7 @@ esac
 echo "sframegen: warning: sframegen is not there any more; linked without the section" >&2
 exec "$linker" "$@"
 """
-CODE = "import sys; sys.path.append({root!r}); from sframegen.program.start import main; main()"
+CODE = "import sys; sys.path.append({root!r}); from sframegen.cli.start import main; main()"
 
 
 def found(name: str, besides: Path) -> str | None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import linker.inject.verify  # noqa: F401 - with LIEF: what is imported later would count as memory that an input takes
 from fuzz.files import directory, written
-from sframegen import cli
+from sframegen.cli import commands as cli
 
 SEEDS = (
     "program", "injected", "injected-tail", "sframe-file", "sframe-file-big", "gcc-library", "gcc-stripped", "gcc-debug",

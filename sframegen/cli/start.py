@@ -17,7 +17,7 @@ def main() -> None:
         from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415 - here and below: not before signals are taken care of
 
         refuse_strangers()
-        from sframegen.cli import main as command_line  # noqa: PLC0415
+        from sframegen.cli.commands import main as command_line  # noqa: PLC0415
 
         command_line()
     except (ImportError, MemoryError, OSError, SystemError) as error:

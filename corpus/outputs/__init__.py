@@ -1,0 +1,1 @@
+"""Digests of all that sframegen writes for real files."""

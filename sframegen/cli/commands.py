@@ -1,0 +1,139 @@
+"""The command line: `sframegen COMMAND FILE...`, a module for each command, imported when it is used."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from sframegen.cli.shared.ending import EndedError, ended_in_one_line
+
+COMMANDS = {
+    "add-section": "Give ELF files an SFrame section, made from their call frame information.",
+    "add-tree": "Give all programs and libraries of a build root an SFrame section.",
+    "check": "Say whether SFrame sections are good: well formed, accepted, true.",
+    "convert": "Write SFrame sections in another version of the format.",
+    "dump": "Print SFrame sections, as GNU readelf does.",
+    "integration": "Print where the files for build systems are.",
+    "link": "Run a linker, and give what it wrote an SFrame section.",
+    "lookup": "Print the unwind rule at addresses of a file.",
+    "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
+    "register": "Print how SFrame sections would be registered with the kernel.",
+    "remove": "Take SFrame sections out again: the files as they were.",
+    "remove-tree": "Take the SFrame sections of a build root out again.",
+    "stack": "Print the stacks of a process, by the SFrame sections of what it has loaded.",
+}
+EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
+EPILOG = f"""\
+Exit status: {", ".join(f"{status} {meaning}" for status, meaning in EXIT_STATUSES.items())}.
+
+Completion in bash, zsh, fish: eval "$(_SFRAMEGEN_COMPLETE=bash_source sframegen)", with the shell's name for bash.
+"""
+
+
+class LazyGroup(click.Group):
+    """Command `add-section` is what `sframegen.cli.add_section` calls `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"sframegen.cli.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        raise click.UsageError(f"No such command {name!r}.{_suggestion(name)}", ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _suggestion(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only needed here
+
+    near = [command for command in COMMANDS if name and command.startswith(name)] or get_close_matches(name, COMMANDS)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from sframegen import __version__  # noqa: PLC0415 - slow, and only needed here
+    from sframegen.program.build import build_kind  # noqa: PLC0415 - imports every compiled module
+
+    click.echo(f"sframegen {__version__} ({build_kind()})")
+    ctx.exit()
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print version and build, and exit."
+)
+def cli() -> None:
+    """SFrame sections of existing ELF binaries."""
+
+
+def _show(error: click.ClickException) -> None:
+    """As click does, without the middle of long names."""
+    from io import StringIO  # noqa: PLC0415 - not for each run
+
+    from sframegen.elf.function_names import shortened  # noqa: PLC0415
+
+    text = StringIO()
+    error.show(text)
+    for line in text.getvalue().splitlines():
+        click.echo(shortened(line), err=True)
+
+
+def main() -> NoReturn:
+    """The program `sframegen`; ends the process."""
+    gc.set_threshold(1_000_000)  # many small tuples are made and none in circles: looking for these took a seventh of the time
+    with ended_in_one_line():
+        if sys.stdout is None:  # closed by whoever started us
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - to the end of the process
+        sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
+        status = 1
+        try:
+            status = cli.main(prog_name="sframegen", standalone_mode=False) or 0
+        except EndedError as end:
+            status = int(end.code or 0)
+        except click.ClickException as error:
+            _show(error)
+            status = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            status = 130
+        except OSError as error:  # standard output's own: files are dealt with where they are read
+            _standard_output(error)
+        except ImportError as error:
+            click.echo(f"sframegen: {error}", err=True)
+        except MemoryError:
+            os.write(2, b"sframegen: not enough memory\n")
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            _standard_output(error)
+            status = status or 1
+        sys.exit(status)
+
+
+def _standard_output(error: OSError) -> None:
+    """A closed pipe is no error. What is still buffered has nowhere to go."""
+    if error.errno == errno.ENOMEM:
+        click.echo("sframegen: not enough memory", err=True)
+    elif not isinstance(error, BrokenPipeError):
+        from sframegen.cli.shared.output import in_words  # noqa: PLC0415 - not for each run
+        from sframegen.elf.function_names import printable, shortened  # noqa: PLC0415
+
+        click.echo(f"sframegen: {shortened(printable(in_words(error, 'standard output')))}", err=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
