@@ -9,7 +9,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
-from sframegen.tables.optimize import LEVELS, encoder_of
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +41,8 @@ def open_input(file: Path) -> Input:
 
 def section_of(source: Input, level: str) -> memoryview:
     """The section at a level of optimisation."""
-    _, coverage, encoded = convert.convert(source.sources.sections, source.code, source.abi, V3)
-    return memoryview(encoder_of(source.elf, coverage, encoded, LEVELS[level]).encode(ADDRESS))
+    converted = convert.convert(source.sources.sections, source.code, source.abi, V3)
+    return memoryview(converted.encoder(source.elf, LEVELS[level]).encode(ADDRESS))
 
 
 def rows_of(source: Input) -> int:

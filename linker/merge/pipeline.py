@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from itertools import islice
@@ -18,14 +17,14 @@ from linker.objects.placed import place
 from linker.objects.relocatable import Filled, objects_in
 from linker.objects.sections import piece
 from sframegen.code.context.plt import find_plt
-from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
+from sframegen.conversion.final_calls import symbol_places
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.format.abi import abi_of
 from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules
 from sframegen.tables.lower import lower
-from sframegen.tables.optimize import encoder_of
+from sframegen.tables.optimize import Borders, encoder_of
 
 if TYPE_CHECKING:
     import os
@@ -160,8 +159,7 @@ def merge_objects(
         report.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):
         raise FormatError("nothing of what its objects say is about its code", file=elf.name)
-    nothing = Coverage(table, Pieces(array("I"), array("Q"), array("Q")), Unsaid(array("Q"), array("I"), bytearray()), 0, {}, [])
-    encoder = encoder_of(elf, nothing, EncodedRules(table.rules, abi, layout), level)
+    encoder = encoder_of(elf, table, EncodedRules(table.rules, abi, layout), level, Borders(symbol_places(elf)))
     encoder.flags |= layout.flags & (0 if report.objects_without else merger.flags)
     report.functions, report.rows, report.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
     return encoder

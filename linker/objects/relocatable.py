@@ -22,7 +22,7 @@ from sframegen.elf.ranges import align_up
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.tables.compare import agree, difference
-from sframegen.tables.optimize import MAX_GAP, encoder_of
+from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -76,7 +76,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
     table = converted.table
     if len(table):
-        table = encoder_of(placed.image, converted.coverage, converted.encoded, level._replace(share=False)).table
+        table = converted.encoder(placed.image, level._replace(share=False)).table
     had = list(sections_of(placed.image if base is elf else place(elf, abi).image))
     pieces: list[Piece] = []
     if len(table):

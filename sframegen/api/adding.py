@@ -25,7 +25,7 @@ from sframegen.elf.role import role_of
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe
 from sframegen.tables.compare import agree
-from sframegen.tables.optimize import MAX_GAP, encoder_of
+from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
     import os
@@ -109,7 +109,7 @@ def add_section(
             from sframegen.code.whole_file.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
 
             converted = synthesized(base.elf, converted, jobs, progress)
-        table, coverage, encoded = converted
+        table, coverage, _ = converted
         summary = _summary(str(target.path), base.elf, sources, converted, per_function=per_function)
         if not len(table):
             summary.note = "nothing to add: " + (
@@ -123,7 +123,7 @@ def add_section(
             return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
 
         summary.warnings += not_taken(base.elf, layout)
-        encoder = encoder_of(base.elf, coverage, encoded, level)
+        encoder = converted.encoder(base.elf, level)
         plan = plan_section(base, encoder, safe | forced)
         if forced and (risk := risk_of(role_of(base.elf, read_dynamic(base.elf)))):
             summary.warnings.append(risk)

@@ -10,7 +10,7 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
-from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
+from sframegen.conversion.coverage import Coverage, Pieces, Unsaid, disjoint
 from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort, subtract
 from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, bounds, split
 from sframegen.conversion.translate import Repeated, translate_rule
@@ -20,6 +20,7 @@ from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.reasons import Reason
 from sframegen.format.words import EncodedRules
 from sframegen.tables.narrow import narrow
+from sframegen.tables.optimize import Borders, encoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
     from sframegen.conversion.sources import Sources
+    from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
+    from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
+    from sframegen.tables.optimize import Level
 
 REASONS = tuple(Reason)
 NOT_BARRED = 255
@@ -45,6 +49,16 @@ class Converted(NamedTuple):
     table: FunctionTable
     coverage: Coverage
     encoded: EncodedRules
+
+    def encoder(self, elf: ElfFile, level: Level) -> Encoder:
+        """Of the table, at that level; the padding after a call that ends a function has the call's rule.
+
+        Raises FormatError as the coverage's `fates` does.
+        """
+        coverage = self.coverage
+        calls = coverage.final_calls(elf)
+        borders = Borders(calls.places, coverage.unsaid.start, disjoint(coverage.ignored_ranges))
+        return encoder_of(elf, calls.covering(self.table), self.encoded, level, borders)
 
 
 def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Abi, layout: Layout = V3) -> Converted:

@@ -19,18 +19,6 @@ ROW, REPEATED, LEFT_OUT = 0, 1, 2
 KINDS_REPEATED = 8  # kinds: flavour (signal + 2 * key B) * 2 + FDE type; from here on flavours of PC type MASK
 
 
-@cython.locals(kind="const unsigned short[::1]", wanted="const unsigned char[::1]", functions="unsigned int[::1]")
-def of_kinds(kind: Column, wanted: Bytes, functions: Column) -> int:
-    """Fills the numbers of all functions whose kind is `wanted`, a flag for each; returns how many there are."""
-    function: cython.Py_ssize_t
-    count: cython.Py_ssize_t = 0
-    for function in range(len(kind)):
-        if wanted[kind[function]]:
-            functions[count] = function
-            count += 1
-    return count
-
-
 @cython.locals(
     piece_fde="const unsigned int[::1]",
     barred="const unsigned char[::1]",

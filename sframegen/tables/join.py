@@ -40,6 +40,18 @@ def symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
     return count
 
 
+@cython.locals(kind="const unsigned short[::1]", wanted="const unsigned char[::1]", functions="unsigned int[::1]")
+def of_kinds(kind: Column, wanted: Bytes, functions: Column) -> int:
+    """Fills the numbers of all functions whose kind is `wanted`, a flag for each; returns how many there are."""
+    function: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    for function in range(len(kind)):
+        if wanted[kind[function]]:
+            functions[count] = function
+            count += 1
+    return count
+
+
 @cython.locals(
     start="const unsigned long long[::1]",
     size="const unsigned int[::1]",

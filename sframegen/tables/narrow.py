@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
-from sframegen.conversion.split import of_kinds
 from sframegen.format.model import FdeType, FunctionTable
+from sframegen.tables.join import of_kinds
 
 if TYPE_CHECKING:
     from sframegen.format.words import EncodedRules

@@ -7,14 +7,14 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.conversion.coverage import disjoint
 from sframegen.elf.padding import padding_states
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
 from sframegen.tables.join import followers, group, heads_of, rebuild
 
 if TYPE_CHECKING:
-    from sframegen.conversion.coverage import Coverage
+    from collections.abc import Iterable
+
     from sframegen.elf.file import ElfFile
     from sframegen.format.words import EncodedRules
 
@@ -35,15 +35,19 @@ class Level(NamedTuple):
 LEVELS = {"none": Level(share=False), "share": Level(share=True), "fast": Level(True, 16, 256), "size": Level(True, 64, 65536)}
 
 
-def encoder_of(elf: ElfFile, coverage: Coverage, encoded: EncodedRules, level: Level) -> Encoder:
-    """The encoder of `coverage.table` at that level: the same rules at every address that the table covers.
+class Borders(NamedTuple):
+    """What is not between functions that share an FDE."""
 
-    Also at every level: the padding after a call that ends a function has the call's rule. Raises FormatError as `fates` does.
-    """
-    table = coverage.final_calls(elf).covering(coverage.table)
+    symbols: Iterable[int]  # addresses that symbols name
+    unsaid: Iterable[int] = ()  # addresses where code begins that is left out
+    ignored: Iterable[tuple[int, int]] = ()  # code of FDEs that are ignored: ranges, without overlaps
+
+
+def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level: Level, borders: Borders) -> Encoder:
+    """The encoder of the table at that level: the same rules at every address that the table covers."""
     encoder = encoder_at(table, encoded, level)
     if level.max_rows and len(table):
-        table = join(table, encoder, level, may_follow(elf, table, coverage))
+        table = join(table, encoder, level, may_follow(elf, table, borders))
         encoder = encoder_at(table, encoded, level)
     return encoder
 
@@ -54,7 +58,7 @@ def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level) -> Enc
     return Encoder(table, abi, encoded.layout, share=level.share and abi.shares_rows, encoded=encoded)
 
 
-def may_follow(elf: ElfFile, table: FunctionTable, coverage: Coverage) -> bytearray:
+def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
     """For each function, whether it may share an FDE with the one before it.
 
     Between them is nothing but padding, without a symbol in it, and of which no CFI speaks: no-ops can be code that is left out.
@@ -67,9 +71,9 @@ def may_follow(elf: ElfFile, table: FunctionTable, coverage: Coverage) -> bytear
         table.start, table.size, table.kind, kind_bytes(table.kinds), elf.data,
         array("Q", [load.p_vaddr for load in loads]), array("Q", [load.p_vaddr + load.p_filesz for load in loads]),
         array("Q", [load.p_offset for load in loads]), padding_states(elf.header.e_machine),
-        array("Q", sorted([*coverage.final_calls(elf).places, *coverage.unsaid.start])), MAX_GAP, marks,
+        array("Q", sorted([*borders.symbols, *borders.unsaid])), MAX_GAP, marks,
     )  # fmt: skip
-    for start, end in disjoint(coverage.ignored_ranges):
+    for start, end in borders.ignored:
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
         marks[first:last] = bytes(len(marks[first:last]))
     return marks

@@ -19,7 +19,7 @@ from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import sframe_of
-from sframegen.tables.optimize import LEVELS, encoder_of
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def with_section(file: Path, level: str, version: int) -> bytes:
     """The file as add-section makes it, with room behind the section."""
     base = base_of(open_elf(file))
     converted = convert_sources(find_sources(base.elf), base.elf.executable_ranges(), abi_of(base.elf), WRITABLE[version])
-    encoder = encoder_of(base.elf, converted.coverage, converted.encoded, LEVELS[level])
+    encoder = converted.encoder(base.elf, LEVELS[level])
     encoder.size_bytes += ROOM
     data = bytearray(base.elf.data)
     for offset, more in all_writes(plan_section(base, encoder), base, encoder):

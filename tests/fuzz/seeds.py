@@ -49,7 +49,7 @@ from sframegen.registry.jit import entry_of
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
 from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
-from sframegen.tables.optimize import LEVELS, encoder_of
+from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -133,7 +133,7 @@ def with_section(data: bytes, version: int = 3) -> bytes:
         base = base_of(elf)
         abi = abi_of(elf)
         converted = convert.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
-        encoder = encoder_of(elf, converted.coverage, converted.encoded, LEVELS["fast"])
+        encoder = converted.encoder(elf, LEVELS["fast"])
         out = io.BytesIO()
         write_all(ElfFile(elf.data), all_writes(plan_section(base, encoder), base, encoder), out)
         return out.getvalue()

@@ -16,7 +16,7 @@ from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import read_sframe
 from sframegen.tables.compare import difference
-from sframegen.tables.optimize import LEVELS, encoder_of
+from sframegen.tables.optimize import LEVELS
 
 SEEDS = ("gcc-library", "gcc-stripped", "gcc-debug", "gcc-compressed", "library", "no-sections")
 
@@ -26,11 +26,12 @@ def run(data: bytes) -> None:
         elf = ElfFile(memoryview(data))
         abi = abi_of(elf)
         layout = WRITABLE[2 + len(data) % 2]
-        table, coverage, encoded = convert(find_sources(elf).sections, elf.executable_ranges(), abi, layout)
+        converted = convert(find_sources(elf).sections, elf.executable_ranges(), abi, layout)
+        table, coverage, _ = converted
         fates = coverage.fates(elf)
         assert sum(fates["covered"].values()) == coverage.covered_bytes
         list(coverage.per_function(FunctionNames(elf.function_symbols())))
-        encoder = encoder_of(elf, coverage, encoded, LEVELS["fast"])
+        encoder = converted.encoder(elf, LEVELS["fast"])
         assert difference(table, encoder.table)[1] <= 0
         plan = plan_injection(elf, encoder.size_bytes)
         if plan.size < len(data) + (1 << 20):  # else a hole that no file is written for here

@@ -11,7 +11,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import abi_of
 from sframegen.tables.compare import difference
-from sframegen.tables.optimize import LEVELS, encoder_of
+from sframegen.tables.optimize import LEVELS
 
 SEEDS = ("gcc-library", "gcc-stripped", "library", "no-sections")
 
@@ -21,11 +21,12 @@ def run(data: bytes) -> None:
         elf = ElfFile(memoryview(data))
         sections = find_sources(elf).sections if len(data) % 2 else []
         before = convert(sections, elf.executable_ranges(), abi_of(elf))
-        table, coverage, encoded = synthesize(elf, before)
+        after = synthesize(elf, before)
+        table, coverage, _ = after
         fates, bare = coverage.fates(elf), before.coverage.fates(elf)
         total = sum(fates.get("synthesized", {}).values())
         assert total == sum(end - start for ranges in coverage.synthesized for start, end in ranges)
         assert sum(bare["no_cfi"].values()) - sum(fates["no_cfi"].values()) == total
         ends = [start + size for start, size in zip(table.start, table.size, strict=True)]
         assert all(end <= start for end, start in zip(ends, table.start[1:], strict=False))
-        assert difference(table, encoder_of(elf, coverage, encoded, LEVELS["fast"]).table)[1] <= 0
+        assert difference(table, after.encoder(elf, LEVELS["fast"]).table)[1] <= 0
