@@ -18,7 +18,6 @@ from producers import functions
 from tables import function_tables
 
 from cfi.errors import FormatError
-from linker.merge.merge import DEAD, Merger, gather, select
 from sframegen import add_section, check, merge, read
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
@@ -30,6 +29,7 @@ from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
 from sframegen.format.records import F_FRAME_POINTER
 from sframegen.tables.compare import difference
+from sframegen.tables.gather import DEAD, Merger, gather, select
 
 if TYPE_CHECKING:
     from peers import Compiler, Peers

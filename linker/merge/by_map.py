@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.merge.maps import read_map
-from linker.merge.merge import DEAD
 from linker.objects.inputs import described
 from linker.objects.placed import RELA_SIZE, holds, is_code
 from sframegen.elf.file import SHN_UNDEF
+from sframegen.tables.gather import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from linker.merge.maps import Placement
-    from linker.merge.merge import Merger
     from sframegen.elf.file import ElfFile, Section
+    from sframegen.tables.gather import Merger
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).
 CHANGED_BY_RELOCATION = 16

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.merge.by_map import SILENT, LinkerMap
-from linker.merge.merge import DEAD, Merger
 from linker.objects.archive import is_archive
 from linker.objects.inputs import described
 from linker.objects.placed import place
@@ -23,6 +22,7 @@ from sframegen.elf.opening import map_file
 from sframegen.format.abi import abi_of
 from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules
+from sframegen.tables.gather import DEAD, Merger
 from sframegen.tables.lower import lower
 from sframegen.tables.optimize import Borders, encoder_of
 

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.merge.merge import DEAD, Merger
 from linker.objects.inputs import described
 from linker.objects.placed import is_code, is_sframe, place
 from sframegen.elf.file import SHN_UNDEF
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames, printable
 from sframegen.format.abi import abi_of
 from sframegen.format.search import look_up_in
+from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable

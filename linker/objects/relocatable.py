@@ -9,7 +9,6 @@ from linker.files.copying import copy_file
 from linker.inject import undo
 from linker.inject.apply import write_all
 from linker.inject.undo import Undo, Write
-from linker.merge.merge import gather
 from linker.objects.archive import is_archive, members, rewritten
 from linker.objects.object_removal import original_object
 from linker.objects.placed import Placed, groups, is_sframe, place
@@ -22,6 +21,7 @@ from sframegen.elf.ranges import align_up
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.tables.compare import agree, difference
+from sframegen.tables.gather import gather
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.undo import Write
-from linker.merge.merge import select
 from linker.objects.placed import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
 from sframegen.elf.file import (
     MARKS,
@@ -29,6 +28,7 @@ from sframegen.elf.ranges import align_up
 from sframegen.format.abi import Relocation
 from sframegen.format.encode import Encoder
 from sframegen.format.records import F_FDE_SORTED, HEADER_SIZE
+from sframegen.tables.gather import select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

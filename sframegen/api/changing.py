@@ -11,7 +11,6 @@ from linker.inject.apply import write_all
 from linker.inject.in_place import find_place, plan_exchange, verify_exchange
 from linker.inject.remove import extents, own_loads, plan_removal, unchanged
 from linker.inject.restore import original_of
-from linker.merge.merge import Merger
 from linker.objects.object_removal import Edits, plan_object_removal
 from linker.objects.relocatable import Objects, given, open_given
 from sframegen.api.common import layout_of, refuse
@@ -24,6 +23,7 @@ from sframegen.format.locate import read_pieces, read_sframe
 from sframegen.format.reasons import sayable
 from sframegen.format.records import F_FDE_SORTED
 from sframegen.tables.compare import difference
+from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:

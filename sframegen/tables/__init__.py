@@ -1,1 +1,1 @@
-"""FunctionTable -> FunctionTable: smaller, of another version, joined, compared."""
+"""FunctionTable -> FunctionTable: smaller, of another version, joined, compared; many gathered into one."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from fuzz.files import directory
 from fuzz.seeds import seed
-from linker.merge.merge import Merger
 from linker.merge.pipeline import in_object
 from linker.objects.placed import place
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
+from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:

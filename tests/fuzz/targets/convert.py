@@ -6,12 +6,12 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from linker.inject.in_place import find_place, plan_exchange
-from linker.merge.merge import Merger
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import read_pieces, read_sframe
 from sframegen.tables.compare import difference
+from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 
 SEEDS = ("sframe-file", "sframe-file-2", "sframe-file-big", "injected", "gcc-added", "gcc-added-2")

@@ -6,12 +6,12 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from fuzz.targets.decode import ADDRESS
-from linker.merge.merge import Merger
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3
 from sframegen.format.locate import pieces
 from sframegen.tables.compare import difference
+from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 
 SEEDS = ("sframe-pieces", "sframe-AMD64-3", "sframe-AMD64-2", "sframe-s390x-1", "sframe-AArch64-3")
