@@ -10,8 +10,7 @@ from sframegen.checks.against_code.claims import SILENT, Claim, Track
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function.analysis import rule_of
-from sframegen.code.function.clone import clones
-from sframegen.code.function.copies import copies
+from sframegen.code.function.hazards import clones, copies
 from sframegen.code.function.verdict import UNDECIDED
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.frame_state import CALLERS
@@ -115,13 +114,13 @@ class Contradictions:
         if key not in self.known:
             piece = self._piece(address)
             found = map(piece.instruction, range(len(piece)))
-            self.known[key] = self._is_in_pieces(piece) or copies(((one, self._state(one[0])) for one in found), what, self.abi) > 1
+            self.known[key] = self._is_in_pieces(piece) or copies(((one, self._state(one[0])) for one in found), what, self.isa) > 1
         return self.known[key]
 
     def _clones(self, address: int) -> bool:
         key = self._function(address), ""
         if key not in self.known:
-            self.known[key] = clones(self._piece(address), self.abi)
+            self.known[key] = clones(self._piece(address), self.isa)
         return self.known[key]
 
     def _is_in_pieces(self, piece: Piece) -> bool:

@@ -8,7 +8,9 @@ from array import array
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.file import EM_AARCH64, EM_X86_64, RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
+from sframegen.code.isa.machines import machine_of
+from sframegen.elf.file import RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
+from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,6 @@ NEVER_RETURN = {
 THROWS = re.compile(r"_ZSt\d+__throw_")  # std::__throw_logic_error and its kind
 
 SHT_RELR = 19
-POINTERS = {EM_X86_64: (8, 37), EM_AARCH64: (1027, 1032)}  # RELATIVE, IRELATIVE; without a symbol that is all of r_info
 MAX_NAME = 1 << 12  # bytes of a name
 
 
@@ -57,7 +58,8 @@ def imports(elf: ElfFile) -> dict[int, str]:
 def pointed_at(elf: ElfFile) -> set[int]:
     """What relocations make pointers to that add the base to an address."""
     found: set[int] = set()
-    kinds = POINTERS.get(elf.header.e_machine, ())
+    machine = machine_of(abi_of(elf))
+    kinds = (machine.relative, machine.irelative)  # without a symbol, that is all of r_info
     for _, entries in _relocations(elf):
         found.update(addend for info, addend in zip(entries[1::3], entries[2::3], strict=True) if info in kinds)
     packed = next((section for section in elf.sections if section.header.sh_type == SHT_RELR), None)

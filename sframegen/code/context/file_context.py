@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cfi.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.context.jump_tables import ReadOnly, Tables
-from sframegen.code.context.stubs import LONGEST, slot_of
+from sframegen.code.context.plt import LONGEST, slot_of
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import abi_of

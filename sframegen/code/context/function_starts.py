@@ -7,6 +7,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from sframegen.code.context import callees
+from sframegen.code.isa.machines import machine_of
 from sframegen.conversion.coverage import disjoint, without
 from sframegen.elf.dynamic import (
     DT_FINI,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
 RELA = "QQQ"  # r_offset, r_info, r_addend
 RELA_SIZE = 24
-RELATIVE = {"AMD64": 8, "AArch64": 1027, "AArch64 big-endian": 1027, "s390x": 12}  # relocation types: base + addend
 AT_A_TIME = 1 << 20  # bytes of data that are copied
 MAX_ARRAY = 1 << 16  # functions that run at start or end
 
@@ -86,6 +86,7 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
         raw = elf.at(dynamic[DT_RELA], dynamic[DT_RELASZ] // RELA_SIZE * RELA_SIZE)
     except ValueError:
         return
+    relative = machine_of(abi).relative
     for place, info, addend in struct.iter_unpack(MARKS[elf.byte_order] + RELA, raw):
-        if place in wanted and info & 0xFFFFFFFF == RELATIVE[abi.name]:
+        if place in wanted and info & 0xFFFFFFFF == relative:
             yield addend

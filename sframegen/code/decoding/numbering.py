@@ -13,7 +13,7 @@ from sframegen.code.isa.frame_state import NOTHING, after, after_call, join
 if TYPE_CHECKING:
     from sframegen.code.isa.effects import Effects
     from sframegen.code.isa.frame_state import State
-    from sframegen.code.isa.machines import Isa
+    from sframegen.code.isa.instruction_set import Isa
 
 MAX_NUMBERS = 1 << 14  # effects and states that all functions share: some hundred bytes each
 MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # of these and a piece's; more than the instructions of a small piece

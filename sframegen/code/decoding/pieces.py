@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes
     from sframegen.code.decoding.numbering import Frames
     from sframegen.code.isa.disassembly import Instruction
-    from sframegen.code.isa.machines import Isa
+    from sframegen.code.isa.instruction_set import Isa
 
 WINDOW = 16  # instructions whose texts are made at a time
 

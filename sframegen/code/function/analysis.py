@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
     from sframegen.code.isa.frame_state import State
-    from sframegen.code.isa.machines import Isa
+    from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 
 STEPS = 8  # for each byte of code: that many instructions that matter may be walked. Large real functions take half of one

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
     from sframegen.code.isa.frame_state import State
-    from sframegen.code.isa.machines import Isa
+    from sframegen.code.isa.instruction_set import Isa
 
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
 

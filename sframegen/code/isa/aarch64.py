@@ -1,4 +1,4 @@
-"""AArch64: the effects of an instruction, by its text."""
+"""AArch64: the effects of an instruction, from its text; jump tables, PLT entries, and whatever else only this machine has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store, Take
+from sframegen.code.isa.frame_state import State
+from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTables, SystemCall, Table
+from sframegen.code.isa.plt_stubs import Stubs, stub
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from sframegen.code.isa.disassembly import Instruction
+    from sframegen.code.isa.instruction_set import CodeBefore
+
+RELATIVE, IRELATIVE = 1027, 1032  # R_AARCH64_RELATIVE, R_AARCH64_IRELATIVE
 
 SP, FP, RA, OTHER = Register.SP, Register.FP, Register.RA, Register.OTHER
 
@@ -84,7 +92,7 @@ def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int
     return None
 
 
-def by_register(instructions: Sequence[tuple[int, int, str, str]], number: int) -> Effects | None:
+def by_register(instructions: Sequence[Instruction], number: int) -> Effects | None:
     """Of `sub sp, sp, x12` or `add`, where the instructions just before put a constant into the register."""
     _, _, mnemonic, operands = instructions[number]
     match = BY_REGISTER.match(operands)
@@ -179,3 +187,149 @@ def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
 
 def _lost(named: list[str]) -> Effects:
     return tuple(Lose(FOLLOWED[name]) for name in named if name in FOLLOWED)
+
+
+# -- jump tables
+
+ADDED = re.compile(r"(x\d+), (x\d+), ([xw]\d+)(?:, (\w+)(?: #(\d+))?)?$")
+ENTRY = re.compile(r"([xw]\d+), \[(x\d+), ([xw]\d+)(?:, \w+(?: #\d+)?)?\]$")
+ADDRESS = re.compile(r"(x\d+), #(0x[0-9a-f]+|\d+)$")
+PAGE_OFFSET = re.compile(r"(x\d+), (x\d+), #(0x[0-9a-f]+|\d+)$")
+# Of an entry: bytes, and whether the load extends its sign.
+WIDTHS = {
+    "ldrb": (1, False),
+    "ldrh": (2, False),
+    "ldrsb": (1, True),
+    "ldrsh": (2, True),
+    "ldrsw": (4, True),
+    "ldr": (4, False),
+}
+WHOLE = {f"{letter}{n}": f"x{n}" for n in range(31) for letter in "xw"}
+
+
+def _whole(register: str) -> str:
+    return WHOLE.get(register, register)
+
+
+def jump_table(code: CodeBefore, number: int, operands: str) -> Table | None:
+    """`ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
+    base, entry, extension, shift = None, "", "", 0
+    for place, (_, _, mnemonic, others) in code.before(number):
+        if not base:
+            match = ADDED.match(others) if mnemonic == "add" else None
+            if match and match[1] == operands:
+                base, entry, extension, shift = match[2], match[3][1:], match[4] or "", int(match[5] or 0)
+        elif mnemonic in WIDTHS:
+            match = ENTRY.match(others)
+            if match and match[1][1:] == entry:
+                width, signed = WIDTHS[mnemonic]
+                address = _in_page(code, place, match[2])
+                start = _loaded_address(code, number, base)
+                start = address if start is None and base == match[2] else start
+                if address is None or start is None:
+                    return None
+                return Table(address, width, signed or extension.startswith("sx"), start, shift, match[3], place)
+    return None
+
+
+def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
+    """The address that the last `adr` before an instruction puts into a register."""
+    for _, _, mnemonic, operands in code.all_before(number):
+        if mnemonic == "adr" and (match := ADDRESS.match(operands)) and match[1] == register:
+            return int(match[2], 0)
+    return None
+
+
+def _in_page(code: CodeBefore, number: int, register: str) -> int | None:
+    """What `adrp` and `add`, or `adr`, put into a register."""
+    offset = None
+    for _, _, mnemonic, operands in code.all_before(number):
+        if mnemonic == "add" and offset is None and (match := PAGE_OFFSET.match(operands)):
+            if match[1] == register:
+                offset, register = int(match[3], 0), match[2]
+        elif mnemonic in ("adrp", "adr") and (match := ADDRESS.match(operands)) and match[1] == register:
+            return int(match[2], 0) + (offset or 0)
+    return None
+
+
+# -- PLT entries, little-endian in either byte order: RA stays in x30
+
+ADRP, LOAD, ADD = "10&1f .. .. 90&9f", "11 02&03 40&c0 f9", "10 02&03 00&c0 91"  # x16; x17 by it; x16
+BR, NO_OP, BTI, AUTHENTICATE, PUSH = "20 02 1f d6", "1f 20 03 d5", "5f 24 03 d5", "9f 21 03 d5", "f0 7b bf a9"
+BEGINS = ("", BTI)  # with and without a landing pad
+ADDS = (ADD, NO_OP)  # GNU ld 2.47: a no-op for an addition of nothing
+FIRST = tuple(
+    stub(f"{begin} {PUSH} {ADRP} {LOAD} {add} {BR}", (0, 0), (len(begin.split()) + 4, 16), repeats=False)
+    for begin in BEGINS
+    for add in ADDS
+)
+OTHERS = (
+    *(
+        stub(f"{begin} {ADRP} {LOAD} {middle} {BR}", (0, 0))
+        for begin in BEGINS
+        for middle in ("", *ADDS, *(f"{add} {AUTHENTICATE}" for add in ADDS))
+    ),
+    stub(NO_OP, (0, 0)),
+    stub("00 7d 20 d4", (0, 0)),  # a trap: mold's padding
+    *(
+        stub(
+            f"{begin} e2 0f bf a9 02&1f .. .. 90&9f 03&1f .. .. 90&9f 42 00&03 40&c0 f9 {add} 40 00 1f d6",
+            (0, 0), (len(begin.split()) + 4, 16), repeats=False,
+        )
+        for begin in BEGINS
+        for add in ("63 00&03 00&c0 91", NO_OP)
+    ),
+)  # fmt: skip
+PLT = Stubs(FIRST, OTHERS)
+SLOT_LOAD = re.compile(r"(x\d+), \[(x\d+)(?:, #(0x[0-9a-f]+|\d+))?\]$")
+
+
+def slot(instructions: Iterable[Instruction], jump: int) -> int | None:
+    """`adrp x16, page; ldr x17, [x16, #offset]; br x17`: the address that the jump's register was loaded from."""
+    pages: dict[str, int] = {}
+    slots: dict[str, int] = {}
+    for address, _, mnemonic, operands in instructions:
+        if mnemonic == "adrp" and (match := ADDRESS.match(operands)):
+            pages[match[1]] = int(match[2], 0)
+        elif mnemonic == "ldr" and (match := SLOT_LOAD.match(operands)) and match[2] in pages:
+            slots[match[1]] = pages[match[2]] + int(match[3] or "0", 0)
+        elif address == jump:
+            return slots.get(operands)
+    return None
+
+
+ISA = Isa(
+    capstone=("CS_ARCH_ARM64", "CS_MODE_ARM"),
+    point=point,
+    entry=State(sp=0),
+    longest=4,
+    pads=pads,
+    matters=matters,
+    needles=NEEDLES,
+    takes=TAKES,
+    program_entry=re.compile(rb"(\x5f\x24\x03\xd5)?\x1d\x00\x80\xd2\x1e\x00\x80\xd2"),  # mov x29, #0; mov x30, #0
+    system_call=SystemCall(b"\x01\0\0\xd4", re.compile(r"(?:mov|movz) [xw]8, #0x(?:dc|1b3)$")),
+    copying=Copying(
+        fp=Copies(
+            re.compile(r"\b(?:[xw]29|fp)\b"),
+            re.compile(r"(?:mov x29, x|ld\w+ (?:x\d+, )?x29, (?:x\d+, )?\[(?!sp\b|x29\b))"),
+        ),
+        ra=Copies(
+            re.compile(r"\b(?:[xw]30|lr)\b"),
+            re.compile(r"(?:mov x30, x|ld\w+ (?:x\d+, )?x30, (?:x\d+, )?\[(?!sp\b|x29\b))"),
+        ),
+        followed=re.compile(r"st\w+ [^[]*\[(?:sp|x29|fp)[],]"),
+        writes=frozenset({"mov", "movz", "movn", "adr", "adrp"}),
+        loads=("ld",),
+    ),
+    jump_tables=JumpTables(
+        jump_table,
+        ends=frozenset({"ret", "hlt", "b", "br", "brk", "udf"}),
+        limits={"b.hi": 1, "b.ls": 1, "b.hs": 0, "b.lo": 0},
+        compares=frozenset({"cmp", "subs"}),
+        copies=frozenset({"mov", "uxtb", "uxth", "sxtw"}),
+        whole=_whole,
+    ),
+    by_register=by_register,
+    slot=slot,
+)

@@ -1,11 +1,20 @@
-"""x86-64: the effects of an instruction, by its text."""
+"""x86-64: the effects of an instruction, from its text; jump tables, PLT entries, and whatever else only this machine has."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Store, Take
+from sframegen.code.isa.frame_state import State
+from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTables, SystemCall, Table
+from sframegen.code.isa.plt_stubs import Stubs, stub
+
+if TYPE_CHECKING:
+    from sframegen.code.isa.instruction_set import CodeBefore
+
+RELATIVE, IRELATIVE = 8, 37  # R_X86_64_RELATIVE, R_X86_64_IRELATIVE
 
 SP, FP, OTHER = Register.SP, Register.FP, Register.OTHER
 
@@ -186,3 +195,138 @@ def _write(name: str, target: Register, first: str, parts: list[str]) -> Effects
 
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
+
+
+# -- jump tables
+
+TABLE = re.compile(r"qword ptr \[(\w+)\*8 \+ (0x[0-9a-f]+)\]$")
+ENTRY = re.compile(r"dword ptr \[(\w+) \+ (\w+)\*4\]$")
+UNSCALED = re.compile(r"dword ptr \[\w+ \+ \w+\]$")
+SUM = re.compile(r"\[(\w+) \+ (\w+)\]$")
+LEA = re.compile(r"(\w+), \[rip ([+-]) (0x[0-9a-f]+|\d+)\]$")
+
+_LETTERS = {"a": "ax", "b": "bx", "c": "cx", "d": "dx"}
+WHOLE = {
+    **{name: f"r{pair}" for letter, pair in _LETTERS.items() for name in (f"r{pair}", f"e{pair}", pair, f"{letter}l")},
+    **{name: f"r{pair}" for pair in ("si", "di", "bp") for name in (f"r{pair}", f"e{pair}", pair, f"{pair}l")},
+    **{f"r{n}{suffix}": f"r{n}" for n in range(8, 16) for suffix in ("", "d", "w", "b")},
+}
+
+
+def _whole(register: str) -> str:
+    """The whole register of a part; for a place in memory, its text without its size."""
+    return WHOLE.get(register) or register.rpartition(" ptr ")[2]
+
+
+def jump_table(code: CodeBefore, number: int, operands: str) -> Table | None:
+    """`jmp [table + index*8]`, or `movsxd r, [table + index*4]; add r, base; jmp r`, which may add the two in either order."""
+    if "[" in operands:
+        return _in_memory(number, operands)
+    sum_of: tuple[str, ...] = ()
+    added = number
+    for place, (_, _, mnemonic, others) in code.before(number):
+        parts = others.split(", ")
+        if not sum_of:
+            if mnemonic == "add" and parts[0] == operands:
+                sum_of, added = (operands, parts[1]), place
+            elif mnemonic == "lea" and parts[0] == operands and (match := SUM.match(parts[1])):
+                sum_of, added = (match[1], match[2]), place
+            elif mnemonic == "mov" and parts[0] == operands:
+                return _in_memory(place, parts[1])
+        elif mnemonic == "movsxd" and parts[0] in sum_of:
+            match = ENTRY.match(parts[1])
+            other = sum_of[1] if parts[0] == sum_of[0] else sum_of[0]
+            if match is None:
+                return None
+            address = _loaded_address(code, place, match[1])
+            base = _loaded_address(code, added, other)
+            if address is None or base is None:
+                return None
+            return Table(address, 4, True, base, 0, match[2], place)
+        elif mnemonic == "mov" and _whole(parts[0]) == sum_of[0] and UNSCALED.match(parts[1]):  # at -O0, and `cdqe`
+            base = _loaded_address(code, added, sum_of[1])
+            return Table(base, 4, True, base, 0, "", place) if base is not None else None
+    return None
+
+
+def _in_memory(number: int, operands: str) -> Table | None:
+    match = TABLE.match(operands)
+    return Table(int(match[2], 0), 8, False, 0, 0, match[1], number) if match else None
+
+
+def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
+    """The address that the last `lea` before an instruction puts into a register."""
+    for address, size, mnemonic, operands in code.all_before(number):
+        if mnemonic == "lea" and (match := LEA.match(operands)) and match[1] == register:
+            return address + size + int(match[2] + match[3], 0)
+    return None
+
+
+# -- PLT entries
+
+# The first entry is jumped to from one that has pushed its number. What follows its jump is never executed.
+FIRST = stub("ff 35 .. .. .. .. ff 25 .. .. .. .. .. .. .. ..", (0, 16), (6, 24), repeats=False)
+FIRST_BND = stub("ff 35 .. .. .. .. f2 ff 25 .. .. .. .. 0f 1f 00", (0, 16), (6, 24), repeats=False)
+LAZY = stub("ff 25 .. .. .. .. 68 .. .. .. .. e9 .. .. .. ..", (0, 8), (11, 16))
+LAZY_BND = stub("68 .. .. .. .. f2 e9 .. .. .. .. 0f 1f 44 00 00", (0, 8), (5, 16))
+LAZY_IBT = stub("f3 0f 1e fa 68 .. .. .. .. e9 .. .. .. .. 66 90", (0, 8), (9, 16))
+LAZY_IBT_BND = stub("f3 0f 1e fa 68 .. .. .. .. f2 e9 .. .. .. .. 90", (0, 8), (9, 16))
+TLS_DESCRIPTOR = stub("f3 0f 1e fa ff 35 .. .. .. .. ff 25 .. .. .. ..", (0, 8), (10, 16), repeats=False)
+TLS_DESCRIPTOR_PLAIN = stub("ff 35 .. .. .. .. ff 25 .. .. .. .. 0f 1f 40 00", (0, 8), (6, 16), repeats=False)
+DIRECT = stub("ff 25 .. .. .. .. 66 90", (0, 8))
+DIRECT_BND = stub("f2 ff 25 .. .. .. .. 90", (0, 8))
+DIRECT_IBT = stub("f3 0f 1e fa ff 25 .. .. .. .. 66 0f 1f 44 00 00", (0, 8))
+DIRECT_IBT_BND = stub("f3 0f 1e fa f2 ff 25 .. .. .. .. 0f 1f 44 00 00", (0, 8))
+# mold's entries have their number in r11, which its first entry pushes itself.
+FIRST_MOLD = stub(f"f3 0f 1e fa 41 53 ff 35 .. .. .. .. ff 25 .. .. .. .. {'cc ' * 14}", (0, 8), (6, 16), (12, 24), repeats=False)
+LAZY_MOLD = stub("f3 0f 1e fa 41 bb .. .. .. .. ff 25 .. .. .. ..", (0, 8))
+DIRECT_MOLD = stub("f3 0f 1e fa ff 25 .. .. .. .. cc cc cc cc cc cc", (0, 8))
+LAZY_MOLD_PLAIN = stub("41 bb .. .. .. .. ff 25 .. .. .. .. cc cc cc cc", (0, 8))
+DIRECT_MOLD_PLAIN = stub("ff 25 .. .. .. .. cc cc", (0, 8))
+# lld's with -z retpolineplt. All call a function that puts the target in the place of its return address, and returns to it. Where
+# the first entry calls it as the others do, their stacks differ at that return: it is left to those who follow instructions.
+LOAD_R11, TRAP, TO_R11 = "4c 8b 1d .. .. .. ..", "f3 90 0f ae e8 eb f9", f"4c 89 1c 24 c3 {'cc ' * 11}"
+FIRST_RETPOLINE = stub(f"ff 35 .. .. .. .. {LOAD_R11} e8 0e 00 00 00 {TRAP} {'cc ' * 7}", (0, 16), (6, 24), repeats=False)
+FIRST_RETPOLINE_NOW = stub(f"e8 0b 00 00 00 {TRAP} {'cc ' * 4} {TO_R11}", (0, 8), (20, 16), repeats=False)
+RETPOLINE = stub(TO_R11, repeats=False)
+LAZY_RETPOLINE = stub(f"{LOAD_R11} e8 .. .. .. .. e9 .. .. .. .. 68 .. .. .. .. e9 .. .. .. .. {'cc ' * 5}", (0, 8), (22, 16))
+DIRECT_RETPOLINE = stub(f"{LOAD_R11} e9 .. .. .. .. {'cc ' * 4}", (0, 8))
+PLT = Stubs(
+    (FIRST, FIRST_BND, FIRST_MOLD, FIRST_RETPOLINE, FIRST_RETPOLINE_NOW),
+    (
+        LAZY, LAZY_IBT, DIRECT, DIRECT_IBT, TLS_DESCRIPTOR, TLS_DESCRIPTOR_PLAIN,
+        LAZY_MOLD, DIRECT_MOLD, LAZY_BND, LAZY_IBT_BND, DIRECT_BND, DIRECT_IBT_BND,
+        LAZY_MOLD_PLAIN, DIRECT_MOLD_PLAIN, LAZY_RETPOLINE, DIRECT_RETPOLINE, RETPOLINE,
+    ),
+)  # fmt: skip
+
+ISA = Isa(
+    capstone=("CS_ARCH_X86", "CS_MODE_64"),
+    point=point,
+    entry=State(sp=-8, ra=None, ra_at=-8),
+    longest=15,
+    pads=pads,
+    matters=matters,
+    needles=NEEDLES,
+    takes=TAKES,
+    program_entry=re.compile(rb"(\xf3\x0f\x1e\xfa)?(\x48)?[\x31\x33]\xed"),  # xor ebp, ebp
+    system_call=SystemCall(b"\x0f\x05", re.compile(r"(?:mov|movabs) [er]ax, 0x(?:38|1b3)$")),
+    copying=Copying(
+        fp=Copies(
+            re.compile(r"\b[re]?bp\b"),
+            re.compile(r"(?:mov|movq|xchg|cmov\w+) rbp, (?:r(?![sb]p\b)\w+$|xmm|qword ptr (?:\w+:)?\[(?!r[sbi]p\b))"),
+        ),
+        ra=None,
+        followed=re.compile(r"push rbp|mov qword ptr \[r[sb]p[^]*]*\], rbp"),
+        writes=frozenset({"mov", "movabs", "movzx", "lea", "pop"}),
+    ),
+    jump_tables=JumpTables(
+        jump_table,
+        ends=frozenset({"jmp", "ret", "ud2", "hlt"}),
+        limits={"ja": 1, "jbe": 1, "jae": 0, "jb": 0},
+        compares=frozenset({"cmp"}),
+        copies=frozenset({"mov", "movzx", "movsx", "movsxd"}),
+        whole=_whole,
+    ),
+    prefix=OPERAND_SIZE,
+)

@@ -11,7 +11,7 @@ from sframegen.code.context.entry import entry_range
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
 from sframegen.code.function.analysis import Row, rule_of, rules
-from sframegen.code.isa.machines import ISAS
+from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
 from sframegen.conversion.coverage import without
@@ -82,9 +82,10 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
 
 def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
     """Those of the addresses at which the table has the frame of an entry, or nothing: a symbol may be of a function's piece."""
-    if abi.name not in ISAS:
+    isa = machine_of(abi).isa
+    if isa is None:
         return begins
-    at_entry = rule_of(ISAS[abi.name].entry, abi.sp, abi.fp, abi.fixed_ra_offset)
+    at_entry = rule_of(isa.entry, abi.sp, abi.fp, abi.fixed_ra_offset)
 
     def is_one(address: int) -> bool:
         number = bisect_right(table.start, address) - 1
@@ -127,11 +128,12 @@ def _entry(search: Search, silent: list[Range]) -> Iterator[Function]:
 def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
     """One for each stretch of proven rows; the FDE type that the rules need is found later."""
     abi = search.abi
-    if abi.name not in ISAS or not silent:
+    isa = machine_of(abi).isa
+    if isa is None or not silent:
         return
     begins = search.begins - {search.elf.header.e_entry}  # which has no caller
     found = survey_silent(search.elf, silent, begins, search.plt.entries(), search.jobs, search.progress)
-    at_entry = ISAS[abi.name].entry.sp
+    at_entry = isa.entry.sp
     emits = [_in_frame(state, at_entry) for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)
     rows = rules((Row(start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)

@@ -1,0 +1,92 @@
+"""What is written down for each instruction set whose code is read: the types of the tables in the files of the machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from sframegen.code.isa.disassembly import Instruction
+    from sframegen.code.isa.effects import Effects, Point, Take
+    from sframegen.code.isa.frame_state import State
+
+
+class SystemCall(NamedTuple):
+    """The system calls clone and clone3, which return twice, once on another stack."""
+
+    code: bytes  #: the instruction that makes a system call
+    chooses_clone: re.Pattern[str]  #: an instruction that loads the number of one of the two
+
+
+class Copies(NamedTuple):
+    """How instructions copy a register that holds a caller's value. The patterns match "mnemonic operands"."""
+
+    name: re.Pattern[str]  #: the register, in operands
+    returns: re.Pattern[str]  #: instructions that may load the value from a place that the analysis does not follow
+
+
+class Copying(NamedTuple):
+    """What copies of the caller's FP and return address look like. `ra` is None if calls leave no return address in a register."""
+
+    fp: Copies
+    ra: Copies | None
+    followed: re.Pattern[str]  #: copies to places that the analysis follows
+    writes: frozenset[str]  #: instructions that only write their first operand
+    loads: tuple[str, ...] = ()  #: prefixes of instructions that write all registers outside of brackets
+
+
+class Table(NamedTuple):
+    """A jump table: entries of `width` bytes at `address`, each `base + (entry << shift)`."""
+
+    address: int
+    width: int
+    signed: bool
+    base: int
+    shift: int
+    counter: str  #: the register that counts, as a text
+    before: int  #: the place of the instruction that reads the table
+
+
+class CodeBefore(Protocol):
+    """The code that leads to an indirect jump."""
+
+    def before(self, number: int) -> Iterator[tuple[int, Instruction]]:
+        """The instructions that run before one, the last first, along a path that leads there, each with its place."""
+
+    def all_before(self, number: int) -> Iterator[Instruction]:
+        """The instructions that stand before one, the last first."""
+
+
+class JumpTables(NamedTuple):
+    """How compilers jump through tables."""
+
+    find: Callable[[CodeBefore, int, str], Table | None]  #: the table of the jump at a place, from its operands
+    ends: frozenset[str]  #: instructions that the next one does not follow
+    limits: Mapping[str, int]  #: branches that follow the comparison of an index with n -> entries beyond n
+    compares: frozenset[str]
+    copies: frozenset[str]  #: instructions that copy the index
+    whole: Callable[[str], str]  #: the whole register, from the name of one of its parts
+
+
+class Isa(NamedTuple):
+    """An instruction set, and what holds where a function is entered."""
+
+    capstone: tuple[str, str]  #: the names of capstone's constants for architecture and mode
+    point: Callable[[int, int, str, str, int], Point | None]  #: (address, end, mnemonic, operands, first byte)
+    entry: State
+    longest: int  #: bytes of an instruction
+    pads: Callable[[str, str], bool]  #: (mnemonic, operands): true if it fills the space between functions
+    matters: Callable[[str], bool]  #: (mnemonic): true if each such instruction is looked at
+    needles: tuple[str, ...]  #: two letters each: operands that contain one are looked at
+    takes: Mapping[str, Take]  #: by mnemonic
+    program_entry: re.Pattern[bytes]  #: how C libraries begin the code that runs first: it clears the frame pointer
+    system_call: SystemCall
+    copying: Copying
+    jump_tables: JumpTables
+    prefix: int = -1  #: a first byte that changes what an instruction of the same text does
+    by_register: Callable[[Sequence[Instruction], int], Effects | None] | None = None
+    #: the effects of the last instruction, if it moves SP by a register that instructions before it set
+    slot: Callable[[Iterable[Instruction], int], int | None] | None = None
+    #: the address of the pointer that a PLT entry's jump at an address goes through, if the jump itself does not say
