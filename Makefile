@@ -1,7 +1,7 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
 # STACKS_FLAGS, BLIND_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores,
-# corpus/stacks, corpus/blind, the fuzzer, tests/attacks and tests/mutations.py get.
+# corpus/stacks, corpus/blind, tests/fuzz, tests/attacks and tests/checks/damages get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -12,8 +12,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
-CORPUS := $(addprefix corpus/,assembly blind contradictions cores fetch final-calls glibc merge packages projects run silent stacks)
-LINTED := cfi linker sframegen tests benchmarks docs corpus $(CORPUS) setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus conftest.py setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -68,7 +67,7 @@ endef
 # requirements(WHICH): a list of pyproject.toml, as a file for pip
 requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))$(1), sep="\n")')
 
-# tests/test_install.py builds wheels in .venv; .venv-pure does without Cython, as a user's environment does
+# tests/project/test_install.py builds wheels in .venv; .venv-pure does without Cython, as a user's environment does
 .venv/test-tools: .venv/installed
 	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["test"]) \
 	    -r $(call requirements,["build-system"]["requires"])
@@ -117,27 +116,26 @@ pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) \
 .PHONY: differential
 differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI programs; SFRAMEGEN_PROGRAMS, SFRAMEGEN_SEED
 	env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=compiled SFRAMEGEN_NO_SKIP=1 SFRAMEGEN_PROGRAMS=$${SFRAMEGEN_PROGRAMS:-4000} \
-	    .venv/bin/pytest -s -q tests/test_against_gas.py
+	    .venv/bin/pytest -s -q tests/differential/test_against_gas.py
 
 # The interpreted build, because only its branches guide the choice of inputs; what is worth mutating further is kept in .fuzz/.
 .PHONY: fuzz
 fuzz: .venv-pure/test-tools ## fuzz each target of tests/fuzz/ for FUZZ_SECONDS; FUZZ_FLAGS
-	PYTHONSAFEPATH=1 PYTHONPATH=tests .venv-pure/bin/python -m fuzz --seconds $${FUZZ_SECONDS:-60} --corpus .fuzz $(FUZZ_FLAGS)
+	.venv-pure/bin/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-60} --corpus .fuzz $(FUZZ_FLAGS)
 
 .PHONY: attacks
 attacks: .venv/test-tools ## as root: a second user exchanges files while root gives them sections: docs/injection.md; ATTACKS_FLAGS
-	PYTHONSAFEPATH=1 PYTHONPATH=tests .venv/bin/python -m attacks $(ATTACKS_FLAGS)
+	.venv/bin/python -m tests.attacks $(ATTACKS_FLAGS)
 
 .PHONY: mutations
 mutations: .venv/test-tools corpus ## damage of every kind to real sections, and what check says: docs/checking.md; MUTATIONS_FLAGS
-	.venv/bin/python tests/mutations.py --docs docs/checking.md $(MUTATIONS_FLAGS)
+	.venv/bin/python -m tests.checks.damages --docs docs/checking.md $(MUTATIONS_FLAGS)
 
 .PHONY: lint
 lint: .venv/test-tools ## ruff and mypy
 	.venv/bin/ruff check $(LINTED)
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
-	.venv/bin/mypy --scripts-are-modules $(CORPUS)
 
 # --- Documents ---------------------------------------------------------------------------------------------------------------------
 
@@ -157,7 +155,7 @@ docs: .venv/docs-tools ## the site, in build/site
 man: .venv/docs-tools ## the man pages, in build/man
 	$(sphinx) --builder man docs build/man
 
-# What is measured has to be named because some of it is large; BENCH_FLAGS: `benchmarks/run.py --help` tells.
+# What is measured has to be named because some of it is large; BENCH_FLAGS: `python -m benchmarks.run --help` tells.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
 BENCH_FLAGS ?= --json docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
 
@@ -167,26 +165,26 @@ bench: .venv/docs-tools peers | machine ## sizes, times, memory, look-ups agains
 	for program in gcc npm; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
 	$(install_packages)
 	tools/get-gcc
-	$(PYTHON) corpus/fetch $(measured)
-	.venv/bin/python benchmarks/run.py $(BENCH_FLAGS)
+	$(PYTHON) -m corpus.fetch $(measured)
+	.venv/bin/python -m benchmarks.run $(BENCH_FLAGS)
 
 .PHONY: plots
 plots: .venv/docs-tools ## the plots and tables of docs/reports/performance.md again, from its JSON
-	.venv/bin/python benchmarks/run.py --from docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
+	.venv/bin/python -m benchmarks.run --from docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
 
 .PHONY: bench-merge
 bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/reports/performance.md
 	tools/get-gcc
-	.venv/bin/python benchmarks/merging.py --docs docs/reports/performance.md
+	.venv/bin/python -m benchmarks.merging --docs docs/reports/performance.md
 
 .PHONY: bench-link
 bench-link: .venv/installed peers test-machine ## what sframegen link adds to the link of a small program, into docs/linking.md
 	tools/get-gcc
-	.venv/bin/python benchmarks/linking.py --docs docs/linking.md
+	.venv/bin/python -m benchmarks.linking --docs docs/linking.md
 
 .PHONY: bench-stacks
 bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 64 threads, against eu-stack and gdb, into docs/reports/performance.md
-	.venv/bin/python benchmarks/stacks.py --docs docs/reports/performance.md
+	.venv/bin/python -m benchmarks.stacks --docs docs/reports/performance.md
 
 .PHONY: peers
 peers: ## fetch the tools that sframegen is compared with
@@ -196,38 +194,38 @@ peers: ## fetch the tools that sframegen is compared with
 
 .PHONY: corpus
 corpus: | machine ## fetch the binaries that everything is tried on
-	$(PYTHON) corpus/fetch
+	$(PYTHON) -m corpus.fetch
 
 .PHONY: corpus-run
 corpus-run: .venv/test-tools peers corpus ## sections for copies of all programs and libraries of this machine; CORPUS_RUN_FLAGS
-	.venv/bin/python -P corpus/run $(CORPUS_RUN_FLAGS)
+	.venv/bin/python -m corpus.run $(CORPUS_RUN_FLAGS)
 
 .PHONY: merge-show
 merge-show: .venv/test-tools peers test-machine ## merge of objects linked in many ways, beside what linkers make: docs/reports/merging.md; MERGE_FLAGS
 	tools/get-gcc
-	.venv/bin/python -P corpus/merge --report docs/reports/merging.md $(MERGE_FLAGS)
+	.venv/bin/python -m corpus.merge --report docs/reports/merging.md $(MERGE_FLAGS)
 
 .PHONY: packages-show
 packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM from real sources, with and without sections: docs/packaging.md
-	.venv/bin/python -P corpus/packages --report docs/packaging.md
+	.venv/bin/python -m corpus.packages --report docs/packaging.md
 
 .PHONY: blind-show
 blind-show: .venv/test-tools peers corpus test-machine ## CFI hidden, found again by the instructions, and compared: docs/code.md; BLIND_FLAGS
-	$(PYTHON) corpus/fetch libLLVM
-	.venv/bin/python -P corpus/blind --docs docs/code.md $(BLIND_FLAGS)
+	$(PYTHON) -m corpus.fetch libLLVM
+	.venv/bin/python -m corpus.blind --docs docs/code.md $(BLIND_FLAGS)
 
 # The first and the last release that pyproject.toml allows; the tests take it from PYTHONPATH, before the environment's own.
 .PHONY: capstone-show
 capstone-show: .venv/test-tools ## the code that reads capstone's records and texts, with the first and last release it may be
 	for bound in '==5.0.2' '>=5.0.2,<5.1'; do \
 	    rm -rf build/capstone && .venv/bin/pip install --quiet --no-deps --target build/capstone "capstone$$bound" && \
-	    PYTHONPATH=build/capstone .venv/bin/python -P -m pytest -q tests/test_capstone.py tests/test_code.py tests/test_code_columns.py \
-	        tests/test_instructions.py tests/test_synthesize.py || exit 1; \
+	    PYTHONPATH=build/capstone .venv/bin/python -P -m pytest -q tests/code/test_capstone.py tests/code/test_code.py tests/code/test_columns.py \
+	        tests/checks/test_instructions.py tests/code/test_synthesize.py || exit 1; \
 	done
 
 .PHONY: contradictions-show
 contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/reports/contradictions.md
-	.venv/bin/python -P corpus/contradictions --docs docs/reports/contradictions.md $(CONTRADICTIONS_FLAGS)
+	.venv/bin/python -m corpus.contradictions --docs docs/reports/contradictions.md $(CONTRADICTIONS_FLAGS)
 
 # What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
 built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils
@@ -238,19 +236,19 @@ projects-show: .venv/installed peers | machine ## build real projects without an
 	for pair in $(built_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	[[ -e /usr/include/gtest/gtest.h ]] || packages+=(libgtest-dev); \
 	$(install_packages)
-	.venv/bin/python -P corpus/projects --report docs/reports/projects.md $(PROJECTS_FLAGS)
+	.venv/bin/python -m corpus.projects --report docs/reports/projects.md $(PROJECTS_FLAGS)
 
 .PHONY: jit-show
 jit-show: .venv/test-tools ## 10,000 walks through code that a program makes meanwhile; JIT_WALKS
-	.venv/bin/python -P tests/jit_walks.py $${JIT_WALKS:-10000}
+	.venv/bin/python -m tests.registry.jit_walks $${JIT_WALKS:-10000}
 
 .PHONY: core-show
 core-show: .venv/test-tools peers test-machine ## stacks in cores of real programs, each frame beside gdb's: docs/stack.md; CORE_FLAGS
-	.venv/bin/python -P corpus/cores --docs docs/stack.md $(CORE_FLAGS)
+	.venv/bin/python -m corpus.cores --docs docs/stack.md $(CORE_FLAGS)
 
 .PHONY: stacks-show
 stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/reports/stacks.md; STACKS_FLAGS
-	.venv/bin/python -P corpus/stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
+	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
 
 # glibc is built once, in about ten minutes, and kept in the cache.
 .PHONY: glibc-show
@@ -259,11 +257,11 @@ glibc-show: .venv/test-tools peers | machine ## stacks that glibc's backtrace() 
 	for program in bison gawk; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
 	$(install_packages)
 	tools/get-glibc
-	.venv/bin/python -P corpus/glibc --docs docs/consumers.md
+	.venv/bin/python -m corpus.glibc --docs docs/consumers.md
 
 .PHONY: final-calls-show
 final-calls-show: .venv/test-tools corpus ## calls that end a function, and what sections say of their return addresses: docs/consumers.md
-	.venv/bin/python -P corpus/final-calls --docs docs/consumers.md
+	.venv/bin/python -m corpus.final_calls --docs docs/consumers.md
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache

@@ -5,14 +5,14 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from figures import Figure
-from ours import open_input, rows_of, section_of
-from places import CORPUS, corpus_file
+from benchmarks.figures import Figure
+from benchmarks.ours import open_input, rows_of, section_of
+from benchmarks.places import CORPUS, corpus_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ours import Input
+    from benchmarks.ours import Input
 
 LEVELS = ("none", "fast")
 GROWTH_FROM = "libcrypto"

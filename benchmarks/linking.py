@@ -1,6 +1,6 @@
 """What `sframegen link` adds to a link of a small program: by itself, and in what a compiler takes.
 
-usage: python benchmarks/linking.py [--docs docs/linking.md]    Prints the table, or writes it into the document.
+usage: python -m benchmarks.linking [--docs docs/linking.md]    Prints the table, or writes it into the document.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import single
-from figures import Figure
-from measure import in_turn
-from places import CACHE
+from benchmarks import single
+from benchmarks.figures import Figure
+from benchmarks.measure import in_turn
+from benchmarks.places import CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,10 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple
 
-from figures import Figure
-from ours import ADDRESS, open_input, section_of
-from places import corpus_file, libsframe
-from samples import ALL, sample_files
-
+from benchmarks.figures import Figure
+from benchmarks.ours import ADDRESS, open_input, section_of
+from benchmarks.places import corpus_file, libsframe
+from benchmarks.samples import ALL, sample_files
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.tables.optimize import LEVELS
@@ -27,8 +26,7 @@ from sframegen.tables.optimize import LEVELS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ours import Input
-
+    from benchmarks.ours import Input
     from sframegen.format.model import FunctionTable
 
 PART = "look-up"

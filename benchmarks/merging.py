@@ -1,6 +1,6 @@
 """Merging the sections of many objects: time and memory of both forms of `sframegen merge`, against what linkers take for `-r`.
 
-usage: python benchmarks/merging.py [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
+usage: python -m benchmarks.merging [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
 
 The objects are one that GNU as made with --gsframe, copied, with names of its own in each copy, and calls from each to another one.
 """
@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import single
-from figures import Figure
-from measure import in_turn
-from places import CACHE, peer
-from samples import FLAGS, tool
+from benchmarks import single
+from benchmarks.figures import Figure
+from benchmarks.measure import in_turn
+from benchmarks.places import CACHE, peer
+from benchmarks.samples import FLAGS, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

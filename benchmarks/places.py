@@ -30,7 +30,7 @@ def corpus_file(name: str) -> Path:
     corpus = CACHE / "corpus"
     lock = json.loads((corpus / "lock.json").read_text())
     if name not in lock:
-        sys.exit(f"no {name} in {corpus}: run corpus/fetch {name}")
+        sys.exit(f"no {name} in {corpus}: run python -m corpus.fetch {name}")
     return corpus / str(lock[name]["file"])
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
-from figures import table_rows
 from matplotlib.figure import Figure as Picture
+
+from benchmarks.figures import table_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from figures import Figure, Row
     from matplotlib.axes import Axes
+
+    from benchmarks.figures import Figure, Row
 
 WIDTH = 6.4  # inches: as wide as a page's text
 OURS = ("#1f6fc5", "#5ea8f2")

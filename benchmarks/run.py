@@ -10,20 +10,18 @@ import argparse
 import sys
 from pathlib import Path
 
-import conversion_alone
-import lookup
-import size
-import whole_process
-from figures import from_json, markdown, to_json, written_into
-from places import versions
-
+from benchmarks import conversion_alone, lookup, size, whole_process
+from benchmarks.figures import from_json, markdown, to_json, written_into
+from benchmarks.places import versions
 from sframegen.program.build import build_kind
 
 PARTS = {"size": size.measure, "process": whole_process.measure, "conversion": conversion_alone.measure, "lookup": lookup.measure}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5, help="counted runs of everything that is timed (default %(default)s)")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part; may be given again")
     parser.add_argument("--from", type=Path, dest="known", metavar="FILE", help="measure nothing: the figures of an earlier --json")
@@ -45,7 +43,7 @@ def main() -> None:
     if options.json:
         options.json.write_text(to_json(about, figures))
     if options.plots:
-        from plot import draw  # noqa: PLC0415 - matplotlib need not be there to measure
+        from benchmarks.plot import draw  # noqa: PLC0415 - matplotlib need not be there to measure
 
         draw(figures, options.plots)
     if options.docs:

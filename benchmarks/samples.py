@@ -1,6 +1,6 @@
 """Shared libraries of samples.toml, compiled and linked by GNU's tools with an SFrame section; kept in the cache once built.
 
-usage: python benchmarks/samples.py    Builds what is missing and prints the libraries.
+usage: python -m benchmarks.samples    Builds what is missing and prints the libraries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from places import CACHE, PEERS
+from benchmarks.places import CACHE, PEERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

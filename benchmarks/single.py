@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from figures import Figure, markdown, written_into
-from places import versions
-
+from benchmarks.figures import Figure, markdown, written_into
+from benchmarks.places import versions
 from sframegen.program.build import build_kind
 
 if TYPE_CHECKING:

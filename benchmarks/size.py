@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from figures import Figure
-from ours import open_input, section_of
-from places import CORPUS, corpus_file
-from samples import sample_files
-
+from benchmarks.figures import Figure
+from benchmarks.ours import open_input, section_of
+from benchmarks.places import CORPUS, corpus_file
+from benchmarks.samples import sample_files
 from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:

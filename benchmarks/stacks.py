@@ -1,6 +1,6 @@
 """The stacks of a process of 64 threads: `sframegen stack` against eu-stack and gdb, and how long the process cannot run meanwhile.
 
-usage: python benchmarks/stacks.py [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
+usage: python -m benchmarks.stacks [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
 
 The threads wait, 16 calls deep and deeper. Program and libraries are copies with sections; eu-stack and gdb read their `.eh_frame`.
 """
@@ -19,11 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-import single
-from figures import Figure
-from measure import in_turn
-from places import peer
-
+from benchmarks import single
+from benchmarks.figures import Figure
+from benchmarks.measure import in_turn
+from benchmarks.places import peer
 from sframegen import add_section
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer

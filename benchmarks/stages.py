@@ -1,6 +1,6 @@
 """Where the time of one conversion goes: milliseconds of each stage, in the quickest of several runs.
 
-usage: python benchmarks/stages.py [FILE...]    a corpus' name, as libxul, or a path
+usage: python -m benchmarks.stages [FILE...]    a corpus' name, as libxul, or a path
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ours import open_input, rows_of, section_of
-from places import CORPUS, corpus_file
-
+from benchmarks.ours import open_input, rows_of, section_of
+from benchmarks.places import CORPUS, corpus_file
 from cfi import reader
 from sframegen.conversion import convert
 from sframegen.format.encode import Encoder

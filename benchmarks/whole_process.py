@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from figures import Figure
-from measure import in_turn
-from ours import open_input, section_of
-from places import CACHE, corpus_file, peer
+from benchmarks.figures import Figure
+from benchmarks.measure import in_turn
+from benchmarks.ours import open_input, section_of
+from benchmarks.places import CACHE, corpus_file, peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-# What corpus/stops/in_gdb.py uses of gdb's own module, which there is only within gdb.
+# What corpus/stacks/in_gdb.py uses of gdb's own module, which there is only within gdb.
 
 from collections.abc import Sequence
 

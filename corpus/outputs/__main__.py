@@ -142,7 +142,9 @@ def differences(before: dict[str, dict[str, str]], after: dict[str, dict[str, st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m corpus.outputs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, required=True, help="the file to write the digests to")
     parser.add_argument("--against", type=Path, help="digests of an earlier run to compare with")
     parser.add_argument(

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import attacks
+from tests import attacks
 
 
 def compile_c(text: str, output: Path) -> None:
@@ -15,7 +15,7 @@ def compile_c(text: str, output: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="attacks", description=attacks.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=attacks.__doc__)
     parser.add_argument("--rounds", type=int, default=2000, help="rounds of each race (default: 2000)")
     rounds = parser.parse_args().rounds
     for name, race in attacks.RACES.items():

@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing: `python -m fuzz --help`, with tests/ on the path."""
+"""Coverage-guided fuzzing: `python -m tests.fuzz --help`."""

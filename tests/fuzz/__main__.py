@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuzz.branches import Flags
-from fuzz.engine import Bug, Fuzzer
-from fuzz.recipes import parse, parse_all
+from tests.fuzz.branches import Flags
+from tests.fuzz.engine import Bug, Fuzzer
+from tests.fuzz.recipes import parse, parse_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all of them by default")
     parser.add_argument("--inputs", type=int, help="of each target")
     parser.add_argument("--seconds", type=float, help="for each target")
@@ -66,8 +66,8 @@ def arguments() -> argparse.Namespace:
 
 def fuzzer(name: str, flags: Flags, directory: Path, options: argparse.Namespace) -> Fuzzer:
     """Modules that the target needs are imported now, so that their branches are known."""
-    target = import_module(f"fuzz.targets.{name}")
-    seeds = import_module("fuzz.seeds").available(target.SEEDS)
+    target = import_module(f"tests.fuzz.targets.{name}")
+    seeds = import_module("tests.fuzz.seeds").available(target.SEEDS)
     file = KEPT / f"{name}.txt"
     kept = parse_all(file.read_text()) if file.exists() else []
     return Fuzzer(target.run, seeds, kept, directory, flags.taken, options.random_seed, options.cpu_seconds)
@@ -81,7 +81,7 @@ def repeat(fuzzer: Fuzzer, file: Path) -> int:
 
 def told(name: str, bug: Bug) -> Iterator[str]:
     yield f"\n{name}: {bug.what}\n{bug.details}".rstrip()
-    yield f"-- to repeat it, put this into a file: python -m fuzz {name} --repeat FILE"
+    yield f"-- to repeat it, put this into a file: python -m tests.fuzz {name} --repeat FILE"
     yield str(bug.recipe)
 
 

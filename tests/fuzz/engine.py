@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from fuzz.limits import address_space, ending, let_timers_kill, limited
-from fuzz.mutate import MAX_SIZE, mutated
-from fuzz.recipes import Recipe, edited, parse
+from tests.fuzz.limits import address_space, ending, let_timers_kill, limited
+from tests.fuzz.mutate import MAX_SIZE, mutated
+from tests.fuzz.recipes import Recipe, edited, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

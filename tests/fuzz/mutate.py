@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuzz.recipes import Edit, edited
+from tests.fuzz.recipes import Edit, edited
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import core_writer
-from cfi_writer import Frames
-from linker_inputs import Writer, inject_bytes, small_file, with_many_sections, with_many_segments, without_sections
-from sframe_files import write_sframe_elf
-
 from linker.inject.apply import write_all
 from linker.inject.metadata import PT_NULL
 from linker.inject.start import all_writes, base_of, plan_section
@@ -50,6 +45,17 @@ from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
 from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.tables.optimize import LEVELS
+from tests.support.inputs import core_writer
+from tests.support.inputs.cfi_writer import Frames
+from tests.support.inputs.linker_inputs import (
+    Writer,
+    inject_bytes,
+    small_file,
+    with_many_sections,
+    with_many_segments,
+    without_sections,
+)
+from tests.support.inputs.sframe_files import write_sframe_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,8 +7,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from fuzz.files import directory
-from fuzz.seeds import seed
 from linker.merge.pipeline import in_object
 from linker.objects.placed import place
 from sframegen.elf.file import ElfFile
@@ -16,6 +14,8 @@ from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
+from tests.fuzz.files import directory
+from tests.fuzz.seeds import seed
 
 if TYPE_CHECKING:
     from pathlib import Path

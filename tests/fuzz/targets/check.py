@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import sframegen
 from cfi.errors import FormatError
-from fuzz.files import written
+from tests.fuzz.files import written
 
 SEEDS = (
     "sframe-file", "sframe-file-2", "sframe-file-big", "injected", "injected-tail", "library",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from linker_inputs import section_of
-
 from cfi.errors import FormatError
 from linker.inject import undo
 from linker.inject.apply import write_all, writes_of
 from linker.inject.kernels import Change
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
+from tests.support.inputs.linker_inputs import section_of
 
 SEEDS = ("program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "gcc-library", "gcc-stripped")
 SIZE = 128

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import sframegen
 from cfi.errors import FormatError
-from fuzz.files import written
+from tests.fuzz.files import written
 
 SEEDS = ("gcc-library", "gcc-added", "gcc-added-2", "gcc-stripped", "library")
 

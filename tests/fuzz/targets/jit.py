@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from memories import Pieces
-
 from cfi.errors import FormatError
-from fuzz.seeds import JIT_AT
 from sframegen.format.abi import ABIS
 from sframegen.registry.jit import JitTables
 from sframegen.registry.jit_list import JitRegions
 from sframegen.registry.regions import Registry
+from tests.fuzz.seeds import JIT_AT
+from tests.support.processes.memories import Pieces
 
 SEEDS = ("jit-AMD64", "jit-AArch64", "jit-s390x")
 PLACES = 40  # of a region's code that are looked up

@@ -5,13 +5,12 @@ from __future__ import annotations
 from array import array
 from contextlib import suppress
 
-from tables import edges, find
-
 from cfi.errors import FormatError
-from fuzz.targets.decode import ADDRESS, SEEDS
 from sframegen.format.decode import SframeSection, decode, open_section
 from sframegen.format.search import look_up
 from sframegen.format.seek import BAD
+from tests.fuzz.targets.decode import ADDRESS, SEEDS
+from tests.support.tables import edges, find
 
 __all__ = ["SEEDS", "run"]
 MANY = 100  # functions: `edges` is not made for more

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from fuzz.files import written
 from linker.merge.maps import read_map
+from tests.fuzz.files import written
 
 SEEDS = ("gcc-map", "map-lld", "map-mold", "map-gold")
 

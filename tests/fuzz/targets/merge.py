@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from fuzz.targets.decode import ADDRESS
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3
@@ -13,6 +12,7 @@ from sframegen.format.locate import pieces
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
+from tests.fuzz.targets.decode import ADDRESS
 
 SEEDS = ("sframe-pieces", "sframe-AMD64-3", "sframe-AMD64-2", "sframe-s390x-1", "sframe-AArch64-3")
 CODE = [(0x1000, 0x1B00), (0x1C00, 0x7000)]

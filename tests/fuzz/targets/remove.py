@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
-from fuzz.files import written
 from linker.inject.remove import extents, own_loads, plan_removal
 from linker.inject.restore import original_of
 from sframegen.elf.file import ElfFile, open_elf
+from tests.fuzz.files import written
 
 SEEDS = ("injected", "injected-tail", "sframe-file", "sframe-file-big", "gcc-added", "gcc-added-2", "no-sections")
 

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from hypothesis import settings
+
+from tests.support import peers as foreign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+# Far beyond what any test takes on a slow machine: ends a loop that does not end.
+TEST_TIME_CAP_SECONDS = 900
+
+# Signals that nohup, and shells for what runs in the background, let programs ignore: ours would, too.
+for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
+settings.register_profile("sframegen", deadline=None)  # how long an example takes is the machine's business
+settings.load_profile("sframegen")
+
+
+@pytest.fixture(scope="session")
+def peers() -> foreign.Peers:
+    return foreign.Peers()
+
+
+@pytest.fixture(scope="session")
+def compile_c(peers: foreign.Peers, tmp_path_factory: pytest.TempPathFactory) -> foreign.Compiler:
+    return foreign.Compiler(peers, tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="session")
+def corpus_file() -> Callable[[str], Path]:
+    return foreign.corpus_file
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    def give_up(*_: object) -> NoReturn:
+        raise TimeoutError(f"still running after {TEST_TIME_CAP_SECONDS} s")
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(TEST_TIME_CAP_SECONDS)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """With SFRAMEGEN_NO_SKIP=1, a test that could not be tried is a test that failed."""
+    if os.environ.get("SFRAMEGEN_NO_SKIP") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"SFRAMEGEN_NO_SKIP=1 forbids this: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    forbid_skip(report)
+    return report

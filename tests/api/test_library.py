@@ -1,0 +1,117 @@
+"""What users of the package get: names, documented parameters and fields."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from inspect import Parameter, getsource, isclass, isfunction, signature
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import sframegen
+import sframegen.api
+from tests import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PUBLIC = {name: getattr(sframegen, name) for name in sframegen.api.__all__}
+LIBRARY = (ROOT / "docs" / "library.md").read_text()
+
+
+def test_all_public_names_are_listed() -> None:
+    assert sframegen.__all__ == sorted(set(sframegen.__all__)) == sorted(sframegen.api.__all__)
+    assert dir(sframegen) == sorted([*sframegen.__all__, "__all__", "__version__"])
+    assert sframegen.__version__ == version("sframegen")
+    everything: dict[str, object] = {}
+    exec("from sframegen import *", everything)
+    assert everything.keys() - {"__builtins__"} == set(sframegen.__all__)
+
+
+def test_no_other_name_is_public() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'sframegen' has no attribute 'open_elf'$"):
+        sframegen.open_elf  # type: ignore[attr-defined] # noqa: B018
+
+
+STRANGERS = {"linker": "linker.py", "cfi": "cfi/__init__.py"}
+
+
+def with_strangers(directory: Path, *names: str) -> Path:
+    """Modules that must not be executed."""
+    for name in names:
+        file = directory / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("raise SystemExit('a stranger ran')\n")
+    return directory
+
+
+def python(*arguments: object, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_stranger_with_the_name_of_a_package_is_named_in_one_line(name: str, tmp_path: Path) -> None:
+    file = with_strangers(tmp_path, STRANGERS[name]) / STRANGERS[name]
+    line = f"{file} hides sframegen's own package {name}: rename it, or take its directory off sys.path"
+    for code in ("import sframegen; sframegen.check", "from sframegen import check", "from sframegen import api"):
+        done = python("-c", code, cwd=tmp_path)
+        assert done.stderr.splitlines()[-1] == f"ImportError: {line}"
+    done = python("-P", "-m", "sframegen", "check", "/bin/true", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sframegen: it cannot start: {line}\n")
+
+
+def test_a_stranger_that_was_imported_before(tmp_path: Path) -> None:
+    (tmp_path / "linker.py").touch()
+    done = python("-c", "import linker, sframegen; sframegen.check", cwd=tmp_path)
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path / 'linker.py'} hides sframegen's own package linker: ")
+
+
+def test_run_as_a_module_it_ignores_the_current_directory(tmp_path: Path) -> None:
+    with_strangers(tmp_path, *STRANGERS.values(), "click.py", "lief.py", "capstone.py")
+    done = python("-m", "sframegen", "add-section", "/bin/true", "-o", tmp_path / "true", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if isfunction(value)])
+def test_functions_document_parameters_and_errors(name: str) -> None:
+    text = PUBLIC[name].__doc__ or ""
+    parameters = signature(PUBLIC[name]).parameters.values()
+    keywords = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
+    if "of `examine`" not in text:
+        assert [keyword for keyword in keywords if f"`{keyword}`" not in text] == []
+        assert "Raises FormatError" in text
+    assert f"| `{name}(" in LIBRARY
+    assert re.search(rf"sframegen\.{name}\(", LIBRARY)
+
+
+@pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if isclass(value)])
+def test_values_document_fields(name: str) -> None:
+    assert PUBLIC[name].__doc__
+    [body] = [node.body for node in ast.parse(getsource(PUBLIC[name])).body if isinstance(node, ast.ClassDef)]
+    lines = getsource(PUBLIC[name]).splitlines()
+    fields = [node.lineno for node in body if isinstance(node, (ast.AnnAssign, ast.Assign))]
+    internal = ("layout: Layout", "place: str")  # of SframeSection
+    undocumented = [line.strip() for line in (lines[number - 1] for number in fields) if "  #: " not in line]
+    assert [line for line in undocumented if line not in internal] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        (sframegen.add_section, {"version": 1}),
+        (sframegen.add_section, {"optimize": "best"}),
+        (sframegen.convert, {"version": 4}),
+        (sframegen.examine, {"consumer": "nobody"}),
+    ],
+)
+def test_wrong_arguments_are_no_errors_of_the_file(call: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"only|no ") as caught:
+        call("/nonexistent", **arguments)
+    assert not isinstance(caught.value, sframegen.FormatError)

@@ -1,0 +1,32 @@
+"""A second user races with root for root's files; `make attacks` runs more rounds of the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import attacks
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.once
+ROUNDS = 200
+
+
+@pytest.mark.parametrize("name", attacks.RACES)
+def test_no_victim(name: str, compile_c: Compiler) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a second user")
+    with TemporaryDirectory() as directory:  # others cannot reach those of pytest
+        swap = Path(directory, "swap")
+        swap.write_bytes(compile_c(attacks.SWAP.read_text(), "-O2", name="swap").read_bytes())
+        swap.chmod(0o755)
+        scene = attacks.lay_out(Path(directory), lambda text, path: path.write_bytes(compile_c(text, "-O2").read_bytes()))
+        outcomes = attacks.run(attacks.RACES[name], scene, swap, ROUNDS)
+    assert outcomes.total() == ROUNDS
+    assert outcomes["done"]

@@ -1,0 +1,514 @@
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from elftools.dwarf.callframe import FDE
+from elftools.elf.elffile import ELFFile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi.errors import FormatError
+from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
+from cfi.machine import Cursor
+from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
+from cfi.reader import read
+from cfi.rules import RegisterRule
+from cfi.section import Registers
+from sframegen.conversion.sources import find_sources
+from sframegen.elf.file import open_elf
+from tests import ROOT
+from tests.support.inputs.cfi_writer import INITIAL, Frames, sleb, uleb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cfi.rules import CfiRule, FdeTable
+    from cfi.section import CfiSection
+
+AMD64 = Registers(fp=6, sp=7)
+RBP, RSP, RA = 6, 7, 16
+UNSPECIFIED = RegisterRule(RuleKind.UNSPECIFIED)
+AT_8 = RegisterRule(RuleKind.OFFSET, -8)
+ADVANCE_1 = b"\x41"
+
+
+def rows(table: FdeTable, fde: int = 0) -> list[tuple[int, CfiRule]]:
+    return [
+        (table.row_start[row], table.rules[table.row_rule[row]]) for row in range(table.first_row[fde], table.first_row[fde + 1])
+    ]
+
+
+def run(
+    program: bytes, *, initial: bytes = INITIAL, size: int = 0x100, code_alignment: int = 1, data_alignment: int = -8
+) -> list[tuple[int, CfiRule]]:
+    frames = Frames()
+    cie = frames.cie(initial, code_alignment=code_alignment, data_alignment=data_alignment)
+    frames.plain_fde(cie, 0x4000, size, program)
+    return rows(read([frames.section()], AMD64))
+
+
+def cfa(register: int, offset: int) -> RegisterRule:
+    return RegisterRule(RuleKind.REGISTER, register, offset)
+
+
+def test_rows_begin_where_the_rule_changes() -> None:
+    found = run(
+        b"\x41\x0e\x10" + b"\x86\x02" + b"\x43" + b"\x0d\x06"
+    )  # advance 1, def_cfa_offset 16, rbp at cfa-16, advance 3, cfa rbp
+    assert [(offset, rule.cfa, rule.fp) for offset, rule in found] == [
+        (0, cfa(RSP, 8), UNSPECIFIED),
+        (1, cfa(RSP, 16), RegisterRule(RuleKind.OFFSET, -16)),
+        (4, cfa(RBP, 16), RegisterRule(RuleKind.OFFSET, -16)),
+    ]
+    assert all(rule.ra == AT_8 and rule.ra_column == RA for _, rule in found)
+
+
+def test_a_rule_that_comes_back_at_once_makes_no_row() -> None:
+    assert [offset for offset, _ in run(b"\x41\x0e\x10\x0e\x08\x41\x83\x03\x41\x0e\x18")] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("program", "offset"),
+    [
+        (b"\x45", 5),
+        (b"\x02\x05", 5),
+        (b"\x03\x05\x00", 5),
+        (b"\x04\x05\x00\x00\x00", 5),
+        (b"\x1d\x05\x00\x00\x00\x00\x00\x00\x00", 5),
+        (b"\x01" + (0x4005).to_bytes(8, "little"), 5),
+    ],
+    ids=["advance_loc", "advance_loc1", "advance_loc2", "advance_loc4", "MIPS_advance_loc8", "set_loc"],
+)
+def test_ways_to_advance(program: bytes, offset: int) -> None:
+    assert [at for at, _ in run(program + b"\x0e\x10")] == [0, offset]
+
+
+def test_advances_are_scaled_by_the_code_alignment() -> None:
+    assert [at for at, _ in run(b"\x42\x0e\x10", code_alignment=4)] == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (b"\x86\x03", (RuleKind.OFFSET, -24)),
+        (b"\x05\x06\x03", (RuleKind.OFFSET, -24)),
+        (b"\x11\x06" + sleb(-3), (RuleKind.OFFSET, 24)),
+        (b"\x2f\x06\x03", (RuleKind.OFFSET, 24)),
+        (b"\x14\x06\x03", (RuleKind.VAL_OFFSET, -24)),
+        (b"\x15\x06" + sleb(-3), (RuleKind.VAL_OFFSET, 24)),
+        (b"\x09\x06\x0a", (RuleKind.REGISTER, 10)),
+        (b"\x07\x06", (RuleKind.UNDEFINED, 0)),
+        (b"\x08\x06", (RuleKind.SAME_VALUE, 0)),
+        (b"\x86\x03\xc6", (RuleKind.UNSPECIFIED, 0)),
+        (b"\x86\x03\x06\x06", (RuleKind.UNSPECIFIED, 0)),
+    ],
+    ids=[
+        "offset", "offset_extended", "offset_extended_sf", "GNU_negative_offset_extended", "val_offset", "val_offset_sf",
+        "register", "undefined", "same_value", "restore", "restore_extended",
+    ],
+)  # fmt: skip
+def test_register_rules(program: bytes, expected: tuple[RuleKind, int]) -> None:
+    [(_, rule)] = run(program)
+    assert (rule.fp.kind, rule.fp.a) == expected
+    assert rule.ra == AT_8
+    assert rule.sp == UNSPECIFIED
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (b"\x0c\x0a\x10", cfa(10, 16)),
+        (b"\x0d\x06", cfa(RBP, 8)),
+        (b"\x0e\x20", cfa(RSP, 32)),
+        (b"\x12\x06" + sleb(-2), cfa(RBP, 16)),
+        (b"\x13" + sleb(-4), cfa(RSP, 32)),
+        (b"\x0f\x02\x77\x08", RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08")),
+    ],
+    ids=["def_cfa", "def_cfa_register", "def_cfa_offset", "def_cfa_sf", "def_cfa_offset_sf", "def_cfa_expression"],
+)
+def test_cfa_rules(program: bytes, expected: RegisterRule) -> None:
+    assert run(program)[0][1].cfa == expected
+
+
+@pytest.mark.parametrize(("opcode", "kind"), [(0x10, RuleKind.EXPRESSION), (0x16, RuleKind.VAL_EXPRESSION)])
+def test_expressions_keep_their_bytes(opcode: int, kind: RuleKind) -> None:
+    [(_, rule)] = run(bytes([opcode, 6, 3]) + b"\x76\x78\x06")
+    assert rule.fp == RegisterRule(kind, expression=b"\x76\x78\x06")
+
+
+def test_other_registers_are_decoded_and_dropped() -> None:
+    program = b"\x83\x02" + b"\x05\x20\x02" + b"\x10\x0c\x02\x77\x08" + b"\x2e\x10" + b"\x00"
+    assert len(run(program)) == 1
+    assert run(program) == run(b"")
+
+
+def test_states_are_remembered_as_a_stack() -> None:
+    found = run(b"\x0a\x0e\x10\x41\x0a\x0e\x18\x41\x0b\x41\x0b\x0e\x30")
+    assert [(offset, rule.cfa.b) for offset, rule in found] == [(0, 16), (1, 24), (2, 16), (3, 48)]
+
+
+def test_restore_state_brings_back_the_cfa_and_the_registers() -> None:
+    found = run(b"\x86\x02\x0a\x41\x0c\x06\x10\xc6\x41\x0b")
+    assert [(offset, rule.cfa, rule.fp.kind) for offset, rule in found] == [
+        (0, cfa(RSP, 8), RuleKind.OFFSET), (1, cfa(RBP, 16), RuleKind.UNSPECIFIED), (2, cfa(RSP, 8), RuleKind.OFFSET),
+    ]  # fmt: skip
+
+
+def test_restore_goes_back_to_the_cie() -> None:
+    [(_, rule)] = run(b"\x86\x02\xc6", initial=INITIAL + b"\x86\x05")
+    assert rule.fp == RegisterRule(RuleKind.OFFSET, -40)
+
+
+def test_aarch64_ra_state_is_a_part_of_the_row() -> None:
+    assert [(offset, rule.ra_state) for offset, rule in run(b"\x41\x2d\x41\x2c\x41\x2d")] == [(0, 0), (1, 1), (2, 3), (3, 2)]
+
+
+def test_rows_behind_the_function_are_cut() -> None:
+    assert [offset for offset, _ in run(b"\x41\x0e\x10\x44\x0e\x18\x44\x0e\x20", size=5)] == [0, 1]
+
+
+@pytest.mark.parametrize("size", [0, 1 << 32, (1 << 64) - 1])
+def test_empty_and_too_large_functions_have_no_rows(size: int) -> None:
+    assert run(b"\x41\x0e\x10", size=size) == []
+
+
+def test_numbers_that_no_frame_has_do_not_wrap() -> None:
+    [(_, rule)] = run(b"\x0e" + uleb(1 << 63) + b"\x86" + uleb((1 << 61) // 8))
+    assert rule.cfa.b >= 1 << 31
+    assert rule.fp.a >= 1 << 31
+
+
+def test_terminators_in_the_middle_end_nothing() -> None:
+    frames = Frames()
+    cie = frames.cie()
+    frames.plain_fde(cie, 0x4000, 16)
+    frames.data += bytes(4)
+    frames.plain_fde(cie, 0x5000, 16)
+    frames.data += bytes(8)
+    assert list(read([frames.section()], AMD64).start) == [0x4000, 0x5000]
+
+
+def test_without_an_end_the_fde_count_tells_which_terminator_is_the_last() -> None:
+    frames = Frames()
+    cie = frames.cie()
+    frames.plain_fde(cie, 0x4000, 16)
+    frames.data += bytes(4)
+    frames.plain_fde(cie, 0x5000, 16)
+    frames.data += bytes(4) + b"what follows is no CFI"
+    section = frames.section()._replace(fde_count=2)
+    assert list(read([section], AMD64).start) == [0x4000, 0x5000]
+
+
+@pytest.mark.parametrize("version", [1, 3, 4])
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("dwarf64", [False, True])
+@pytest.mark.parametrize("eh", [False, True])
+def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64: bool, eh: bool) -> None:
+    frames = Frames(eh=eh, big=big, dwarf64=dwarf64)
+    frames.cie(b"", version=version)
+    second = frames.cie(version=version)
+    frames.plain_fde(second, 0x123456789A, 0x40, b"\x41\x0e\x10")
+    table = read([frames.section()], AMD64)
+    assert (list(table.start), list(table.size), list(table.cie)) == ([0x123456789A], [0x40], [1])
+    assert [(offset, rule.cfa) for offset, rule in rows(table)] == [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]
+
+
+def test_segment_selectors_are_skipped() -> None:
+    frames = Frames(eh=False)
+    cie = frames.cie(version=4, segment_size=2)
+    frames.fde(cie, b"\xaa\xbb" + frames.number(0x4000, 8), frames.number(16, 8))
+    assert list(read([frames.section()], AMD64).start) == [0x4000]
+
+
+TARGET = 0x2345
+FORMS: dict[str, tuple[int, Callable[[int], bytes]]] = {
+    "absptr": (0x00, lambda value: (value % (1 << 64)).to_bytes(8, "little")),
+    "uleb128": (0x01, uleb),
+    "udata2": (0x02, lambda value: value.to_bytes(2, "little")),
+    "udata4": (0x03, lambda value: value.to_bytes(4, "little")),
+    "udata8": (0x04, lambda value: (value % (1 << 64)).to_bytes(8, "little")),
+    "signed": (0x08, lambda value: value.to_bytes(8, "little", signed=True)),
+    "sleb128": (0x09, sleb),
+    "sdata2": (0x0A, lambda value: value.to_bytes(2, "little", signed=True)),
+    "sdata4": (0x0B, lambda value: value.to_bytes(4, "little", signed=True)),
+    "sdata8": (0x0C, lambda value: value.to_bytes(8, "little", signed=True)),
+}
+BASES = {"absolute": 0x00, "pcrel": 0x10, "textrel": 0x20, "datarel": 0x30, "funcrel": 0x40}
+TEXT_BASE, DATA_BASE = 0x2000, 0x2100
+
+
+def pointer_section(encoding: int, start: bytes, size: bytes) -> CfiSection:
+    frames = Frames(address=0x1000)
+    cie = frames.cie(augmentation="zR", data=bytes([encoding]))
+    frames.fde(cie, start, size, b"\x41\x0e\x10")
+    return frames.section()._replace(text_base=TEXT_BASE, data_base=DATA_BASE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("base", BASES)
+def test_pointer_encodings(form: str, base: str) -> None:
+    code, write = FORMS[form]
+    origin = {"absolute": 0, "pcrel": 0, "textrel": TEXT_BASE, "datarel": DATA_BASE, "funcrel": 0}[base]
+    if base == "pcrel":  # where the FDE's pointer will stand: behind the CIE, a length and a CIE pointer
+        frames = Frames()
+        frames.cie(augmentation="zR", data=b"\0")
+        origin = 0x1000 + len(frames.data) + 8
+    table = read(
+        [pointer_section(code | BASES[base], write(TARGET - origin), write(0x40) if code & 7 else (0x40).to_bytes(8, "little"))],
+        AMD64,
+    )
+    assert (list(table.start), list(table.size)) == ([TARGET], [0x40])
+    assert len(rows(table)) == 2
+
+
+def test_negative_pointers_are_relative_backwards() -> None:
+    table = read([pointer_section(0x3B, (-0x100).to_bytes(4, "little", signed=True), (0x40).to_bytes(4, "little"))], AMD64)
+    assert list(table.start) == [DATA_BASE - 0x100]
+
+
+def test_aligned_pointers() -> None:
+    frames = Frames(address=0x1001)
+    cie = frames.cie(augmentation="zR", data=b"\x50")
+    padding = bytes(-(frames.address + len(frames.data) + 8) % 8)
+    frames.fde(cie, padding + frames.number(0x4000, 8), frames.number(16, 8))
+    assert list(read([frames.section()], AMD64).start) == [0x4000]
+
+
+def test_indirect_pointers_are_followed() -> None:
+    section = pointer_section(0x80 | 0x03, (0x7000).to_bytes(4, "little"), (0x40).to_bytes(4, "little"))
+    assert list(read([section._replace(memory={0x7000: 0x2345}.__getitem__)], AMD64).start) == [0x2345]
+    with pytest.raises(FormatError, match="indirect pointer leads nowhere"):
+        read([section], AMD64)
+
+
+def test_augmentations() -> None:
+    frames = Frames()
+    data = b"\x9b" + bytes(4) + b"\x1b" + b"\x1b"  # P: indirect pcrel sdata4; L; R
+    cie = frames.cie(augmentation="zPLRSB", data=data)
+    frames.fde(cie, bytes(4), b"\x10\0\0\0", data=bytes(4))
+    other = frames.cie(augmentation="zRG?", data=b"\x1b\xff\xff")  # an unknown letter: what follows it is skipped
+    frames.fde(other, bytes(4), b"\x10\0\0\0", b"\x0e\x10")
+    table = read([frames.section()], AMD64)
+    assert [(one.signal, one.key_b, one.fde_encoding) for one in table.cies] == [(True, True, 0x1B), (False, False, 0x1B)]
+    assert rows(table, 1)[0][1].cfa == cfa(RSP, 16)
+
+
+def test_several_sections_share_rules_and_keep_their_cies_apart() -> None:
+    one, two = Frames(), Frames(eh=False)
+    one.plain_fde(one.cie(), 0x4000, 16, b"\x0f\x02\x77\x08")
+    two.plain_fde(two.cie(version=4), 0x5000, 16, b"\x0f\x02\x77\x10")
+    two.plain_fde(0, 0x6000, 16)
+    table = read([one.section(), two.section()], AMD64)
+    assert list(table.cie) == [0, 1, 1]
+    assert table.section_ends == [1, 3]
+    assert [rows(table, fde)[0][1].cfa.expression for fde in range(3)] == [b"\x77\x08", b"\x77\x10", b""]
+
+
+def bad(program: bytes = b"", initial: bytes = INITIAL, **cie: object) -> CfiSection:
+    frames = Frames()
+    frames.plain_fde(frames.cie(initial, **cie), 0x4000, 16, program)  # type: ignore[arg-type]
+    return frames.section()
+
+
+FAULTY = {
+    "unknown": (b"\x41\x3f", "unknown call frame instruction"),
+    "operand": (b"\x41\x41\x0e\x80", "instruction or operand is cut off"),
+    "block": (b"\x0f\x7f", "instruction or operand is cut off"),
+    "restore": (b"\x0b", "DW_CFA_restore_state without a remembered state"),
+    "remember": (b"\x0a" * (MAX_REMEMBERED + 1), f"more than {MAX_REMEMBERED} remembered states"),
+    "back": (b"\x43\x01" + (0x4001).to_bytes(8, "little"), "DW_CFA_set_loc moves backwards"),
+    "before": (b"\x43\x01" + (0x3000).to_bytes(8, "little"), "DW_CFA_set_loc moves backwards"),
+}
+
+
+@pytest.mark.parametrize("eh", [True, False])
+@pytest.mark.parametrize("name", FAULTY)
+def test_faulty_instructions_cost_their_fde_only(name: str, eh: bool) -> None:
+    program, what = FAULTY[name]
+    frames = Frames(eh=eh)
+    cie = frames.cie()
+    frames.plain_fde(cie, 0x3000, 16, b"\x41\x0e\x10")
+    first = frames.plain_fde(cie, 0x4000, 16, program)
+    second = frames.plain_fde(cie, 0x5000, 16, program.replace(b"\1\x40", b"\1\x50").replace(b"\0\x30", b"\0\x10"))
+    frames.plain_fde(cie, 0x6000, 16, b"\x42\x0e\x18")
+    table = read([frames.section()], AMD64)
+    assert [[rule.cfa for _, rule in rows(table, fde)] for fde in range(4)] == [
+        [cfa(RSP, 8), cfa(RSP, 16)],
+        [RegisterRule(RuleKind.UNREADABLE)],
+        [RegisterRule(RuleKind.UNREADABLE)],
+        [cfa(RSP, 8), cfa(RSP, 24)],
+    ]
+    assert (table.faulty, [fault.start for fault in table.faults]) == (2, [0x4000, 0x5000])
+    assert first < table.faults[0].offset <= second < table.faults[1].offset
+    assert str(table.faults[0]) == f"{frames.section().name}+{table.faults[0].offset:#x}: {what}"
+
+
+def test_faulty_instructions_of_no_code_make_no_rows() -> None:
+    frames = Frames()
+    cie = frames.cie()
+    for size in (0, 1 << 32):
+        frames.plain_fde(cie, 0x4000, size, b"\x0b")
+    table = read([frames.section()], AMD64)
+    assert (list(table.first_row), table.faulty) == ([0, 0, 0], 2)
+
+
+def test_of_many_faulty_fdes_the_first_are_kept_and_all_counted() -> None:
+    frames = Frames()
+    cie = frames.cie()
+    for function in range(3 * MAX_REPORTED):
+        frames.plain_fde(cie, 0x4000 + 16 * function, 16, b"\x0b")
+    table = read([frames.section()], AMD64)
+    assert (table.faulty, len(table.faults), len(table.rules)) == (3 * MAX_REPORTED, MAX_REPORTED, 1)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (bad(initial=b"\x0b"), r"^\.eh_frame\+0x\w+: DW_CFA_restore_state without"),
+        (bad(version=2), "unknown CIE version 2"),
+        (bad(augmentation="?"), "unknown augmentation"),
+        (bad(augmentation="zR", data=b"\x0d"), "unknown pointer encoding"),
+        (bad(augmentation="zR", data=b"\x6b"), "unknown pointer encoding"),
+        (bad(data_alignment=1 << 40), "alignment factors 1 and 1099511627776"),
+    ],
+)
+def test_faults_say_where(section: CfiSection, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read([section], AMD64)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:-1], r"\.eh_frame\+0x14: entry reaches past the end"),
+        (lambda data: data[:22], r"\.eh_frame\+0x14: entry's length is cut off"),
+        (lambda data: data[:20] + b"\x02\0\0\0\0\0", r"\.eh_frame\+0x14: entry is too short"),
+        (lambda data: data[:24] + b"\x17\0\0\0" + data[28:], r"\.eh_frame\+0x14: FDE's CIE pointer leads to 0x1, where no CIE is"),
+        (lambda data: data[:24] + b"\x19\0\0\0" + data[28:], r"\.eh_frame\+0x14: FDE's CIE pointer leads out"),
+    ],
+)
+def test_entries_that_do_not_fit(damage: Callable[[bytes], bytes], message: str) -> None:
+    section = bad()
+    assert len(section.data) == 20 + 28
+    with pytest.raises(FormatError, match=message):
+        read([section._replace(data=damage(bytes(section.data)))], AMD64)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_give_rows_or_one_error(data: bytes, eh: bool) -> None:
+    section = Frames(eh=eh).section()._replace(data=data)
+    with suppress(FormatError):
+        read([section], AMD64)
+
+
+@given(
+    st.lists(st.sampled_from([bytes([one.opcode]) for one in INSTRUCTIONS] + [bytes([n]) for n in range(8)]), max_size=60).map(
+        b"".join
+    )
+)
+def test_any_program_gives_ascending_rows_or_one_error(program: bytes) -> None:
+    try:
+        found = run(program)
+    except FormatError:
+        return
+    offsets = [offset for offset, _ in found]
+    assert offsets[0] == 0
+    assert offsets == sorted(set(offsets))
+    assert offsets[-1] < 0x100
+    assert all(before != after for (_, before), (_, after) in pairwise(found))
+
+
+def test_every_opcode_of_the_table_is_known_once() -> None:
+    assert len({one.opcode for one in INSTRUCTIONS}) == len({one.name for one in INSTRUCTIONS}) == len(INSTRUCTIONS)
+
+
+def test_pyelftools_reads_the_same_fdes(compile_c: Callable[..., Path]) -> None:
+    program = compile_c(
+        "#include <stdio.h>\nint f(int n){char b[n]; return puts(b);}\nint main(void){return f(3);}", "-O2", "-static"
+    )
+    elf = open_elf(program)
+    table = read(find_sources(elf).sections, AMD64)
+    with program.open("rb") as file:
+        theirs = ELFFile(file).get_dwarf_info().EH_CFI_entries()
+        fdes = [(entry["initial_location"], entry["address_range"]) for entry in theirs if isinstance(entry, FDE)]
+    assert len(fdes) > 500
+    assert list(zip(table.start, table.size, strict=True)) == fdes
+
+
+@pytest.mark.parametrize(
+    ("encoded", "value"),
+    [
+        *((sleb(value), value) for bits in (6, 7, 13, 14, 34, 35, 41, 42, 48, 55) for value in (-(1 << bits), (1 << bits) - 1)),
+        (b"\xfe\xff\xff\xff\x7f", -2),
+        (b"\xfe" + b"\xff" * 8 + b"\x7f", -2),
+        (b"\x82" + b"\x80" * 8 + b"\x00", 2),
+        (b"\x90" + b"\x80" * 7 + b"\xff\x00", 1 << 62),  # ones, then zeros: no padding
+        (b"\x90" + b"\x80" * 7 + b"\x80\x7f", -(1 << 62)),
+        (sleb(1 << 60), 1 << 62),
+        (sleb(-(1 << 60)), -(1 << 62)),
+        (sleb(-(1 << 70)), -(1 << 62)),
+    ],
+)
+def test_signed_numbers_of_any_length(encoded: bytes, value: int) -> None:
+    cursor = Cursor(encoded, 0, False, 0, 0, None)
+    assert (cursor.read_sleb(), cursor.fault, cursor.pos) == (value, 0, len(encoded))
+
+
+@pytest.mark.parametrize(
+    "value", [(1 << bits) - less for bits in (7, 14, 35, 49, 56) for less in (1, 2)] + [1 << 56, 1 << 63, 1 << 90]
+)
+def test_unsigned_numbers_of_any_length(value: int) -> None:
+    cursor = Cursor(uleb(value), 0, False, 0, 0, None)
+    assert cursor.read_uleb() == (value if value < 1 << 56 else 1 << 62)
+
+
+def test_register_and_offset_of_the_cfa_outlast_an_expression() -> None:
+    """libgcrypt's assembly: an expression for a while, then back to rsp with the offset of before."""
+    found = run(b"\x0e\x38\x41\x0f\x02\x77\x08\x41\x0d\x07\x41\x0f\x02\x77\x08\x0e\x40\x41\x0d\x06")
+    assert [rule.cfa for _, rule in found] == [
+        cfa(RSP, 56), RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08"), cfa(RSP, 56),
+        RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08"), cfa(RBP, 64),
+    ]  # fmt: skip
+
+
+def test_an_advance_by_nothing_stays() -> None:
+    assert [at for at, _ in run(b"\x40\x0e\x10", code_alignment=1 << 24)] == [0]
+    assert [at for at, _ in run(b"\x1d" + b"\xff" * 8 + b"\x0e\x10", code_alignment=0)] == [0]
+
+
+def test_terminators_in_debug_frame_end_nothing() -> None:
+    """Go's linker leaves them."""
+    frames = Frames(eh=False)
+    cie = frames.cie()
+    frames.data += bytes(4)
+    frames.plain_fde(cie, 0x4000, 16)
+    assert list(read([frames.section()], AMD64).start) == [0x4000]
+
+
+def test_signal_frames_without_augmentation_data() -> None:
+    """GNU as writes them for `.cfi_sections .debug_frame` and `.cfi_signal_frame`."""
+    frames = Frames(eh=False)
+    frames.plain_fde(frames.cie(augmentation="S"), 0x4000, 16)
+    assert [one.signal for one in read([frames.section()], AMD64).cies] == [True]
+
+
+def test_more_different_rows_than_any_program_has() -> None:
+    frames = Frames()
+    program = b"".join(b"\x0e" + uleb(8 * n) + b"\x41" for n in range(MAX_STATES + 2))
+    frames.plain_fde(frames.cie(), 0x4000, MAX_STATES + 2, program)
+    with pytest.raises(FormatError, match="different rows"):
+        read([frames.section()], AMD64)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"(?:kind|\[entry \+ [12]\]) == (\d+)\b.*?# (\w+)", Operand)]
+)
+def test_numbers_in_the_machine_mean_what_is_written_beside_them(pattern: str, names: type[Action | Operand]) -> None:
+    found = re.findall(pattern, (ROOT / "cfi" / "machine.py").read_text())
+    assert len(found) > 2
+    assert {name: int(number) for number, name in found} == {name: names[name] for _, name in found}

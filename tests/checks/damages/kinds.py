@@ -1,0 +1,237 @@
+"""What a kind of damage is, and what it is done to."""
+
+from __future__ import annotations
+
+from array import array
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from sframegen.checks.finding import Severity
+from sframegen.format.encode import Encoder
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.words import encode_rule
+from tests.checks.damages.subject import NotHereError, NowhereError, Site, Subject
+from tests.checks.readers.mutate import Base
+from tests.checks.section_damage import Editor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
+
+    from sframegen.checks.finding import Finding
+    from sframegen.format.abi import Abi
+
+    Do = Callable[["Copy", Random], "Place"]
+
+T = TypeVar("T")
+TRIES = 100
+
+
+class Place(NamedTuple):
+    """Where the finding has to point: an address, an offset in the section; None: the kind of damage has none."""
+
+    address: int | None = None
+    offset: int | None = None
+
+    def is_of(self, finding: Finding) -> bool:
+        return self.address in (None, finding.address) and self.offset in (None, finding.offset)
+
+
+class Fre(NamedTuple):
+    """Offsets in the section."""
+
+    at: int
+    info: int
+    end: int
+
+
+class Bytes(Editor):
+    """The bytes of a subject's section."""
+
+    def __init__(self, subject: Subject) -> None:
+        section = subject.section
+        super().__init__(Base(subject.name, bytes(section.data), section.address, subject.abi.byte_order, (0, 0)))
+        self.subject = subject
+
+    def fres(self, function: int) -> list[Fre]:
+        width = 1 << (self.data[self.info(function)] & 0x0F)
+        found, at = [], self.rows(function)
+        for _ in range(self.count(function)):
+            info = self.data[at + width]
+            found.append(Fre(at, at + width, at + width + 1 + ((info >> 1 & 0x0F) << (info >> 5 & 3))))
+            at = found[-1].end
+        return found
+
+    def count(self, function: int) -> int:
+        return self.read(self.attribute(function) + self.layout.num_fres_at, self.layout.num_fres_width)
+
+    def width(self, function: int) -> int:
+        """Of row starts."""
+        return 1 << (self.data[self.info(function)] & 0x0F)
+
+    def word_width(self, row: Fre) -> int:
+        """Of data words."""
+        return 1 << (self.data[row.info] >> 5 & 3)
+
+    def alone(self, function: int) -> bool:
+        """Whether no other function has its FREs."""
+        return self.subject.users[self.read(self.entry(function) + self.layout.fre_offset_at, 4)] == 1
+
+    def put(self, at: int, width: int, number: int) -> None:
+        self.data[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, self.order)
+
+
+class Copy:
+    """A copy of what can be damaged, of which one is asked for: the `section`, its `table`, or the file's `image`."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.abi: Abi = subject.abi
+
+    @cached_property
+    def section(self) -> Bytes:
+        return Bytes(self.subject)
+
+    @cached_property
+    def image(self) -> bytearray:
+        return bytearray(self.subject.data)
+
+    @cached_property
+    def table(self) -> FunctionTable:
+        return FunctionTable(**{name: column[:] for name, column in vars(self.subject.table).items()})
+
+    def file(self) -> bytes | bytearray:
+        """The damaged file. NotHereError where the section does not fit, or its version has no words for the damage."""
+        if "image" in self.__dict__:
+            return self.image
+        if "section" in self.__dict__:
+            return self.subject.file(bytes(self.section.data))
+        encoder = Encoder(self.table, self.abi, self.subject.layout, share=self.abi.shares_rows)
+        section = bytes(encoder.encode(self.subject.section.address))
+        return self.subject.file(section.ljust(len(self.subject.section.data), b"\0"))
+
+    # -- drawing
+
+    def functions(self, random: Random, fits: Callable[[int], object]) -> int:
+        """A function that fits."""
+        return draw(random, range(len(self.subject.table)), fits)
+
+    def site(self, random: Random, fits: Callable[[Site], object]) -> Site:
+        return draw(random, self.subject.sites, fits)
+
+    def has_plain_rows(self, function: int) -> bool:
+        """Whether it has several, which are not repeated."""
+        table = self.subject.table
+        return not table.kinds[table.kind[function]].mask and table.first_row[function + 1] - table.first_row[function] > 1
+
+    # -- changing the table
+
+    def set_rows(self, function: int, rows: list[tuple[int, Rule]]) -> None:
+        """Other rows for a function, which becomes flexible where they need it."""
+        table = self.table
+        kind = table.kinds[table.kind[function]]
+        for fde_type in (kind.fde_type, FdeType.FLEX):
+            said = all(encode_rule(rule, fde_type, self.abi, self.subject.layout) for _, rule in rows)
+            if said and (fde_type is FdeType.DEFAULT or self.subject.layout.flex):
+                break
+        else:
+            raise NotHereError
+        self.set_kind(function, kind._replace(fde_type=fde_type))
+        first, end = table.first_row[function], table.first_row[function + 1]
+        for _, rule in rows:
+            if rule not in table.rules:
+                table.rules.append(rule)
+        table.row_start[first:end] = array("I", [offset for offset, _ in rows])
+        table.row_rule[first:end] = array("I", [table.rules.index(rule) for _, rule in rows])
+        for number in range(function + 1, len(table.first_row)):
+            table.first_row[number] += len(rows) - (end - first)
+
+    def set_rule(self, site: Site, rule: Rule) -> Place:
+        """Another rule for a row. NotHereError where it means the same."""
+        if not self.differ(site.rule, rule):
+            raise NotHereError
+        rows = self.table.rows(site.function)
+        rows[site.row] = (rows[site.row][0], rule)
+        self.set_rows(site.function, rows)
+        return Place(site.start)
+
+    def set_kind(self, function: int, kind: Kind) -> None:
+        table = self.table
+        if kind not in table.kinds:
+            table.kinds.append(kind)
+        table.kind[function] = table.kinds.index(kind)
+
+    def usual_rule(self) -> Rule:
+        """One of the section's own, with a CFA that default FDEs can say."""
+        plain = (site.rule for site in self.subject.sites if site.rule.cfa is not None and not site.rule.cfa.deref)
+        return next(rule for rule in plain if rule.cfa and rule.cfa.register == self.abi.sp)
+
+    def differ(self, one: Rule | None, other: Rule | None) -> bool:
+        """Whether these rules mean different things."""
+        return one is not None and other is not None and values(one, self.abi) != values(other, self.abi)
+
+
+def draw(random: Random, among: Sequence[T], fits: Callable[[T], object]) -> T:
+    """One that fits; NowhereError where none does."""
+    for _ in range(min(TRIES, len(among))):
+        one = random.choice(among)
+        if fits(one):
+            return one
+    start = random.randrange(len(among)) if among else 0
+    for number in range(len(among)):
+        one = among[(start + number) % len(among)]
+        if fits(one):
+            return one
+    raise NowhereError
+
+
+def values(rule: Rule, abi: Abi) -> object:
+    """What a rule says of a made-up machine: equal for rules that mean the same, for nearly no others."""
+    if rule == OUTERMOST or rule.cfa is None:
+        return None
+
+    def value(where: Where | None, cfa: int, own: int) -> int:
+        if where is None:
+            return noise(own)
+        address = (cfa if where.register is None else noise(where.register)) + where.offset
+        return noise(address) if where.deref else address
+
+    cfa = value(rule.cfa, 0, 0)
+    return cfa, value(rule.ra, cfa, abi.ra), value(rule.fp, cfa, abi.fp), rule.ra_signed
+
+
+def noise(number: int) -> int:
+    """A register's value, or that of memory."""
+    number = (number + 0x9E3779B97F4A7C15) * 0xBF58476D1CE4E5B9 % (1 << 64)
+    return (number ^ number >> 29) * 0x94D049BB133111EB % (1 << 64)
+
+
+class Damage(NamedTuple):
+    """`do`: damages a copy, and says where that is. It is found by all of `rules`, the first of them there, so severe.
+
+    `alone`: no other rule of the specification is broken; what its consumers do is another matter.
+    """
+
+    name: str
+    do: Do
+    rules: tuple[str, ...]
+    severity: Severity
+    versions: tuple[int, ...]
+    alone: bool
+
+
+class Kinds:
+    """A part of the table of damages."""
+
+    def __init__(self) -> None:
+        self.all: list[Damage] = []
+
+    def __call__(
+        self, *rules: str, severity: Severity = Severity.ERROR, versions: tuple[int, ...] = (2, 3), alone: bool = False
+    ) -> Callable[[Do], Do]:
+        def add(do: Do) -> Do:
+            name = do.__name__.replace("_", " ")
+            self.all.append(Damage(name, do, rules, severity, versions, alone))
+            return do
+
+        return add

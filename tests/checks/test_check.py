@@ -1,0 +1,558 @@
+"""`sframegen check`: each byte of code has the verdict that its definition gives it, and what is wrong is found where it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from copy import deepcopy
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sframegen
+from sframegen.checks.against_cfi import differences
+from sframegen.checks.against_cfi.comparison import Truth, Verdict, compare
+from sframegen.cli.commands import cli
+from sframegen.conversion.sources import Sources, find_sources
+from sframegen.elf.file import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
+from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.decode import decode
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import V2, V3
+from sframegen.format.locate import read_sframe
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from tests.differential.test_against_gas import ABI_NAMES, Example, examples
+from tests.support.inputs.cfi_programs import TARGETS, source_of
+from tests.support.inputs.cfi_writer import Frames
+from tests.support.inputs.linker_inputs import Writer
+from tests.support.producers import AARCH64 as AARCH64_PRODUCERS
+from tests.support.producers import C_FLAGS, PROGRAM, ROWS_AARCH64, ROWS_X86_64
+from tests.support.producers import X86_64 as X86_64_PRODUCERS
+from tests.support.tables import find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from sframegen.format.abi import Abi
+    from sframegen.format.layouts import Layout
+    from tests.support.peers import Compiler, Peers
+
+SIZE = 64
+ADDRESS = 0x200000  # of the section
+RA = Where(None, -8, deref=True)
+ENTRY, PUSHED = Rule(Where(7, 8), RA), Rule(Where(7, 16), RA, Where(None, -16, deref=True))
+DRAP = Rule(Where(10, 0), RA)
+
+# One byte of CFI each, or a few: what it says.
+CFI = {
+    "entry": (b"", ENTRY),
+    "pushed": (b"\x0e\x10\x86\x02", PUSHED),
+    "drap": (b"\x0c\x0a\x00", DRAP),
+    "outermost": (b"\x07\x10", OUTERMOST),
+    "fp lost": (b"\x07\x06", None),
+    "sp elsewhere": (b"\x87\x02", None),
+}
+RULES = [ENTRY, PUSHED, DRAP, OUTERMOST]
+
+
+class Fde(NamedTuple):
+    start: int
+    size: int
+    says: str
+    signal: bool
+
+
+class Function(NamedTuple):
+    start: int
+    size: int
+    rules: tuple[int, ...]  # of rows, a byte apart; none: a function without rows
+    period: int
+    signal: bool
+
+
+def code_of() -> tuple[ElfFile, int]:
+    """A file with SIZE bytes of code, and its address."""
+    writer = Writer("little", 1)
+    base = writer.put(".text", SHT_PROGBITS, 6, bytes(SIZE), 0x100).sh_addr
+    return ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, SIZE, SIZE, 0x100)]))), base
+
+
+def frames_of(fdes: list[Fde], base: int) -> Sources:
+    frames = Frames()
+    cies = {signal: frames.cie(augmentation="zRS" if signal else "zR", data=b"\0") for signal in (False, True)}
+    for fde in fdes:
+        frames.plain_fde(cies[fde.signal], base + fde.start, fde.size, CFI[fde.says][0])
+    return Sources([frames.section()], 0, "", [])
+
+
+def table_of(functions: list[Function], base: int) -> FunctionTable:
+    table = FunctionTable(rules=RULES)
+    for function in functions:
+        flex = any(RULES[rule] == DRAP for rule in function.rules)
+        kind = Kind(FdeType(flex), function.period, mask=bool(function.period), signal=function.signal)
+        table.start.append(base + function.start)
+        table.size.append(function.size)
+        table.kind.append(len(table.kinds))
+        table.kinds.append(kind)
+        rows = function.rules[: min(function.size, function.period or function.size)]
+        table.row_start.extend(range(len(rows)))
+        table.row_rule.extend(rows)
+        table.first_row.append(len(table.row_start))
+    return table
+
+
+def judged(elf: ElfFile, table: FunctionTable, sources: Sources, abi: Abi = AMD64, layout: Layout = V3) -> Truth:
+    data = Encoder(table, abi, layout, share=False).encode(ADDRESS)
+    truth = compare(elf, decode(bytes(data), ADDRESS), sources, abi)
+    assert sum(truth.code.values()) == sum(end - start for start, end in elf.executable_ranges())
+    return truth
+
+
+def by_byte(fdes: list[Fde], table: FunctionTable, base: int, layout: Layout) -> Counter[Verdict]:
+    """The same by the definition: each byte's verdict alone."""
+    counts: Counter[Verdict] = Counter()
+    for pc in range(base, base + SIZE):
+        fde = next((fde for fde in fdes if fde.start <= pc - base < fde.start + fde.size), None)
+        given = find(table, pc)
+        covering = max((f for f, start in enumerate(table.start) if start <= pc), default=0)
+        signal = bool(len(table)) and table.kinds[table.kind[covering]].signal
+        if fde is None:
+            counts[Verdict.UNDESCRIBED if given else Verdict.SILENT] += 1
+            continue
+        expected = CFI[fde.says][1]
+        sayable = layout.flex or (expected not in (DRAP, OUTERMOST) and not fde.signal)
+        if given is None:
+            counts[Verdict.ABSENT if expected and sayable else Verdict.INEXPRESSIBLE] += 1
+        else:
+            right = given == expected and (signal == fde.signal or not layout.signal)
+            counts[Verdict.EQUAL if right else Verdict.WRONG] += 1
+    return counts
+
+
+def apart(kind: Callable[..., Fde | Function], *rest: st.SearchStrategy[object]) -> st.SearchStrategy[list[Fde | Function]]:
+    """Ascending, without overlaps."""
+
+    def placed(drawn: list[tuple[int, int, *tuple[object, ...]]]) -> list[Fde | Function]:
+        found, at = [], 0
+        for gap, size, *values in drawn:
+            if at + gap + size <= SIZE:
+                found.append(kind(at + gap, size, *values))
+                at += gap + size
+        return found
+
+    return st.lists(st.tuples(st.integers(0, 9), st.integers(1, 24), *rest), max_size=8).map(placed)
+
+
+fde_lists = apart(Fde, st.sampled_from(list(CFI)), st.booleans())
+rule_lists = st.lists(st.integers(0, 3), max_size=5).map(tuple)
+function_lists = apart(Function, rule_lists, st.sampled_from([0, 0, 3, 16]), st.booleans())
+
+
+@given(fde_lists, function_lists)
+def test_every_byte_has_the_verdict_of_the_definition(fdes: list[Fde], functions: list[Function]) -> None:
+    elf, base = code_of()
+    table = table_of(functions, base)
+    truth = judged(elf, table, frames_of(fdes, base))
+    assert truth.code == {verdict: by_byte(fdes, table, base, V3)[verdict] for verdict in Verdict}
+    errors = [finding for finding in truth.findings if finding.severity is sframegen.Severity.ERROR]
+    assert bool(errors) == bool(truth.code[Verdict.WRONG])
+    assert [finding.rule for finding in truth.findings if finding not in errors] == ["cfi-absent"] * bool(
+        truth.code[Verdict.ABSENT]
+    )
+
+
+@given(
+    fde_lists,
+    apart(Function, st.lists(st.sampled_from([0, 1]), min_size=1, max_size=5).map(tuple), st.just(0), st.just(value=False)),
+)
+def test_version_2_is_judged_by_what_it_can_say(fdes: list[Fde], functions: list[Function]) -> None:
+    elf, base = code_of()
+    table = table_of(functions, base)
+    truth = judged(elf, table, frames_of(fdes, base), layout=V2)
+    assert truth.code == {verdict: by_byte(fdes, table, base, V2)[verdict] for verdict in Verdict}
+
+
+def test_of_functions_that_overlap_the_one_that_a_search_finds_counts() -> None:
+    elf, base = code_of()
+    table = table_of([Function(16, 32, (1,), 0, signal=False), Function(0, 48, (0,), 0, signal=False)], base)
+    truth = judged(elf, table, frames_of([Fde(0, 16, "entry", signal=False), Fde(16, 32, "pushed", signal=False)], base))
+    assert {verdict: count for verdict, count in truth.code.items() if count} == {Verdict.EQUAL: 48, Verdict.SILENT: 16}
+
+
+def test_rules_that_give_the_same_values_are_equal() -> None:
+    elf, base = code_of()
+    table = table_of([Function(0, 8, (0,), 0, signal=False)], base)
+    table.rules = [Rule(Where(7, 16), Where(7, 8, deref=True), Where(7, 0, deref=True))]
+    table.kinds = [Kind(FdeType.FLEX)]
+    truth = judged(elf, table, frames_of([Fde(0, 8, "pushed", signal=False)], base))
+    assert (truth.code[Verdict.EQUAL], truth.findings) == (8, [])
+
+
+# -- a real program, its section damaged by hand
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("check") / "program"
+    sframegen.add_section(compile_c(SOURCE, "-O1", "-fno-omit-frame-pointer"), output=file, verify=False, optimize="none")
+    return file
+
+
+SOURCE = """
+#include <stdio.h>
+int twice(int n) { if (n) return printf("%d", n) * 2; return puts("none"); }
+int main(int argc, char **argv) { return twice(argc); }
+"""
+
+
+def function_of(file: Path, table: FunctionTable, name: str) -> int:
+    (symbol,) = open_elf(file).functions_named(name.encode())
+    return list(table.start).index(symbol.address)
+
+
+def number_of(table: FunctionTable, rule: Rule) -> int:
+    if rule not in table.rules:
+        table.rules.append(rule)
+    return table.rules.index(rule)
+
+
+def stale_row(table: FunctionTable, function: int) -> tuple[str, int]:
+    """The last row says what the one before it does."""
+    row = table.first_row[function + 1] - 1
+    table.row_rule[row] = table.row_rule[row - 1]
+    return "cfi-rule", table.row_start[row]
+
+
+def wrong_base(table: FunctionTable, function: int) -> tuple[str, int]:
+    row = table.first_row[function]
+    table.row_rule[row] = number_of(table, Rule(Where(AMD64.fp, 8), RA))
+    return "cfi-rule", 0
+
+
+def late_row(table: FunctionTable, function: int) -> tuple[str, int]:
+    row = table.first_row[function] + 1
+    table.row_start[row] += 1
+    return "cfi-rule", table.row_start[row] - 1
+
+
+def outermost_row(table: FunctionTable, function: int) -> tuple[str, int]:
+    row = table.first_row[function] + 1
+    table.row_rule[row] = number_of(table, OUTERMOST)
+    return "cfi-rule", table.row_start[row]
+
+
+def signal_frame(table: FunctionTable, function: int) -> tuple[str, int]:
+    table.kinds.append(Kind(signal=True))
+    table.kind[function] = len(table.kinds) - 1
+    return "cfi-signal", 0
+
+
+@pytest.mark.parametrize("damage", [stale_row, wrong_base, late_row, outermost_row, signal_frame])
+def test_damage_is_found_where_it_is(program: Path, damage: Callable[[FunctionTable, int], tuple[str, int]]) -> None:
+    elf = open_elf(program)
+    table = deepcopy(read_sframe(elf).table)
+    function = function_of(program, table, "twice")
+    rule, offset = damage(table, function)
+    truth = judged(elf, table, find_sources(elf))
+    (finding,) = truth.findings
+    assert (finding.rule, finding.severity) == (rule, sframegen.Severity.ERROR)
+    assert finding.address == table.start[function] + offset
+    assert finding.message.startswith(f"twice+{offset:#x}, " if offset else "twice, ")
+    assert finding.offset is not None
+    assert decode(bytes(Encoder(table, AMD64, V3, share=False).encode(ADDRESS)), ADDRESS).index_at <= finding.offset
+
+
+def test_both_rules_are_told_as_equations(program: Path) -> None:
+    elf = open_elf(program)
+    table = deepcopy(read_sframe(elf).table)
+    wrong_base(table, function_of(program, table, "twice"))
+    (finding,) = judged(elf, table, find_sources(elf)).findings
+    given, expected = re.findall(r"\(cfa, ra, fp\) = (\(.*?, \*\(cfa - 8\), rbp\))", finding.message)
+    assert (given, expected) == ("(rbp + 8, *(cfa - 8), rbp)", "(rsp + 8, *(cfa - 8), rbp)")
+
+
+def test_shifted_start(program: Path) -> None:
+    elf = open_elf(program)
+    table = deepcopy(read_sframe(elf).table)
+    function = function_of(program, table, "twice")
+    table.start[function] += 1
+    truth = judged(elf, table, find_sources(elf))
+    wrong, absent = truth.findings
+    assert (absent.rule, absent.severity, absent.address) == ("cfi-absent", sframegen.Severity.NOTE, table.start[function] - 1)
+    assert absent.message == "1 bytes of code that can be said are not covered: twice"
+    assert truth.code[Verdict.ABSENT] == 1
+    assert wrong.message.startswith("twice+")
+    assert " ranges" in wrong.message
+
+
+def test_keys_of_signed_return_addresses() -> None:
+    elf, base = code_of()
+    frames = Frames()
+    cie = frames.cie(b"\x0c\x1f\x00", augmentation="zRB", data=b"\0", ra=30)
+    frames.plain_fde(cie, base, 16, b"\x48\x2d")  # signed from offset 8 on
+    signed = Rule(Where(31, 0), ra_signed=True)
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(31, 0)), signed])
+    for column, values in zip((table.start, table.size, table.kind), (base, 16, 0), strict=True):
+        column.append(values)
+    table.row_start.extend([0, 8])
+    table.row_rule.extend([0, 1])
+    table.first_row.append(2)
+    truth = judged(elf, table, Sources([frames.section()], 0, "", []), AARCH64)
+    assert [(finding.rule, finding.address) for finding in truth.findings] == [("cfi-key", base + 8)]
+    assert truth.findings[0].message.endswith("with key A; the CFI says key B")
+    table.kinds = [Kind(key_b=True)]
+    assert judged(elf, table, Sources([frames.section()], 0, "", []), AARCH64).findings == []
+
+
+def test_many_findings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(differences, "SHOWN", 2)
+    elf, base = code_of()
+    fdes = [Fde(start, 4, "pushed", signal=False) for start in range(0, 40, 8)]
+    truth = judged(elf, table_of([Function(0, 40, (0,), 0, signal=False)], base), frames_of(fdes, base))
+    assert [finding.rule for finding in truth.findings] == ["cfi-rule", "cfi-rule", "cfi-more"]
+    assert truth.findings[-1].message == "12 bytes of other functions are wrong, too"
+    assert truth.findings[0].message.startswith(".text+0x0, 4 bytes: ")
+
+
+# -- sections of others
+
+
+@pytest.mark.parametrize("producer", [*X86_64_PRODUCERS, *AARCH64_PRODUCERS], ids=lambda p: p.prefix + p.name)
+def test_sections_of_others_are_true(producer: object, peers: Peers, tmp_path: Path) -> None:
+    source = ROWS_AARCH64 if producer.prefix else ROWS_X86_64  # type: ignore[attr-defined]
+    report = sframegen.examine(producer.link(source, tmp_path / "rows.so", peers))  # type: ignore[attr-defined]
+    assert [finding.message for finding in report.findings if finding.rule.startswith("cfi")] == []
+    assert report.code[Verdict.EQUAL] == sum(report.code.values()) - report.code[Verdict.SILENT]
+
+
+@pytest.mark.parametrize("flags", C_FLAGS.values(), ids=C_FLAGS)
+def test_compiled_programs_of_gnu_as_and_ld(compile_c: Compiler, flags: tuple[str, ...]) -> None:
+    file = compile_c(PROGRAM, *flags, "-shared", "-fPIC", "-Wa,--gsframe", peer_binutils=True)
+    report = sframegen.examine(file)
+    assert (report.version, report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == (3, 8, 0)
+    (finding,) = [finding for finding in report.findings if finding.severity is sframegen.Severity.ERROR]
+    assert finding.message == (  # docs/differences.md
+        ".plt.got+0x0, 8 bytes: (cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp); "
+        "the CFI says (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)"
+    )
+
+
+def verdict_of(example: Example) -> Verdict:
+    """Of the last row that GNU as wrote, or did not write, for a program of docs/differences.md."""
+    if example.kind == "Registers that stack tracers do not have":
+        return Verdict.EQUAL  # true, and of no use
+    if example.kind == "FDEs without rows":
+        return Verdict.WRONG
+    if re.match(r"RA undefined|\(?(?:sp|fp|r\d+)[+-]", example.gnu):
+        return Verdict.WRONG
+    return Verdict.INEXPRESSIBLE if example.ours == "nothing" else Verdict.ABSENT
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for example in examples() if example.kind != "The assembler stops"],
+    ids=lambda example: f"{example.kind}: {example.abi}: {example.program}",
+)
+def test_known_faults_of_gnu_as(peers: Peers, tmp_path: Path, example: Example) -> None:
+    """Each has its verdict, and nothing else in the program is wrong."""
+    target = TARGETS[ABI_NAMES[example.abi]]
+    body = [line.strip() for line in example.program.split(";")]
+    file = target.link(peers, source_of([["nop"], body]), tmp_path, "--gsframe")
+    report = sframegen.examine(file)
+    expected = verdict_of(example)
+    assert report.code[expected] >= target.nop_size
+    assert (report.code[Verdict.WRONG] > 0) == (expected is Verdict.WRONG)
+    assert {finding.rule for finding in report.findings if finding.severity is sframegen.Severity.ERROR} <= {
+        "cfi-rule",
+        "cfi-inexpressible",
+    }
+
+
+# -- the command, and from Python
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["check", *map(str, arguments)], catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def damaged(program: Path, directory: Path) -> Path:
+    """The program with the rule of one row changed in the file."""
+    elf = open_elf(program)
+    section = read_sframe(elf)
+    function = function_of(program, section.table, "twice")
+    at = section.seeker.find(section.table.start[function])
+    data = bytearray(program.read_bytes())
+    place = bytes(data).find(bytes(section.data))
+    data[place + at + 1] += 8  # the CFA's offset
+    bad = directory / "bad"
+    bad.write_bytes(data)
+    return bad
+
+
+def test_a_good_section_is_one_line(program: Path) -> None:
+    status, output = run(program)
+    report = sframegen.examine(program)
+    assert status == 0
+    said = [
+        f"{report.code[verdict]:,} {verdict.value}" for verdict in (Verdict.EQUAL, Verdict.INEXPRESSIBLE) if report.code[verdict]
+    ]
+    assert output == (
+        f"{program}: good; SFrame version 3, {report.functions:,} functions; bytes of code: {', '.join(said)}; "
+        f"by pyelftools: {report.code[Verdict.EQUAL]:,} the same\n"
+    )
+    # glibc reads version 2; the kernel does not understand that _start is the outermost frame
+    assert [(finding.rule, finding.severity) for finding in sframegen.check(program)] == [
+        ("glibc-version", sframegen.Severity.NOTE),
+        ("kernel-outermost", sframegen.Severity.NOTE),
+    ]
+
+
+def test_a_wrong_row_is_an_error(program: Path, tmp_path: Path) -> None:
+    bad = damaged(program, tmp_path)
+    status, output = run(program, bad, "-j1")
+    good, first, second = output.splitlines()
+    assert status == 1
+    assert ": good;" in good
+    assert first.startswith(f"{bad}: 1 error; ")
+    assert second.startswith("  error: cfi-rule (0x")
+    assert ": twice, " in second
+    assert run("-q", program) == (0, "")
+    assert run("-q", bad) == (1, f"{first}\n{second}\n")
+    assert run("-v", program)[1].count("\n") == 2 + 2 + len(Verdict)
+
+
+def test_json(program: Path, tmp_path: Path) -> None:
+    bad = damaged(program, tmp_path)
+    status, output = run("--json", program, bad)
+    first, second = json.loads(output)
+    assert status == 1
+    assert list(first["code"]) == [verdict.name.lower() for verdict in Verdict]
+    assert [finding["severity"] for finding in second["findings"]] == ["error", "note", "note"]
+    assert second["findings"][0]["rule"] == "cfi-rule"
+    assert sum(first["code"].values()) == sum(second["code"].values())
+
+
+def test_strict_makes_errors_of_warnings(peers: Peers, tmp_path: Path) -> None:
+    file = X86_64_PRODUCERS[1].link(ROWS_X86_64, tmp_path / "rows.so", peers)
+    status, output = run("--consumer", "gnu", file)
+    assert (status, "1 warning;" in output) == (0, True)
+    status, output = run("--consumer", "gnu", "--strict", file)
+    assert (status, "1 error;" in output) == (1, True)
+    assert run("--consumer", "glibc", "--strict", file)[0] == 0
+    with pytest.raises(ValueError, match="no consumer 'linux', only kernel, glibc, gnu, all"):
+        sframegen.check(file, consumer="linux")
+
+
+def test_files_without_a_section(compile_c: Compiler) -> None:
+    plain = compile_c(SOURCE, "-O1")
+    assert run(plain) == (1, f"{plain}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
+    made = compile_c("int f(void) { return 0; }", "-c", name="f.o")
+    assert run(made) == (1, f"{made}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
+
+
+def test_a_section_that_cannot_be_read_is_still_reported(program: Path, tmp_path: Path) -> None:
+    data = bytearray(program.read_bytes())
+    place = bytes(data).find(bytes(read_sframe(open_elf(program)).data))
+    data[place + 2] = 9  # the version
+    bad = tmp_path / "bad"
+    bad.write_bytes(data)
+    report = sframegen.examine(bad)
+    assert (report.version, report.code) == (0, {})
+    assert report.worst() is sframegen.Severity.ERROR
+
+
+def test_damaged_cfi_is_an_error_too(program: Path, tmp_path: Path) -> None:
+    elf = open_elf(program)
+    eh_frame = elf.section(".eh_frame")
+    assert eh_frame is not None
+    data = bytearray(program.read_bytes())
+    data[eh_frame.header.sh_offset + 8] = 77  # the version of the first CIE
+    bad = tmp_path / "bad"
+    bad.write_bytes(data)
+    report = sframegen.examine(bad)
+    assert [finding.rule for finding in report.findings if finding.severity] == ["cfi-unreadable"]
+    assert (report.version, report.code) == (3, {})
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"p_vaddr": 0x110}, "executable segments overlap at 0x110"),
+        ({"p_vaddr": 0x8000}, "executable segments are larger than the file"),
+        ({"p_vaddr": 0x8000, "p_filesz": 0x10000}, "reach past the end of the file"),
+    ],
+)
+def test_segments_that_no_program_has(second: dict[str, int], message: str) -> None:
+    writer = Writer("little", 2)
+    writer.put(".text", SHT_PROGBITS, 6, bytes(0x1000), 0x100)
+    load = Phdr(PT_LOAD, 5, 0x100, 0x100, 0x100, 0x1000, 0x1000, 0x100)
+    elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
+    section = decode(bytes(Encoder(table_of([], 0), AMD64, V3, share=False).encode(ADDRESS)), ADDRESS)
+    with pytest.raises(sframegen.FormatError, match=message):
+        compare(elf, section, Sources([], 0, "", []), AMD64)
+
+
+def test_without_any_cfi() -> None:
+    elf, base = code_of()
+    truth = judged(elf, table_of([Function(0, 16, (0,), 0, signal=False)], base), Sources([], 0, "", []))
+    assert (truth.code[Verdict.UNDESCRIBED], truth.code[Verdict.SILENT]) == (16, SIZE - 16)
+    assert [(finding.rule, finding.severity) for finding in truth.findings] == [("cfi-none", sframegen.Severity.NOTE)]
+
+
+def test_cfi_of_a_debug_file(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    made = compile_c(SOURCE, "-O1", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wl,--build-id")
+    whole, bare, debug = (tmp_path / name for name in ("whole", "bare", "debug"))
+    sframegen.add_section(made, output=whole, verify=False)
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", made, debug], check=True)
+    subprocess.run([peers.tool("objcopy"), "--remove-section=.debug_*", whole, bare], check=True)
+    alone, together = sframegen.examine(bare), sframegen.examine(bare, debug_file=debug)
+    assert alone.code[Verdict.UNDESCRIBED] > together.code[Verdict.UNDESCRIBED]
+    assert together.code == sframegen.examine(whole).code
+    assert together.code[Verdict.EQUAL] > alone.code[Verdict.EQUAL]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bash",
+        "libc",
+        "arm64-libc",
+        "s390x-libc",
+        *(pytest.param(name, marks=pytest.mark.once) for name in ("libstdcxx", "libcrypto")),
+    ],
+)
+def test_our_sections_of_real_files_are_good(corpus_file: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+    for level, version in (("fast", 3), ("size", 2)):
+        file = tmp_path / level
+        sframegen.add_section(corpus_file(name), output=file, verify=False, optimize=level, version=version)
+        report = sframegen.examine(file)
+        assert [finding for finding in report.findings if finding.severity] == []
+        assert (report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == (0, 0)
+        assert report.code[Verdict.EQUAL] > 0
+
+
+def test_rules_that_the_kernel_cannot_use_are_counted(compile_c: Compiler, tmp_path: Path) -> None:
+    """CFA in memory after a stack was realigned; CFA from r10; outermost. Two bytes each, and no others."""
+    parts = {
+        "memory": ".cfi_escape 0x0f, 3, 0x76, 0x78, 6",
+        "register": ".cfi_def_cfa 10, 0",
+        "outermost": ".cfi_undefined 16",
+    }
+    source = "".join(f'__asm__("{name}: .cfi_startproc\\n {cfi}\\n nop\\n nop\\n .cfi_endproc");\n' for name, cfi in parts.items())
+    file = compile_c(source, "-shared", "-nostdlib")
+    sframegen.add_section(file, output=tmp_path / "file")
+    report = sframegen.examine(tmp_path / "file", consumer="kernel")
+    expected = {"kernel-cfa-memory": 2, "kernel-register": 2, "kernel-outermost": 2}
+    assert report.unusable == expected
+    assert report.to_json()["unusable"] == expected
+    printed = CliRunner().invoke(cli, ["check", "-v", "--consumer", "kernel", str(tmp_path / "file")])
+    assert printed.exit_code == 0
+    assert re.findall(r"note: (kernel-\S+) \(0x\w+\): 2 bytes of code", printed.stdout) == list(expected)
+    assert sframegen.examine(tmp_path / "file", consumer="glibc").unusable == {}

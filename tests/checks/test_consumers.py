@@ -1,0 +1,258 @@
+"""What each consumer would do with a section: every demand is broken and found, and agrees with what the consumer's reader does."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
+from sframegen.checks.finding import Severity
+from sframegen.checks.spec.rules import RULES
+from sframegen.checks.spec.wellformed import Facts, examine
+from sframegen.checks.unusable import LIMITS, unusable
+from sframegen.elf.file import open_elf
+from sframegen.format.abi import AMD64
+from sframegen.format.decode import decode
+from sframegen.format.locate import sframe_of
+from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
+from tests import ROOT
+from tests.checks.readers.compare import compare, verdicts
+from tests.checks.readers.kernel import Kernel, KernelError
+from tests.checks.readers.libsframe import LibSframe
+from tests.checks.readers.mutate import Base, bases, put
+from tests.checks.section_damage import DAMAGES, MASKED, Editor, base_named
+from tests.support.producers import GNU, ROWS_X86_64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.peers import Peers
+
+MUTANTS = 300
+BIG = "AArch64 big-endian V3"
+VERSION = {"kernel": 3, "glibc": 2, "gnu": 3}
+# Demands that are not a rule of the specification.
+OTHERS: dict[str, Callable[[Editor], object]] = {
+    "kernel-sorted": lambda e: e.set_header(flags=4),
+    "kernel-pc-relative": lambda e: e.set_header(flags=1),
+    "kernel-auxiliary-header": DAMAGES["auxiliary-header"],
+    "kernel-empty": lambda e: e.set_header(num_fres=0),
+    "kernel-header-only": lambda e: e.data.__delitem__(slice(28, None)),
+    "kernel-sub-sections": lambda e: e.set_header(freoff=0),
+    "kernel-wrapped": lambda e: e.start(-1, -0x40000),
+    "kernel-no-rows": DAMAGES["no-rows"],
+    "kernel-period": DAMAGES["mask-without-period"],
+    "glibc-offsets": lambda e: e.set_header(fdeoff=e.header.freoff + 1),
+    "glibc-sorted": lambda e: e.set_header(flags=4),
+    "glibc-empty": lambda e: e.set_header(num_fdes=0),
+    "glibc-layout": DAMAGES["sub-section-gap"],
+    "glibc-far": lambda e: put(e.data, e.entry(-1), 4, 0x7FFFFFFF, e.order),
+    "glibc-wrapped": lambda e: e.start(-1, -0x40000),
+    "gnu-wrapped": lambda e: e.start(-1, -0x40000),
+    "glibc-no-rows": DAMAGES["no-rows"],
+    "glibc-period": DAMAGES["mask-without-period"],
+    "glibc-words": lambda e: e.set(e.row(1, 1) + 1, 4 << 1),
+    "gnu-offsets": lambda e: e.set_header(fdeoff=e.header.freoff + 1),
+    "gnu-foreign-auxiliary-header": DAMAGES["auxiliary-header"],
+    "gnu-foreign-total": DAMAGES["row-total"],
+    "gnu-foreign-shared": lambda e: e.add(e.entry(1) + e.layout.fre_offset_at, 4, e.block(0) - e.block(1)),
+    "gnu-foreign-rest": DAMAGES["trailing-bytes"],
+    "gnu-word-bytes": lambda e: e.set(e.rows(0) + 1, 15 << 1 | 2 << 5),
+    "gnu-sorted": lambda e: e.set_header(flags=4),
+    "gnu-pc-relative": lambda e: e.set_header(flags=1),
+    "gnu-layout": DAMAGES["sub-section-gap"],
+    "gnu-no-rows": DAMAGES["no-rows"],
+    "gnu-period": DAMAGES["mask-without-period"],
+    "gnu-words": lambda e: e.set(e.rows(0) + 1, 7 << 1),
+}
+
+
+def judge(data: bytes, base: Base, **changed: object) -> Facts:
+    given = {"executable": [base.code], "byte_order": base.order} | changed
+    return examine(data, base.address, **given)  # type: ignore[arg-type]
+
+
+def broken(demand: Demand) -> Facts:
+    """A section in which it is."""
+    base = base_named(BIG if "foreign" in demand.name else f"AMD64 V{VERSION[demand.consumer]}")
+    if demand.name.endswith("byte-order"):
+        return judge(base.data, base, byte_order="big")
+    if demand.name == "kernel-one-text":
+        return judge(base.data, base, executable=[(0x1000, 0x1080), (0x1080, 0x40000)])
+    editor = Editor(base)
+    damage = DAMAGES[demand.broken[0]] if isinstance(demand.broken, tuple) else OTHERS[demand.name]
+    damage(editor)
+    return judge(bytes(editor.data), base)
+
+
+@pytest.mark.parametrize("demand", DEMANDS, ids=lambda demand: demand.name)
+def test_each_demand_is_broken_and_found(demand: Demand) -> None:
+    facts = broken(demand)
+    assert demand in unmet(facts, demand.consumer)
+    [finding] = [finding for finding in accepted(facts, demand.consumer) if finding.rule == demand.name]
+    assert finding.consumer == demand.consumer
+    assert finding.severity == EFFECTS[demand.effect][1]
+    assert EFFECTS[demand.effect][0] in finding.message
+    assert demand.name in {finding.rule for finding in accepted(facts)}
+
+
+@pytest.mark.parametrize("base", bases(), ids=lambda base: base.name)
+def test_sound_sections_are_accepted_by_all(base: Base) -> None:
+    facts = judge(base.data, base)
+    found = accepted(facts)
+    assert [finding for finding in found if finding.severity > Severity.NOTE] == []
+    unread = [name for name, consumer in CONSUMERS.items() if base.data[2] not in consumer.versions]
+    assert [(finding.consumer, finding.rule) for finding in found] == [(name, f"{name}-version") for name in unread]
+
+
+@pytest.mark.parametrize("producer", GNU, ids=lambda producer: producer.name)
+def test_what_gnu_tools_write_is_accepted(producer: object, peers: Peers, tmp_path: Path) -> None:
+    made = producer.link(ROWS_X86_64, tmp_path / "lib.so", peers)  # type: ignore[attr-defined]
+    elf = open_elf(made)
+    found = sframe_of(elf)
+    assert found is not None
+    facts = examine(*found, executable=elf.executable_ranges(), byte_order=elf.byte_order)
+    # GNU 2.44 knew no flag for starts that are relative to themselves; to 2.47 all are.
+    expected = {"gnu-pc-relative"} if not facts.header or facts.header.flags == 1 else set()
+    read = facts.layout is not None and facts.layout.version in CONSUMERS["gnu"].versions
+    assert {finding.rule for finding in accepted(facts) if finding.severity} == (expected if read else set())
+
+
+def test_what_is_rejected_is_not_judged_further() -> None:
+    base = base_named("AMD64 V3")
+    editor = Editor(base)
+    DAMAGES["row-order"](editor)
+    editor.set_header(flags=4)
+    assert [demand.name for demand in unmet(judge(bytes(editor.data), base), "kernel")] == ["kernel-sorted"]
+
+
+def test_a_start_round_the_end_of_the_address_space_has_the_kernel_drop_the_section() -> None:
+    """At its link-time address it is the last, as it should be; in a library that is loaded elsewhere it is below all others."""
+    base = base_named("AMD64 V3")
+    editor = Editor(base)
+    editor.start(-1, -0x40000)
+    data = bytes(editor.data)
+    assert "start-order" not in judge(data, base).counts
+    [kernel] = [verdict for verdict in verdicts(base, data, None) if verdict.consumer == "kernel"]
+    assert kernel.said is kernel.done is Effect.DROPS
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("damage", "crashes"),
+    [
+        (lambda e: e.size(MASKED, 0x40), {"kernel", "glibc", "gnu"}),
+        (lambda e: e.set(e.info(MASKED), e.data[e.info(MASKED)] | 7), {"kernel"}),
+        (lambda e: e.size(MASKED, 0), set()),
+    ],
+    ids=["found", "of an unknown FRE type", "never found"],
+)
+def test_a_period_of_nothing_divides_only_where_a_look_up_comes_to_it(
+    version: int, damage: Callable[[Editor], object], crashes: set[str]
+) -> None:
+    base = base_named(f"AMD64 V{version}")
+    editor = Editor(base)
+    DAMAGES["mask-without-period"](editor)
+    damage(editor)
+    data = bytes(editor.data)
+    assert "mask-without-period" in judge(data, base).counts
+    for verdict in verdicts(base, data, None):
+        if verdict.consumer in CONSUMERS and version in CONSUMERS[verdict.consumer].versions:
+            assert (verdict.done is Effect.CRASHES) is (verdict.consumer in crashes)
+            assert (f"{verdict.consumer}-period" in verdict.rules) is (verdict.consumer in crashes)
+
+
+@pytest.mark.parametrize("base", [base for base in bases() if base.data[2] == 3], ids=lambda base: base.name)
+def test_code_that_the_kernel_cannot_use_is_what_its_reader_says(base: Base) -> None:
+    section = decode(memoryview(base.data), base.address)
+    kernel = Kernel(base.data, base.address, base.order, base.code)
+    code = [(0x1000, 0x1100), (0x22000, 0x22060)]  # usual functions, the repeated one, the flexible one, the outermost one
+    counts = {limit.name: 0 for limit in LIMITS}
+    for ip in chain.from_iterable(range(*part) for part in code):
+        try:
+            limit = kernel.limit(ip, section.abi.sp, section.abi.fp)
+        except KernelError:
+            continue
+        if limit:
+            counts[f"kernel-{limit}"] += 1
+    found = unusable(section.table, code, section.abi)
+    assert found.code == counts
+    assert all(counts.values())
+    assert [(note.rule, note.severity) for note in found.notes] == [(limit.name, Severity.NOTE) for limit in LIMITS]
+
+
+def test_repeated_code_that_cannot_be_used_is_counted_in_every_period() -> None:
+    table = FunctionTable(kinds=[Kind(FdeType.FLEX, rep_size=16, mask=True)])
+    table.rules = [Rule(Where(AMD64.sp, 8)), Rule(Where(AMD64.sp, 8, deref=True))]
+    table.start.append(0x1000)
+    table.size.append(0x47)
+    table.kind.append(0)
+    table.row_start.extend([0, 6])
+    table.row_rule.extend([0, 1])
+    table.first_row.append(2)
+    assert unusable(table, [(0x1000, 0x2000)], AMD64).code["kernel-cfa-memory"] == 4 * 10 + 1
+    assert unusable(table, [(0x2000, 0x3000)], AMD64) == (dict.fromkeys((limit.name for limit in LIMITS), 0), [])
+
+
+# -- the readers themselves; `python -m tests.checks.readers.compare` does the same with more mutants
+
+
+@pytest.fixture(scope="module")
+def gnu(peers: Peers) -> Iterator[LibSframe]:
+    with LibSframe(peers.libsframe()) as process:
+        yield process
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_check_says_what_the_readers_do(seed: int, gnu: LibSframe) -> None:
+    wrong = [
+        f"{base.name}: {verdict}: {data.hex()}"
+        for base, data, verdict in compare(bases(), MUTANTS // 3, seed, gnu)
+        if not verdict.agrees
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("base", bases(), ids=lambda base: base.name)
+def test_the_readers_take_sound_sections(base: Base, gnu: LibSframe) -> None:
+    for verdict in verdicts(base, base.data, gnu):
+        unread = verdict.consumer.split()[-1]
+        assert verdict.done is (None if base.data[2] in CONSUMERS[unread].versions else Effect.REJECTS)
+        assert verdict.said is verdict.done
+
+
+# -- tables
+
+
+def test_demands_name_rules_of_the_table() -> None:
+    names = [demand.name for demand in DEMANDS]
+    assert len(set(names)) == len(names)
+    for demand in DEMANDS:
+        assert demand.name.startswith(f"{demand.consumer}-")
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", demand.name)
+        assert isinstance(demand.broken, tuple) is (demand.name not in OTHERS and demand.name not in CONTEXT)
+        assert not isinstance(demand.broken, tuple) or set(demand.broken) <= set(RULES)
+
+
+CONTEXT = {"kernel-byte-order", "glibc-byte-order", "kernel-one-text"}
+
+
+def table_of_demands() -> str:
+    rows = [("consumer", "demand", "what it does", "where there is"), ("---",) * 4]
+    for demand in DEMANDS:
+        effect = EFFECTS[demand.effect][0] + (", or rejects the section where it validates" if demand.validated else "")
+        rows.append((CONSUMERS[demand.consumer].title, f"`{demand.name}`", effect, demand.says))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def test_the_document_lists_the_demands() -> None:
+    text = (ROOT / "docs/checking.md").read_text()
+    assert table_of_demands() in text
+    assert "".join(f"| `{limit.name}` | {limit.says} |\n" for limit in LIMITS) in text
+    for consumer in CONSUMERS.values():
+        assert f"{consumer.title}: {consumer.source}" in text
+    assert all(EFFECTS[effect][0] in text for effect in Effect)

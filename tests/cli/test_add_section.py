@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sframegen
+from cfi.errors import FormatError
+from sframegen.api.added import Summary
+from sframegen.cli.commands import cli
+from sframegen.conversion.coverage import FunctionFates
+from sframegen.elf.file import open_elf
+from sframegen.format.locate import sframe_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.peers import Compiler, Peers
+
+    Call = dict[str, Any]
+
+
+def run(*arguments: object) -> Result:
+    """In this process, where a test can put something in the place of what it does."""
+    return CliRunner().invoke(cli, ["add-section", "-j1", *map(str, arguments)])
+
+
+def summary(file: str = "app", **fields: Any) -> Summary:
+    numbers = {
+        "functions": 1234, "functions_covered": 1230, "code_bytes": 345678, "covered_bytes": 345600, "rows": 5678,
+        "section_bytes": 40123, "eh_frame_bytes": 40000, "eh_frame_hdr_bytes": 8341,
+    }  # fmt: skip
+    return Summary(file, **(numbers | fields))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Summary]], list[tuple[str, Call]]]:
+    """Puts a function in place of api.add_section; returns the list of the calls."""
+
+    def replace(answer: Callable[[str], Summary]) -> list[tuple[str, Call]]:
+        made: list[tuple[str, Call]] = []
+
+        def fake(path: str, **options: Any) -> Summary:
+            made.append((str(path), {name: str(value) if hasattr(value, "parts") else value for name, value in options.items()}))
+            return answer(str(path))
+
+        monkeypatch.setattr("sframegen.api.add_section", fake)
+        return made
+
+    return replace
+
+
+IN_PLACE: Call = {
+    "output": None,
+    "verify": True,
+    "dry_run": False,
+    "debug_file": None,
+    "preserve_timestamps": False,
+    "version": 3,
+    "optimize": "fast",
+    "replace": False,
+    "per_function": False,
+    "force": False,
+    "synthesize": False,
+    "min_kernel": None,
+    "hard_links": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("app",), [("app", {})]),
+        (("app", "lib"), [("app", {}), ("lib", {})]),
+        (("-o", "new", "app"), [("app", {"output": "new"})]),
+        (("--no-verify", "--dry-run", "app"), [("app", {"verify": False, "dry_run": True})]),
+        (("--replace", "app"), [("app", {"replace": True})]),
+        (("--force", "app"), [("app", {"force": True})]),
+        (("--min-kernel", "6.7", "app"), [("app", {"min_kernel": "6.7"})]),
+        (("--synthesize", "app"), [("app", {"synthesize": True, "jobs": 1, "progress": None})]),
+        (("-p", "--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug", "preserve_timestamps": True})]),
+        (
+            ("--output-dir", "new/dir", "x/app", "y/lib"),
+            [("x/app", {"output": "new/dir/app"}), ("y/lib", {"output": "new/dir/lib"})],
+        ),
+    ],
+)
+def test_options_reach_the_api(
+    calls: Any, arguments: tuple[str, ...], expected: list[tuple[str, Call]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = calls(summary)
+    assert run(*arguments).exit_code == 0
+    assert made == [(path, IN_PLACE | changed) for path, changed in expected]
+    assert (tmp_path / "new/dir").is_dir() == ("--output-dir" in arguments)
+
+
+def test_one_line(calls: Any) -> None:
+    calls(summary)
+    assert run("app").stdout == (
+        "app: 1,234 functions, 99.97 % of 345,678 bytes with CFI covered, 5,678 rows; "
+        ".sframe 40,123 bytes, 0.83 of .eh_frame + .eh_frame_hdr\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "piece"),
+    [
+        ({"covered_bytes": 345677}, " 99.99 % of "),
+        ({"covered_bytes": 345678}, " 100.00 % of "),
+        (
+            {"functions": 1, "rows": 1, "code_bytes": 1, "covered_bytes": 1},
+            "app: 1 function, 100.00 % of 1 byte with CFI covered, 1 row; ",
+        ),
+        ({"eh_frame_bytes": 0, "eh_frame_hdr_bytes": 0}, " .sframe 40,123 bytes\n"),
+        ({"note": "no table"}, " of .eh_frame + .eh_frame_hdr; no table\n"),
+        (
+            {"fates": {"covered": {"default": 345600}, "left_out": {"why": 78}, "no_cfi": {"padding": 22, "code": 10_000_000}}},
+            "app: 1,234 functions, 99.97 % of 345,678 bytes with CFI covered, 3.34 % of 10,345,700 executable bytes, 5,678 rows; ",
+        ),
+        (
+            {
+                "functions": 0,
+                "code_bytes": 0,
+                "covered_bytes": 0,
+                "synthesized_functions": 3,
+                "synthesized_bytes": 75,
+                "fates": {"covered": {"default": 0}, "no_cfi": {"code": 25}, "synthesized": {"instructions": 75}},
+            },
+            "app: no CFI, 75.00 % of 100 executable bytes covered, 5,678 rows; ",
+        ),
+        ({"synthesized_functions": 3, "synthesized_bytes": 75}, "; 3 functions of 75 bytes synthesized\n"),
+    ],
+)
+def test_one_line_in_other_cases(fields: dict[str, Any], piece: str) -> None:
+    assert piece in summary(**fields).one_line() + "\n"
+
+
+def test_file_without_call_frame_information(calls: Any) -> None:
+    calls(lambda path: Summary(path, note="no call frame information: nothing to add"))
+    result = run("app")
+    assert (result.exit_code, result.stdout) == (0, "app: no call frame information: nothing to add\n")
+    result = run("--strict", "-q", "app")
+    assert (result.exit_code, result.output) == (1, "sframegen: app: --strict: nothing was added\n")
+    assert run("--min-coverage", "0.1", "app").exit_code == 1
+    assert run("--min-coverage", "0", "app").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "covered", "status"),
+    [
+        (("--strict",), 345678, 0),
+        (("--strict",), 345677, 1),
+        (("--min-coverage", "99"), 345600, 0),
+        (("--min-coverage", "99.98"), 345600, 1),
+        (("--min-coverage", "100"), 345678, 0),
+        (("--min-coverage", "100"), 345677, 1),
+        (("--strict", "--min-coverage", "50"), 345677, 1),
+    ],
+)
+def test_coverage_that_is_demanded(calls: Any, arguments: tuple[str, ...], covered: int, status: int) -> None:
+    calls(lambda path: summary(path, covered_bytes=covered))
+    result = run(*arguments, "app")
+    assert result.exit_code == status
+    assert len(result.stderr.splitlines()) == status
+
+
+FATES = {
+    "covered": {"default": 345_000, "flex": 600, "outermost": 0, "signal": 0},
+    "left_out": {"a rare rule": 8, "the usual": 70},
+    "no_cfi": {"padding": 1022, "code": 300, "not code": 0},
+}
+DETAILS = [
+    "  1,230 of 1,234 functions covered from start to end",
+    "  347,000 executable bytes",
+    "  345,000  99.42 %  covered: default",
+    "      600   0.17 %  covered: flex",
+    "       70   0.02 %  left out: the usual",
+    "        8   0.00 %  left out: a rare rule",
+    "    1,022   0.29 %  no CFI: padding",
+    "      300   0.09 %  no CFI: code",
+    "  ignored: 3 FDEs: duplicate",
+    "  ignored: 1 FDE: empty",
+    "  written: new",
+]
+
+
+def test_details_tell_the_fate_of_every_byte(calls: Any) -> None:
+    calls(lambda path: summary(path, fates=FATES, ignored_fdes={"empty": 1, "duplicate": 3}, output="new"))
+    assert run("-v", "app").stdout.splitlines()[1:] == DETAILS
+    assert len(run("app").stdout.splitlines()) == 1
+
+
+def test_several_files_have_a_total(calls: Any) -> None:
+    calls(lambda path: summary(path, fates=FATES if path == "one" else {"no_cfi": {"code": 12}, "left_out": {"a rare rule": 100}}))
+    lines = run("-v", "one", "two").stdout.splitlines()
+    assert lines[lines.index("all 2 files:") + 1 :] == [
+        "  347,112 executable bytes",
+        "  345,000  99.39 %  covered: default",
+        "      600   0.17 %  covered: flex",
+        "      108   0.03 %  left out: a rare rule",
+        "       70   0.02 %  left out: the usual",
+        "    1,022   0.29 %  no CFI: padding",
+        "      312   0.09 %  no CFI: code",
+    ]
+    assert not [line for line in run("one", "two").stdout.splitlines() if line.startswith("all ")]
+    assert run("-v", "-q", "one", "two").stdout == ""
+
+
+def test_per_function_is_for_json(calls: Any) -> None:
+    made = calls(
+        lambda path: summary(path, per_function=[FunctionFates(16, 8, "main", {"covered": {"default": 8}, "left_out": {}})])
+    )
+    assert run("--per-function", "app").exit_code == 2
+    assert made == []
+    document = json.loads(run("--json", "--per-function", "app").stdout)
+    assert document["per_function"] == [
+        {"start": 16, "size": 8, "name": "main", "fates": {"covered": {"default": 8}, "left_out": {}}}
+    ]
+    assert made == [("app", IN_PLACE | {"per_function": True})]
+
+
+@pytest.mark.parametrize("flags", ["-no-pie", "-pie", "-static", "-shared"])
+@pytest.mark.parametrize("far", [True, False])
+@pytest.mark.parametrize("version", [3, 2])
+def test_a_file_whose_section_kernels_do_not_take(flags: str, far: bool, version: int, compile_c: Compiler, tmp_path: Path) -> None:
+    """The warning is what check says of the result. Of programs and libraries alike; kernels read no version 2 anyhow."""
+    source = '__attribute__((section(".far"))) int far(void) { return 1; } int main(void) { return far() - 1; }'
+    file = compile_c(source, "-fPIC", flags, *(["-Wl,--section-start=.far=0x10000000"] if far else []))
+    assert len(open_elf(file).executable_loads()) == 1 + far
+    out = tmp_path / "out"
+    warnings = sframegen.add_section(file, output=out, version=version).warnings
+    found = [finding for finding in sframegen.check(out, consumer="kernel") if finding.severity is sframegen.Severity.ERROR]
+    assert [finding.message for finding in found] == warnings
+    assert [finding.rule for finding in found] == ["kernel-one-text"] * (far and version == 3)
+    if flags == "-shared":
+        assert ctypes.CDLL(str(out)).far() == 1
+    else:
+        subprocess.run([out], check=True)
+
+
+def test_warnings_go_to_stderr_and_quiet_silences_all_but_errors(calls: Any) -> None:
+    calls(lambda path: summary(path, warnings=["other names of this file keep the old one"]))
+    assert run("app").stderr == "sframegen: app: warning: other names of this file keep the old one\n"
+    assert run("-q", "-v", "app").output == ""
+
+
+def test_refused_files_do_not_stop_the_others(calls: Any) -> None:
+    def answer(path: str) -> Summary:
+        if path == "bad":
+            raise FormatError("not an ELF file")
+        return summary(path)
+
+    calls(answer)
+    result = run("-q", "one", "bad", "two")
+    assert (result.exit_code, result.output) == (1, "sframegen: bad: not an ELF file\n")
+    assert [line.split(":")[0] for line in run("one", "bad", "two").stdout.splitlines()] == ["one", "two"]
+    assert [document["file"] for document in json.loads(run("--json", "one", "bad", "two").stdout)] == ["one", "two"]
+
+
+class Move(NamedTuple):
+    offset: int
+    names: tuple[str, ...]
+
+
+@dataclass
+class Plan:
+    size: int
+    moves: tuple[Move, ...]
+
+    def __str__(self) -> str:
+        return f"file grows to {self.size}\nmoves: .interp"
+
+
+def test_dry_run_prints_the_plan(calls: Any) -> None:
+    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),))))
+    assert run("--dry-run", "app").stdout.splitlines()[1:] == ["file grows to 9", "moves: .interp"]
+    assert len(run("app").stdout.splitlines()) == 1
+
+
+def test_json_has_everything(calls: Any) -> None:
+    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),)), fates=FATES))
+    document = json.loads(run("--json", "app").stdout)
+    assert document["plan"] == ["file grows to 9", "moves: .interp"]
+    assert document["fates"] == FATES
+    assert set(document) == set(Summary.__dataclass_fields__)
+
+
+# -- the whole command on real files
+
+PLAIN = '#include <stdio.h>\nint main(int argc, char **argv) { printf("%s %d\\n", argv[0], argc); return 0; }'
+
+
+@pytest.fixture
+def plain(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy2(compile_c(PLAIN, "-O2"), tmp_path / "plain"))
+
+
+def section_size(file: Path) -> int:
+    found = sframe_of(open_elf(file))
+    assert found is not None
+    return len(found[0])
+
+
+def test_a_program_gets_its_section_in_place(plain: Path, peers: Peers) -> None:
+    before = subprocess.run([plain], check=True, capture_output=True).stdout
+    result = run("--strict", "--min-coverage", "100", plain)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{plain}: ")
+    assert subprocess.run([plain], check=True, capture_output=True).stdout == before
+    theirs = subprocess.run([peers.tool("readelf"), "--sframe", plain], check=True, capture_output=True, text=True).stdout
+    assert CliRunner().invoke(cli, ["dump", str(plain)]).stdout == theirs
+    assert "<main>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)" in CliRunner().invoke(cli, ["lookup", str(plain), "main"]).stdout
+    again = run(plain)
+    assert (again.exit_code, again.stdout, again.stderr) == (0, result.stdout[:-1] + "; has it already\n", "")
+
+
+def test_output_leaves_the_file_alone(plain: Path, tmp_path: Path) -> None:
+    before = plain.read_bytes()
+    assert run("--dry-run", plain).exit_code == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["plain"]
+    document = json.loads(run("--json", "-o", tmp_path / "new", plain).stdout)
+    assert document["output"] == str(tmp_path / "new")
+    assert document["section_bytes"] == section_size(tmp_path / "new")
+    assert run("-q", "--no-verify", "--output-dir", tmp_path / "dir", plain).output == ""
+    assert (tmp_path / "dir/plain").read_bytes() == (tmp_path / "new").read_bytes()
+    assert plain.read_bytes() == before
+
+
+def test_without_call_frame_information_the_output_is_a_copy(compile_c: Compiler, tmp_path: Path) -> None:
+    source = '__asm__(".globl _start\\n_start: mov $60, %eax\\n xor %edi, %edi\\n syscall\\n");'
+    bare = compile_c(source, "-nostdlib", "-static", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=none")
+    result = run("-o", tmp_path / "new", bare)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "nothing to add" in result.stdout
+    assert (tmp_path / "new").read_bytes() == bare.read_bytes()
+    assert run("--strict", "-o", tmp_path / "new", bare).exit_code == 1
+
+
+def test_hard_links_of_one_run_follow_the_file(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compile_c("int main(void) { return 0; }")
+    names = [tmp_path / name for name in ("one", "two", "three")]
+    shutil.copy(program, names[0])
+    for name in names[1:]:
+        name.hardlink_to(names[0])
+    result = run("--no-verify", *names[:2], names[0])
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 1
+    assert "1 other name (hard links)" in result.stderr
+    assert names[0].samefile(names[1])
+    assert not names[0].samefile(names[2])
+    assert names[2].read_bytes() == program.read_bytes()
+    assert sframe_of(open_elf(names[1])) is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "three", "two"]
+
+
+def test_kernel_modules_are_told_why_they_get_none(compile_c: Compiler, tmp_path: Path) -> None:
+    """Even one with call frame information, as modules with debug information have."""
+    source = '__attribute__((section(".gnu.linkonce.this_module"))) char module[64] = {1}; int init(int n) { return n + 1; }'
+    module = tmp_path / "module.ko"
+    module.write_bytes(compile_c(source, "-O2", "-c", name="module.ko").read_bytes())
+    before = module.read_bytes()
+    result = run(module)
+    assert (result.exit_code, module.read_bytes()) == (0, before)
+    assert result.stdout.startswith(f"{module}: nothing to add: a kernel module; the kernel walks its own stacks by ORC tables")
+    assert run("-o", tmp_path / "copy.ko", module).exit_code == 0
+    assert (tmp_path / "copy.ko").read_bytes() == before

@@ -1,0 +1,609 @@
+"""A whole build root at a time: which files below it get a section, which are left alone, and what is said of them."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import linker.inject.start
+from sframegen import add_section, examine, read
+from sframegen.checks.finding import Severity
+from sframegen.cli.commands import cli
+from sframegen.cli.trees import tree_files
+from sframegen.cli.trees.tree_files import Exclusions
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.format.locate import sframe_of
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler, Peers
+
+LIBRARY = "int twice(int n) { return 2 * n; } int four(int n, int (*f)(int)) { return f(n) + f(n + 1); }"
+PROGRAM = "#include <stdlib.h>\nint main(int n, char **v) { return n > 1 ? atoi(v[1]) : 0; }"
+
+PR_CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2  # of Linux
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["add-tree", *map(str, arguments)], catch_exceptions=False)
+
+
+def as_owner(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """With no more rights than a file's modes give its owner, even for root."""
+    libc = ctypes.CDLL(None)
+
+    def drop() -> None:
+        for capability in DAC_OVERRIDE, DAC_READ_SEARCH:
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+    command = [sys.executable, "-m", "sframegen", "add-tree", *map(str, arguments)]
+    return subprocess.run(command, check=False, text=True, capture_output=True, preexec_fn=drop)
+
+
+def has_section(file: Path) -> bool:
+    return sframe_of(open_elf(file)) is not None
+
+
+def state(tree: Path) -> dict[str, tuple[Any, ...]]:
+    """All that a second run may not change, times among it."""
+    found = {}
+    for directory, directories, names in os.walk(tree):
+        for name in [*directories, *names]:
+            path = Path(directory, name)
+            status = path.lstat()
+            content = hashlib.sha256(path.read_bytes()).digest() if path.is_file() and not path.is_symlink() else b""
+            found[str(path)] = (status.st_mode, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, content)
+    return found
+
+
+def by_path(report: Path) -> dict[str, Any]:
+    return {entry["path"]: entry for tree in json.loads(report.read_text())["trees"] for entry in tree["files"]}
+
+
+@pytest.fixture(scope="module")
+def library(compile_c: Compiler) -> Path:
+    return compile_c(LIBRARY, "-O2", "-g", "-shared", "-fPIC", "-Wl,--build-id", name="libtree.so.1")
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    return compile_c(PROGRAM, "-O2", "-g", "-Wl,--build-id", name="tree")
+
+
+@pytest.fixture
+def root(tmp_path: Path, library: Path, program: Path) -> Path:
+    root = tmp_path / "pkg"
+    for directory in ("usr/bin", "usr/lib/deep/er"):
+        (root / directory).mkdir(parents=True)
+    shutil.copy(program, root / "usr/bin/tree")
+    shutil.copy(library, root / "usr/lib/libtree.so.1")
+    shutil.copy(library, root / "usr/lib/deep/er/plugin.so")
+    (root / "usr/lib/libtree.so").symlink_to("libtree.so.1")
+    return root
+
+
+def test_all_programs_and_libraries_get_a_section(root: Path) -> None:
+    result = run(root)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert re.fullmatch(
+        r"3 files given a section, 0 unchanged, 0 without CFI, 0 refused; 100\.00 % of [\d,]+ bytes with CFI covered, "
+        r"[\d.]+ % of [\d,]+ executable bytes; "
+        r"\.sframe [\d,]+ bytes\n",
+        result.stdout,
+    )
+    for path in ("usr/bin/tree", "usr/lib/libtree.so.1", "usr/lib/deep/er/plugin.so"):
+        assert not [found for found in examine(root / path).findings if found.severity is Severity.ERROR]
+    assert (root / "usr/lib/libtree.so").is_symlink()
+    assert subprocess.run([root / "usr/bin/tree", "7"], check=False).returncode == 7
+
+
+def test_a_second_run_changes_nothing(root: Path) -> None:
+    run(root)
+    before = state(root)
+    again = run(root)
+    assert again.stdout.startswith("0 files given a section, 3 unchanged, 0 without CFI, 0 refused; 100.00 % of ")
+    assert state(root) == before
+
+
+@pytest.mark.parametrize("tool", ["strip", "llvm-strip"])
+def test_nor_does_one_after_strip(root: Path, peers: Peers, tool: str) -> None:
+    """Which takes with it what `remove` needs, and leaves the section."""
+    run(root)
+    for file in ("usr/bin/tree", "usr/lib/libtree.so.1"):
+        subprocess.run([peers.tool(tool), root / file], check=True)
+    run(root)
+    before = state(root)
+    assert "0 files given a section, 3 unchanged" in run(root).stdout
+    assert state(root) == before
+
+
+def test_the_same_bytes_however_many_at_a_time(root: Path, tmp_path: Path) -> None:
+    seen = []
+    for jobs in (1, 3):
+        copy = tmp_path / str(jobs) / "pkg"
+        shutil.copytree(root, copy, symlinks=True)
+        report = tmp_path / f"{jobs}.json"
+        result = run("-v", "-j", jobs, "--report", report, copy)
+        assert result.exit_code == 0
+        files = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+        seen.append((files, report.read_bytes(), result.stdout.replace(str(copy), "")))
+    assert seen[0] == seen[1]
+    assert str(tmp_path).encode() not in seen[0][1]
+
+
+def test_an_older_section_gives_way(root: Path) -> None:
+    plugin = root / "usr/lib/deep/er/plugin.so"
+    add_section(plugin, version=2, verify=False)
+    assert "3 files given a section" in run(root).stdout
+    assert read(plugin).header.version == 3
+    assert "3 unchanged" in run(root).stdout
+
+
+def test_what_is_no_program_stays_in_silence(root: Path, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    for file in (root / "usr").rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.unlink()
+    made = compile_c(PROGRAM, "-O2", "-g", "-fno-asynchronous-unwind-tables", "-Wl,--build-id", name="debugged")
+    debug = root / "usr/lib/debug/.build-id"
+    debug.mkdir(parents=True)
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", made, debug / "gnu.debug"], check=True)
+    subprocess.run([peers.tool("eu-strip"), "-f", debug / "eu.debug", "-o", tmp_path / "stripped", made], check=True)
+    shutil.copy(compile_c(LIBRARY, "-c", name="module.o"), root / "usr/lib/module.ko")
+    subprocess.run([peers.tool("ar"), "rc", root / "usr/lib/libtree.a", root / "usr/lib/module.ko"], check=True)
+    (root / "usr/bin/script").write_text("#!/bin/sh\n")
+    (root / "usr/bin/empty").touch()
+    (root / "usr/bin/short").write_bytes(b"\x7fELF\x02\x01\x01")
+    header = bytearray(made.read_bytes()[:64])
+    for name, at, number in (("core", 16, 4), ("riscv", 18, 243)):
+        (root / "usr/bin" / name).write_bytes(bytes([*header[:at], number, 0, *header[at + 2 :]]))
+    (root / "usr/bin/thirty-two").write_bytes(bytes([*header[:4], 1, *header[5:]]))
+    os.mkfifo(root / "usr/bin/fifo")
+    (root / "usr/bin/loop").symlink_to("loop")
+    (root / "usr/bin/up").symlink_to("..")
+    before = state(root)
+    result = run("--fatal", root)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "0 files given a section, 0 unchanged, 0 without CFI, 0 refused\n"
+    assert state(root) == before
+
+
+def test_files_without_cfi_are_counted(root: Path, compile_c: Compiler) -> None:
+    bare = ["-O2", "-nostdlib", "-shared", "-fPIC", "-fno-asynchronous-unwind-tables", "-Wl,--no-eh-frame-hdr"]
+    shutil.copy(compile_c("int f(void) { return 1; }", *bare, name="bare.so"), root / "usr/lib/bare.so")
+    before = (root / "usr/lib/bare.so").read_bytes()
+    report = root.parent / "report.json"
+    assert "3 files given a section, 0 unchanged, 1 without CFI" in run("--report", report, root).stdout
+    assert (root / "usr/lib/bare.so").read_bytes() == before
+    entry = by_path(report)["usr/lib/bare.so"]
+    assert (entry["outcome"], entry["reason"]) == ("nothing to add", "nothing to add: no call frame information")
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o555, 0o4755, 0o2755])
+def test_modes_and_attributes_stay(root: Path, mode: int) -> None:
+    file = root / "usr/bin/tree"
+    file.chmod(mode)
+    os.utime(file, ns=(10**18, 10**18))
+    try:
+        os.setxattr(file, "user.origin", b"here")
+    except OSError:
+        pytest.skip("no extended attributes here")
+    assert run(root).exit_code == 0
+    assert has_section(file)
+    assert file.stat().st_mode & 0o7777 == mode
+    assert os.getxattr(file, "user.origin") == b"here"
+    assert file.stat().st_mtime_ns != 10**18
+
+
+def test_times_stay_if_asked_for(root: Path) -> None:
+    file = root / "usr/bin/tree"
+    os.utime(file, ns=(10**18, 10**18))
+    assert run("-p", root).exit_code == 0
+    assert has_section(file)
+    assert file.stat().st_mtime_ns == 10**18
+
+
+# -- hard links
+
+
+def test_hard_links_are_one_file(root: Path) -> None:
+    (root / "usr/bin/other").hardlink_to(root / "usr/bin/tree")
+    report = root.parent / "report.json"
+    result = run("--report", report, root)
+    assert (result.stderr, result.stdout[:7]) == ("", "3 files")
+    assert (root / "usr/bin/other").samefile(root / "usr/bin/tree")
+    assert has_section(root / "usr/bin/other")
+    assert by_path(report)["usr/bin/other"]["links"] == ["usr/bin/tree"]
+
+
+def test_a_name_that_is_left_out_keeps_its_file_whole(root: Path) -> None:
+    (root / "opt").mkdir()
+    (root / "opt/tree").hardlink_to(root / "usr/bin/tree")
+    assert run("--exclude", "/opt", root).stdout.startswith("2 files given a section")
+    assert (root / "opt/tree").samefile(root / "usr/bin/tree")
+    assert not has_section(root / "usr/bin/tree")
+
+
+def test_what_is_outside_keeps_the_old_file(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "tree"
+    outside.hardlink_to(root / "usr/bin/tree")
+    result = run(root)
+    assert result.exit_code == 0
+    assert "1 other name (hard links) of" in result.stderr
+    assert (has_section(outside), has_section(root / "usr/bin/tree")) == (False, True)
+
+
+def test_several_roots_one_in_another(root: Path, tmp_path: Path) -> None:
+    second = tmp_path / "pkg-dev"
+    second.mkdir()
+    (second / "tree").hardlink_to(root / "usr/bin/tree")
+    report = tmp_path / "report.json"
+    result = run("--report", report, root, second, root / "usr", f"{root}/")
+    assert (result.stderr, result.stdout[:7]) == ("", "3 files")
+    trees = json.loads(report.read_text())["trees"]
+    assert [(tree["root"], len(tree["files"])) for tree in trees] == [("pkg", 3), ("pkg-dev", 0), ("usr", 0), ("pkg", 0)]
+    assert (second / "tree").samefile(root / "usr/bin/tree")
+
+
+# -- what is left out
+
+
+@pytest.mark.parametrize(
+    ("glob", "fitting", "others"),
+    [
+        ("*.so", ["a.so", "usr/lib/a.so", "x/y.so/z"], ["a.so.1", "usr/so"]),
+        ("lib", ["lib", "usr/lib", "usr/lib/a/b"], ["usr/lib64", "mylib/x"]),
+        ("lib/", ["lib/x", "usr/lib/x"], ["usr/lib"]),
+        ("/lib", ["lib", "lib/x"], ["usr/lib", "usr/lib/x"]),
+        ("usr/lib", ["usr/lib", "usr/lib/x"], ["opt/usr/lib"]),
+        ("usr/*/x", ["usr/lib/x", "usr/lib/x/y"], ["usr/lib/deep/x"]),
+        ("usr/**/x", ["usr/x", "usr/lib/x", "usr/lib/deep/x"], ["usr/libx", "x"]),
+        ("usr/**", ["usr/lib/x", "usr/a"], ["opt/usr/a"]),
+        ("**/x", ["x", "a/b/x"], ["a/bx"]),
+        ("**b/c**", ["a/b/c", "ab/cd", "x/ab/cd/e"], ["b/a/c"]),
+        ("**odd**", ["odd", "a/modder/b"], ["od/d"]),
+        ("a?c", ["abc", "x/a.c"], ["ac", "a/c"]),
+        ("lib[0-9x].so", ["lib7.so", "libx.so"], ["lib.so", "liby.so"]),
+        ("lib[!0-9].so", ["liby.so"], ["lib7.so"]),
+        ("[]]", ["]"], ["["]),
+        ("[*]", ["*"], ["a"]),
+        ("/a[!b]c", ["axc"], ["a/c", "abc"]),
+        ("[a\\]", ["a", "\\"], ["b"]),
+        ("a[b", ["a[b"], ["ab"]),
+        ("a.b+(c)", ["a.b+(c)"], ["axb+(c)"]),
+        ("new\nline*", ["new\nline", "new\nline\nend"], ["newline"]),
+        ("\udcff*", ["\udcff", "d/\udcffx"], ["x\udcff"]),
+    ],
+)
+def test_patterns(glob: str, fitting: list[str], others: list[str]) -> None:
+    exclusions = Exclusions([glob])
+
+    def left_out(path: str) -> bool:
+        parts = path.split("/")
+        above = ("/".join(parts[:n]) for n in range(1, len(parts)))
+        return any(exclusions.fit(one, is_directory=True) for one in above) or exclusions.fit(path, is_directory=False)
+
+    assert [path for path in fitting if not left_out(path)] == []
+    assert [path for path in others if left_out(path)] == []
+
+
+@pytest.mark.parametrize("glob", ["", "/", "//", "[z-a]"])
+def test_no_patterns(root: Path, glob: str) -> None:
+    result = run("--exclude", glob, root)
+    assert result.exit_code == 2
+    assert "no pattern of files" in result.stderr
+    assert not has_section(root / "usr/bin/tree")
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_left_out_by_options_and_lists(end: bytes, root: Path) -> None:
+    patterns = root.parent / "patterns"
+    patterns.write_bytes(end.join([b"# plugins", b"", b"/usr/lib/deep/", b"\xff", b""]))
+    assert run("--exclude-from", patterns, "--exclude", "*.so.[0-9]", root).stdout.startswith("1 file given a section")
+    assert has_section(root / "usr/bin/tree")
+
+
+# -- bad news
+
+
+def damaged(root: Path) -> Path:
+    file = root / "usr/lib/deep/er/plugin.so"
+    file.write_bytes(file.read_bytes()[:5000])
+    return file
+
+
+@pytest.mark.parametrize(("options", "status", "word"), [([], 0, "warning: "), (["--fatal"], 1, ""), (["-q"], 0, None)])
+def test_a_refused_file(root: Path, options: list[str], status: int, word: str | None) -> None:
+    file = damaged(root)
+    before = file.read_bytes()
+    report = root.parent / "report.json"
+    result = run(*options, "--report", report, root)
+    assert result.exit_code == status
+    assert result.stderr.startswith(f"sframegen: {word}{file}: ") if word is not None else result.stderr == ""
+    assert result.stderr.count("\n") == (word is not None)
+    assert file.read_bytes() == before
+    assert has_section(root / "usr/bin/tree")
+    entry = by_path(report)["usr/lib/deep/er/plugin.so"]
+    assert entry["outcome"] == "refused"
+    assert entry["reason"]
+    assert str(root.parent) not in report.read_text()
+
+
+def test_a_checksum_beside_a_file_stays_true(root: Path) -> None:
+    (root / "usr/lib/.libtree.so.1.hmac").write_text("0123\n")
+    report = root.parent / "report.json"
+    assert "2 files given a section, 0 unchanged, 0 without CFI, 1 refused" in run("--report", report, root).stdout
+    assert by_path(report)["usr/lib/libtree.so.1"]["reason"] == (
+        "signed: a checksum in usr/lib/.libtree.so.1.hmac; --force changes it all the same, and it is to be signed anew"
+    )
+
+
+def test_what_may_not_be_read_or_written(root: Path) -> None:
+    (root / "usr/lib/deep").chmod(0)
+    (root / "usr/bin/tree").chmod(0o111)
+    (root / "usr/lib").chmod(0o555)
+    done = as_owner(root)
+    if os.getuid() == 0 and not done.stderr:
+        pytest.skip("the right of root to read all cannot be dropped")
+    assert (done.returncode, done.stdout) == (0, "0 files given a section, 0 unchanged, 0 without CFI, 3 refused\n")
+    assert sorted(done.stderr.splitlines()) == [
+        f"sframegen: warning: {root}/usr/bin/tree: Permission denied",
+        f"sframegen: warning: {root}/usr/lib/deep: Permission denied",
+        f"sframegen: warning: {root}/usr/lib/libtree.so.1: cannot create a file in its directory: Permission denied",
+    ]
+    assert as_owner("--fatal", root).returncode == 1
+    assert as_owner("--fatal", "--exclude", "deep", "--exclude", "tree", "--exclude", "libtree*", root).returncode == 0
+    for directory in (root / "usr/lib", root / "usr/lib/deep"):
+        directory.chmod(0o755)
+
+
+def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tree_files.find
+
+    def find(*arguments: Any) -> Any:
+        result = found(*arguments)
+        (root / "usr/bin/tree").unlink()
+        return result
+
+    monkeypatch.setattr("sframegen.cli.trees.each_file.find", find)
+    result = run(root)
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {root}/usr/bin/tree: No such file or directory\n")
+    assert "2 files given a section" in result.stdout
+
+
+@pytest.mark.parametrize("swapped", ["usr/bin", "usr/bin/tree"])
+def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leads to a file outside of the root, which stays as it is."""
+    found = tree_files.find
+    outside = tmp_path / "outside"
+    shutil.copytree(root / "usr/bin", outside)
+    before = (outside / "tree").read_bytes()
+
+    def find(*arguments: Any) -> Any:
+        result = found(*arguments)
+        (root / swapped).rename(tmp_path / "away")
+        (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
+        return result
+
+    monkeypatch.setattr("sframegen.cli.trees.each_file.find", find)
+    result = run(root)
+    assert (outside / "tree").read_bytes() == before
+    assert (result.exit_code, result.stderr) == (
+        0, f"sframegen: warning: {root}/usr/bin/tree: a symbolic link has come in its way\n",
+    )  # fmt: skip
+
+
+def test_the_report_follows_no_link_that_somebody_guessed(root: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / f".report.json.{os.getpid()}").symlink_to(victim)
+    assert run("--report", folder / "report.json", root).exit_code == 0
+    assert victim.read_text() == "mine"
+    assert len(by_path(folder / "report.json")) == 3
+
+
+def test_weird_names(root: Path, tmp_path: Path) -> None:
+    names = ["new\nline", "-q", "a b", "\udcff", "ü", "[x]*", "$(id)"]
+    for name in names:
+        shutil.copy(root / "usr/bin/tree", root / name)
+    deepest = root
+    for _ in range(25):
+        deepest /= "d" * 100
+    deepest.mkdir(parents=True)
+    shutil.copy(root / "usr/bin/tree", deepest / "tree")
+    report = tmp_path / "report.json"
+    result = run("--report", report, root)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert all(has_section(root / name) for name in names)
+    assert has_section(deepest / "tree")
+    assert {*names} < {*by_path(report)}
+    assert "0 files given a section, 11 unchanged" in run(root).stdout
+
+
+def test_paths_longer_than_the_system_takes(root: Path) -> None:
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(45):
+        os.mkdir("d" * 100, dir_fd=here)
+        below = os.open("d" * 100, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    result = run(root)
+    assert result.exit_code == 0
+    assert result.stderr.endswith("ddd: File name too long\n")
+    assert result.stdout.startswith("3 files given a section, 0 unchanged, 0 without CFI, 1 refused")
+
+
+@pytest.mark.parametrize("place", ["absent", "file"])
+def test_a_root_is_a_directory(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    assert run(tmp_path / place).exit_code == 2
+
+
+def test_a_report_that_cannot_be_written(root: Path, tmp_path: Path) -> None:
+    result = run("--report", tmp_path / "absent/report.json", root)
+    assert result.exit_code == 1
+    assert "No such file or directory" in result.stderr
+    assert has_section(root / "usr/bin/tree")
+
+
+def test_a_report_to_stdout_is_all_that_is_there(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("-v", "--report", "-", root)
+    assert json.loads(result.stdout)["totals"]["files"]["added"] == 3
+    assert "3 files given a section, " in result.stderr
+    assert f"{root / 'usr/bin/tree'}: " in result.stderr
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_report_takes_the_place_of_no_device(root: Path, tmp_path: Path) -> None:
+    """/dev/null, for root."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    result = run("--report", fifo, root)
+    assert (result.exit_code, result.stderr) == (1, f"sframegen: {fifo}: not a regular file\n")
+    assert fifo.is_fifo()
+
+
+def test_a_file_that_is_truncated_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the file then is killed; the other files are done."""
+
+    def base_of(elf: ElfFile) -> linker.inject.start.Base:
+        if elf.name == str(root / "usr/bin/tree"):
+            os.truncate(elf.name, 0)
+        return linker.inject.start.base_of(elf)
+
+    monkeypatch.setattr("sframegen.api.adding.base_of", base_of)
+    result = run("-j1", root)
+    message = f"{root}/usr/bin/tree: it became shorter while it was read"
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {message}\n")
+    assert "2 files given a section" in result.stdout
+
+
+def test_min_coverage_is_of_all_code_together(root: Path, compile_c: Compiler) -> None:
+    assert run("--min-coverage", "100", root).exit_code == 0
+    code = ".globl f; f: .cfi_startproc; .cfi_escape 0x0f,4,0x77,8,0x33,0x1e; .skip 9000,0x90; ret; .cfi_endproc"
+    source = f'void f(void); __asm__("{code}"); int main(void) {{ return 0; }}'
+    shutil.copy(compile_c(source, "-O2", name="uncovered"), root / "usr/bin/uncovered")
+    result = run("--min-coverage", "90", root)
+    assert result.exit_code == 1
+    assert re.search(r"^sframegen: --min-coverage: \d+\.\d\d % is below 90 %$", result.stderr, re.MULTILINE)
+    assert run("--min-coverage", "1", root).exit_code == 0
+
+
+# -- the report
+
+
+def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
+    file = damaged(root)
+    report = tmp_path / "report.json"
+    report.write_text("an older one")
+    run("--report", report, root)
+    assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.json"]
+    document = json.loads(report.read_text())
+    assert document["schema"] == 1
+    assert {*document} == {"schema", "totals", "trees"}
+    [tree] = document["trees"]
+    assert tree["root"] == "pkg"
+    assert document["totals"] == tree["totals"]
+    assert tree["totals"]["files"] == {"added": 2, "unchanged": 0, "nothing to add": 0, "refused": 1}
+    paths = [entry["path"] for entry in tree["files"]]
+    assert paths == sorted([str(file.relative_to(root)), "usr/bin/tree", "usr/lib/libtree.so.1"])
+    for number in ("functions", "functions_covered", "code_bytes", "covered_bytes", "section_bytes"):
+        assert tree["totals"][number] == sum(entry[number] for entry in tree["files"]) > 0
+    entry = by_path(report)["usr/bin/tree"]
+    assert entry["build_id"] == (open_elf(root / "usr/bin/tree").build_id() or b"").hex() != ""
+    assert sum(entry["fates"]["covered"].values()) == entry["covered_bytes"]
+
+
+@pytest.mark.once
+def test_ten_thousand_files(tmp_path: Path, program: Path) -> None:
+    """Most of them scripts; the time is linear, and no path is told twice."""
+    for number in range(10_000):
+        file = tmp_path / f"pkg/{number % 100}/{number}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"#!/bin/sh\n")
+    for number in range(40):
+        shutil.copy(program, tmp_path / f"pkg/{number}/program")
+    assert "40 files given a section" in run(tmp_path / "pkg").stdout
+
+
+# -- undoing it, and not doing it
+
+
+def test_a_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
+    add_section(root / "usr/bin/tree", verify=False)
+    damaged(root)
+    before = state(root)
+    result = run("--dry-run", "--report", tmp_path / "report.json", root)
+    assert result.stdout.startswith("1 file would be given a section, 1 unchanged, 0 without CFI, 1 refused; 100.00 % of ")
+    assert state(root) == before
+    dry = by_path(tmp_path / "report.json")
+    run("--report", tmp_path / "report.json", root)
+    assert by_path(tmp_path / "report.json") == dry
+
+
+def remove_tree(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["remove-tree", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_remove_tree_gives_the_files_back(root: Path, peers: Peers, compile_c: Compiler) -> None:
+    (root / "usr/bin/other").hardlink_to(root / "usr/bin/tree")
+    stripped = root / "usr/lib/libtree.so.1"
+    whole = [root / "usr/bin/tree", root / "usr/lib/deep/er/plugin.so"]
+    contents = [path.read_bytes() for path in whole]
+    run(root)
+    subprocess.run([peers.tool("objcopy"), stripped], check=True)
+    shutil.copy(compile_c(LIBRARY, "-O2", "-shared", "-fPIC", name="bare.so"), root / "usr/lib/bare.so")
+    (root / "usr/lib/outside").symlink_to("/usr/lib")
+    before = state(root)
+    line = "restored, 1 with the section taken out, 1 without one, 0 refused\n"
+    assert remove_tree("--dry-run", root).stdout == f"2 files would be {line}"
+    assert state(root) == before
+    assert remove_tree("--exclude", "bin", root).stdout == f"1 file {line}"
+    result = remove_tree("-v", root)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1] == "1 file restored, 0 with the section taken out, 3 without one, 0 refused"
+    assert [path.read_bytes() for path in whole] == contents
+    assert not has_section(stripped)
+    assert (root / "usr/bin/other").samefile(root / "usr/bin/tree")
+
+
+@pytest.mark.parametrize(("options", "status"), [([], 0), (["--fatal"], 1)])
+def test_remove_tree_refuses_what_is_damaged(root: Path, options: list[str], status: int) -> None:
+    run(root)
+    file = damaged(root)
+    result = remove_tree(*options, root)
+    assert result.exit_code == status
+    assert str(file) in result.stderr
+    assert result.stdout == "2 files restored, 0 with the section taken out, 0 without one, 1 refused\n"
+
+
+def test_check_of_a_directory(root: Path) -> None:
+    """Those that have a section, and what cannot be read."""
+
+    def check(*arguments: object) -> Result:
+        return CliRunner().invoke(cli, ["check", *map(str, arguments)], catch_exceptions=False)
+
+    empty = check(root)
+    assert (empty.exit_code, empty.stderr) == (1, f"sframegen: {root}: no program or library below it has an SFrame section\n")
+    for file in ("usr/bin/tree", "usr/lib/libtree.so.1"):
+        add_section(root / file, verify=False)
+    both = check(root)
+    assert (both.exit_code, both.stderr) == (0, "")
+    assert [line.partition(": good;")[0] for line in both.stdout.splitlines()] == [
+        f"{root}/usr/bin/tree", f"{root}/usr/lib/libtree.so.1"
+    ]  # fmt: skip
+    assert [one["file"] for one in json.loads(check("--json", root / "usr/bin").stdout)] == [f"{root}/usr/bin/tree"]
+    assert str(damaged(root)) in check(root).stderr

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from cfi.errors import FormatError
+from sframegen.cli.commands import COMMANDS, cli, main
+from sframegen.cli.shared.output import Run, json_list, outputs_of
+from sframegen.program import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sframegen", *map(str, arguments)], check=False, text=True, stderr=subprocess.PIPE, **options
+    )
+
+
+# -- the group
+
+
+def test_help_lists_every_command_with_its_line() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for name, line in COMMANDS.items():
+        assert f"  {name} " in result.stdout
+        assert line.split()[0] in result.stdout
+    assert "_SFRAMEGEN_COMPLETE" in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_documents_itself_and_its_options(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+    assert command.help
+    assert all(option.help for option in command.params if isinstance(option, click.Option))
+    assert run(name, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("chek", "No such command 'chek'. Did you mean 'check'?"),
+        ("add", "No such command 'add'. Did you mean 'add-section' or 'add-tree'?"),
+        ("frobnicate", "No such command 'frobnicate'."),
+        ("", "No such command ''."),
+    ],
+)
+def test_an_unknown_command_is_answered_with_those_like_it(name: str, answer: str) -> None:
+    result = run(name, "file")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == f"Error: {answer}"
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("add-section",), ("add-section", "-o"), ("add-tree",)])
+def test_a_path_that_is_too_long_is_not_printed_whole(arguments: tuple[str, ...]) -> None:
+    done = process(*arguments, *["/bin/sh"] * ("-o" in arguments), "x" * 10_000)
+    assert done.returncode in (1, 2)
+    last = done.stderr.splitlines()[-1]
+    assert "characters] ..." in last
+    assert len(last) < 1100
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check", "file"), ("add-section", "file"), ("add-section", "-o", "out", "/bin/sh"), ("remove", "file")]
+)
+def test_that_the_current_directory_is_gone_is_no_fault_of_a_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    script = 'mkdir "$1" && cd "$1" && rmdir "$1" && shift && exec "$@"'
+    command = ["sh", "-c", script, "sh", str(tmp_path / "gone"), sys.executable, "-P", "-m", "sframegen", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "sframegen: the current directory has been removed: change to one that exists\n"
+
+
+def test_help_imports_no_command() -> None:
+    code = """
+import sys
+from click.testing import CliRunner
+from sframegen.cli.commands import cli
+assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
+print([name for name, module in sys.modules.items()
+       if name.startswith(("sframegen.", "linker", "cfi", "lief")) and not hasattr(module, "__path__")])
+"""
+    light = (
+        "['sframegen.elf.function_names', 'sframegen.program.signals', 'sframegen.cli.shared.ending', 'sframegen.cli.commands']\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout == light
+
+
+@pytest.mark.parametrize("interpreted", [None, *build.MODULES])
+def test_version_says_which_build_runs(monkeypatch: pytest.MonkeyPatch, interpreted: str | None) -> None:
+    class Module(NamedTuple):
+        COMPILED: bool
+
+    monkeypatch.setattr(build, "import_module", lambda name: Module(name != interpreted))
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "1.2.3")
+    kind = "interpreted" if interpreted else "compiled"
+    assert run("--version").stdout == f"sframegen 1.2.3 ({kind})\n"
+
+
+def test_modules_that_may_be_compiled_say_so() -> None:
+    assert build.build_kind() in ("compiled", "interpreted")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nosuch",),
+        ("--nosuch",),
+        ("dump",),
+        ("dump", "--nosuch", "file"),
+        ("lookup", "file"),
+        ("add-section",),
+        ("add-section", "-o", "out", "a", "b"),
+        ("add-section", "-o", "out", "--output-dir", "dir", "a"),
+        ("add-section", "--output-dir", "dir", "x/a", "y/a"),
+        ("add-section", "--min-coverage", "101", "a"),
+        ("add-section", "--min-coverage", "most", "a"),
+    ],
+)
+def test_wrong_usage_is_status_2(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage: " in result.stderr
+
+
+def test_a_dash_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("dump", "-").stderr == "sframegen: -: No such file or directory\n"
+
+
+def test_shell_completion() -> None:
+    env = os.environ | {"_SFRAMEGEN_COMPLETE": "bash_complete", "COMP_WORDS": "sframegen loo", "COMP_CWORD": "1"}
+    assert process(env=env, stdout=subprocess.PIPE).stdout == "plain,lookup\n"
+
+
+# -- one line and status 1 for what is wrong with a file; the program's own end
+
+
+def throw(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FormatError("too short", ".eh_frame", 4), "sframegen: app: .eh_frame+0x4: too short\n"),
+        (FormatError("too short", file="app.debug"), "sframegen: app.debug: too short\n"),
+        (FileNotFoundError(2, "No such file or directory", "dir/app"), "sframegen: dir/app: No such file or directory\n"),
+        (OSError("no reflink"), "sframegen: app: no reflink\n"),
+        (FormatError("two\nlines\x1b[0m"), "sframegen: app: two\\nlines\\x1b[0m\n"),
+    ],
+)
+def test_errors_of_a_file_are_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    files = Run()
+    with files.file("app"):
+        throw(error)
+    assert files.status == 1
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), RuntimeError()])
+def test_other_errors_are_not_the_file_s(error: Exception) -> None:
+    files = Run()
+    with pytest.raises(type(error)), files.file("app"):
+        throw(error)
+    assert files.status == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"), [(KeyboardInterrupt(), 130), (click.Abort(), 130), (click.UsageError("so not"), 2), (None, 0), (1, 1)]
+)
+def test_status_of_the_process(monkeypatch: pytest.MonkeyPatch, raised: BaseException | int | None, status: int) -> None:
+    def command(**_options: Any) -> int | None:
+        if isinstance(raised, BaseException):
+            raise raised
+        return raised
+
+    monkeypatch.setattr(cli, "main", command)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == status
+
+
+def test_a_name_in_the_last_error_is_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "main", lambda **_: throw(OSError(5, "bad", "two\nlines\x1b[0m")))
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    with pytest.raises(SystemExit):
+        main()
+    assert capfd.readouterr().err == "sframegen: two\\nlines\\x1b[0m: bad\n"
+
+
+def test_a_name_that_two_files_have_is_in_one_line() -> None:
+    with pytest.raises(click.UsageError, match=r"2 FILEs are named a\\nb\\x1b: they"):
+        outputs_of(("x/a\nb\x1b", "y/a\nb\x1b"), None, "out")
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    source = "\n".join(f"int f{n}(int x) {{ return x + {n}; }}" for n in range(3000)) + "\nint main(void) { return f1(1); }"
+    return compile_c(source, "-O1", "-Wa,--gsframe", peer_binutils=True)
+
+
+def test_closed_pipe_is_no_error(program: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "sframegen", "dump", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as ours:
+        assert ours.stdout is not None
+        assert ours.stderr is not None
+        assert ours.stdout.readline() == "Contents of the SFrame section .sframe:\n"
+        ours.stdout.close()
+        assert ours.stderr.read() == ""
+    assert ours.returncode == 1
+
+
+def test_full_disk_is_one_line(program: Path) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        result = process("dump", program, stdout=full)
+    assert (result.returncode, result.stderr) == (1, "sframegen: standard output: No space left on device\n")
+
+
+def test_file_names_go_out_as_they_came_in(program: Path, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff\xfe"
+    os.symlink(program, odd)  # noqa: PTH211 - no str holds this name
+    result = subprocess.run([sys.executable, "-m", "sframegen", "dump", odd, odd], check=True, capture_output=True)
+    assert result.stdout.count(b"\nFile: " + odd + b"\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("documents", "several", "text"),
+    [
+        ([], False, ""),
+        ([["{", "}"]], False, "{}\n"),
+        ([], True, "[]\n"),
+        ([["1"]], True, "[1]\n"),
+        ([["1"], ["2", "3"]], True, "[1,\n23]\n"),
+    ],
+)
+def test_json_list(documents: list[list[str]], several: bool, text: str) -> None:
+    assert "".join(json_list(map(iter, documents), several=several)) == text

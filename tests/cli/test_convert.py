@@ -1,0 +1,456 @@
+"""`sframegen convert` and `sframegen.convert`: other versions in the same place of a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sframegen
+from cfi.errors import FormatError
+from linker.inject import apply, in_place, undo
+from sframegen import api
+from sframegen.cli.commands import cli
+from sframegen.elf.file import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
+from sframegen.format.abi import AMD64, S390X
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import V2, V3, WRITABLE
+from sframegen.format.locate import read_sframe
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.reasons import Reason
+from sframegen.tables.compare import difference, spans
+from tests.support import producers
+from tests.support.inputs.sframe_files import write_sframe_elf
+from tests.support.oracles import cfi_text, sframe_text
+from tests.support.oracles.compare import Verdict, judge
+from tests.support.oracles.files import elf_facts
+from tests.support.oracles.rules import ABIS, Interner, pieces
+from tests.support.oracles.rules import Rule as OracleRule
+
+if TYPE_CHECKING:
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
+    from sframegen.format.layouts import Layout
+    from tests.support.peers import Compiler, Peers
+
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int __attribute__((noinline)) calls(int n) { char b[100]; sprintf(b, "%d", n); puts(b); return atoi(b); }
+int main(int argc, char **argv) { return calls(argc) - argc + (argv == 0); }
+__asm__(
+  ".globl drap\n .type drap,@function\n drap:\n .cfi_startproc\n nop\n .cfi_def_cfa r10, 0\n nop\n nop\n"
+  " .cfi_def_cfa rsp, 8\n ret\n .cfi_endproc\n .size drap, .-drap\n"
+  ".globl handler\n .type handler,@function\n handler:\n .cfi_startproc\n .cfi_signal_frame\n"
+  " ret\n .cfi_endproc\n .size handler, .-handler\n"
+  ".globl bottom\n .type bottom,@function\n bottom:\n .cfi_startproc\n .cfi_undefined rip\n"
+  " hlt\n .cfi_endproc\n .size bottom, .-bottom\n");
+"""
+
+
+# CFA, FP and RA as the judges spell them; x86-64.
+IN_VERSION_2 = re.compile(r"(sp|fp)[+-]\d+ (same|c[+-]\d+) c-8")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["convert", "-j1", *map(str, arguments)])
+
+
+def version_of(file: Path) -> int:
+    return read_sframe(open_elf(file)).header.version
+
+
+@pytest.fixture(scope="module")
+def built(compile_c: Compiler) -> Path:
+    """Its section by GNU 2.47, in the segment of .eh_frame."""
+    return compile_c(PROGRAM, "-O2", "-Wa,--gsframe", peer_binutils=True)
+
+
+@pytest.fixture(scope="module")
+def added(compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its section by add-section, in a segment of its own, with an undo record."""
+    file = tmp_path_factory.mktemp("added") / "program"
+    sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False, optimize="none")
+    return file
+
+
+@pytest.fixture(params=["built", "added"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    copy: Path = tmp_path / request.param
+    shutil.copy2(request.getfixturevalue(request.param), copy)
+    return copy
+
+
+def test_down_and_up_again(file: Path, peers: Peers) -> None:
+    original, before = file.read_bytes(), read_sframe(open_elf(file))
+    result = run("-v", "--format", 2, file)
+    assert result.exit_code == 0, result.output
+    assert f"{file}: SFrame version 3 -> 2, " in result.stdout
+    for reason in (Reason.FLEX, Reason.SIGNAL, Reason.OUTERMOST):
+        assert re.search(rf"left out: \d+ bytes: {reason.value}\n", result.stdout)
+    lowered = read_sframe(open_elf(file))
+    address, lost = difference(before.table, lowered.table)
+    assert (lowered.header.version, address) == (2, None)
+    assert lost > 0
+    assert f"; {lost:,} bytes of code left out" in result.stdout
+    printed = subprocess.run([peers.tool("readelf"), "--sframe", file], check=True, capture_output=True, text=True)
+    assert printed.stderr == ""
+    assert printed.stdout == CliRunner().invoke(cli, ["dump", str(file)]).stdout
+    assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
+
+    result = run("--format", 3, file)
+    assert result.exit_code == 0, result.output
+    raised = read_sframe(open_elf(file))
+    assert raised.header.version == 3
+    assert list(spans(raised.table)) == list(spans(lowered.table))
+    assert len(file.read_bytes()) == len(original)
+    assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
+
+
+def test_version_2_with_rows_without_words_is_written_again(
+    compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sframegen wrote them once: glibc gives up each trace that comes to one."""
+    file = tmp_path / "program"
+    with monkeypatch.context() as patch:
+        patch.setitem(WRITABLE, 2, V2._replace(outermost=True))
+        api.add_section(compile_c(PROGRAM, "-O2"), output=file, version=2)
+    before = read_sframe(open_elf(file)).table
+    bottom = next(symbol.address for symbol in open_elf(file).function_symbols() if symbol.name == "bottom")
+    [note] = [found for found in api.examine(file, consumer="gnu").findings if found.address == bottom]
+    assert (note.rule, note.severity) == ("row-without-words", sframegen.Severity.NOTE)
+    [error] = [found for found in api.examine(file, consumer="glibc").findings if found.consumer]
+    assert (error.rule, error.severity) == ("glibc-no-words", sframegen.Severity.ERROR)
+
+    assert api.convert(file, 2).left_out == {
+        Reason.OUTERMOST.value: sum(end - at for at, end, said in spans(before) if said.rule == OUTERMOST)
+    }
+    after = read_sframe(open_elf(file)).table
+    assert OUTERMOST not in after.rules
+    assert sframegen.find(sframegen.read(file), bottom) is None
+    assert [found for found in api.examine(file).findings if found.severity] == []
+    assert api.convert(file, 2).functions == 0  # nothing more to do
+
+
+def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
+    before = in_place.find_place(open_elf(file))
+    data = file.read_bytes()
+    change = api.convert(file, 2)
+    elf = open_elf(file)
+    size = change.section_bytes
+    assert size < before.size
+    assert [(s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in elf.segments if s.p_type == PT_GNU_SFRAME] == [
+        (before.offset, before.address, size, size)
+    ]
+    section = elf.section(".sframe")
+    assert section is not None
+    assert (section.header.sh_offset, section.header.sh_addr, section.header.sh_size) == (before.offset, before.address, size)
+    assert bytes(elf.data[before.offset + size : before.offset + before.size]) == bytes(before.size - size)
+    assert in_place.find_place(elf).room == before.room
+    changed = {at for at, (old, new) in enumerate(zip(data, file.read_bytes(), strict=True)) if old != new}
+    elsewhere = {at for at in changed if not before.offset <= at < before.offset + before.size}
+    assert len(elsewhere) <= 2 * 8 + 2 * 8 + 4  # the sizes in two headers, and the undo record's CRC
+
+
+def test_the_undo_record_gives_back_the_original(added: Path, compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(PROGRAM, "-O2").read_bytes()
+    file = Path(shutil.copy2(added, tmp_path / "file"))
+    for version in (2, 3):
+        api.convert(file, version)
+        record = undo.read(memoryview(file.read_bytes()))
+        assert record is not None
+        with file.with_name("restored").open("w+b") as copy:
+            copy.write(file.read_bytes())
+            record.restore(copy)
+        assert file.with_name("restored").read_bytes() == original
+
+
+def test_a_record_that_is_void_stays_so(added: Path, tmp_path: Path) -> None:
+    data = bytearray(added.read_bytes())
+    data[8] ^= 1  # EI_ABIVERSION: in a range that the record would restore
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    api.convert(file, 2)
+    assert undo.read(memoryview(file.read_bytes())) is None
+
+
+def test_a_section_in_a_restorable_part_of_the_file_is_refused(built: Path, tmp_path: Path) -> None:
+    """The section is not what such a record restores; no file that sframegen makes is like that."""
+    data = built.read_bytes()
+    file = tmp_path / "file"
+    file.write_bytes(data + undo.record(memoryview(data), [undo.Write(0, data[:64])]))
+    result = run("--format", 2, file)
+    assert result.exit_code == 1
+    assert "what it would restore" in result.stderr
+
+
+def test_version_that_the_file_has_already(file: Path, tmp_path: Path) -> None:
+    status, data = file.stat(), file.read_bytes()
+    result = run("--format", 3, file)
+    assert (result.exit_code, result.stdout) == (0, f"{file}: SFrame version 3 already\n")
+    assert (file.stat().st_mtime_ns, file.stat().st_ino, file.read_bytes()) == (status.st_mtime_ns, status.st_ino, data)
+    assert run("--format", 3, "-o", tmp_path / "copy", file).exit_code == 0
+    assert (tmp_path / "copy").read_bytes() == data
+
+
+def test_what_does_not_fit_is_refused_and_the_remedy_helps(peers: Peers, tmp_path: Path) -> None:
+    file = producers.GNU[1].link(producers.ROWS_X86_64, tmp_path / "library", peers)
+    data = file.read_bytes()
+    result = run("--format", 3, file)
+    assert result.exit_code == 1
+    assert "do not fit into the section's place" in result.stderr
+    assert "add-section --replace" in result.stderr
+    assert file.read_bytes() == data
+    subprocess.run([peers.tool("objcopy"), "--remove-section", ".sframe", file], check=True)
+    before = read_sframe_of(data, tmp_path)
+    sframegen.add_section(file, optimize="none")
+    assert version_of(file) == 3
+    assert difference(before, read_sframe(open_elf(file)).table) == (None, 0)
+
+
+def read_sframe_of(data: bytes, directory: Path) -> FunctionTable:
+    file = directory / "before"
+    file.write_bytes(data)
+    return read_sframe(open_elf(file)).table
+
+
+@pytest.mark.parametrize("maker", producers.GNU[:2], ids=lambda maker: maker.name)
+def test_sections_of_earlier_linkers_go_up_where_there_is_room(
+    maker: producers.Producer, compile_c: Compiler, peers: Peers, tmp_path: Path
+) -> None:
+    """GNU ld keeps room for the headers of the sections that it joined."""
+    source = compile_c(producers.PROGRAM, "-S", "-O2", "-fPIC", name="program.s").read_text()
+    objects = []
+    for number in range(8):
+        made = maker.link(source.replace("choose", f"choose{number}"), tmp_path / f"part{number}", peers)
+        objects.append(made.with_suffix(".o"))
+    file = tmp_path / "library"
+    subprocess.run([maker.tool("ld", peers), "-shared", "-z", "muldefs", "-o", file, *objects], check=True)
+    before = read_sframe(open_elf(file))
+    assert before.header.version == maker.version
+    result = run("--format", 3, file)
+    assert result.exit_code == 0, result.output
+    after = read_sframe(open_elf(file))
+    assert after.header.version == 3
+    assert difference(before.table, after.table) == (None, 0)
+
+
+def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
+    data = file.read_bytes()
+    result = run("--dry-run", "--format", 2, file)
+    assert result.exit_code == 0
+    assert "written over: " in result.stdout
+    result = run("--format", 2, "--json", "--output-dir", tmp_path / "new", file)
+    document = json.loads(result.stdout)
+    new = tmp_path / "new" / file.name
+    assert (document["from_version"], document["to_version"], document["output"]) == (3, 2, str(new))
+    assert document["left_out"].keys() <= {reason.value for reason in Reason}
+    assert document["section_bytes"] == in_place.find_place(open_elf(new)).size
+    assert (version_of(new), new.stat().st_mode) == (2, file.stat().st_mode)
+    assert file.read_bytes() == data
+    several = json.loads(run("--format", 3, "--json", file, new).stdout)
+    assert [item["from_version"] for item in several] == [3, 2]
+    assert run("-q", "--format", 2, file).output == ""
+
+
+def test_times_and_hard_links(file: Path) -> None:
+    os.utime(file, ns=(10**18, 10**18))
+    (file.parent / "other").hardlink_to(file)
+    result = run("-p", "--format", 2, file)
+    assert result.exit_code == 0
+    assert "1 other name (hard links)" in result.stderr
+    assert file.stat().st_mtime_ns == 10**18
+    assert version_of(file.parent / "other") == 3
+
+
+def test_hard_links_of_one_run_follow_the_file(file: Path) -> None:
+    names = [file, *(file.parent / name for name in ("other", "absent from the run"))]
+    for name in names[1:]:
+        name.hardlink_to(file)
+    result = run("--format", 2, *names[:2], file)
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 1
+    assert "1 other name (hard links)" in result.stderr
+    assert names[0].samefile(names[1])
+    assert [version_of(name) for name in names] == [2, 2, 3]
+
+
+def test_usage_errors(file: Path) -> None:
+    assert [run(file).exit_code, run("--format", 1, file).exit_code, run("--format", 2).exit_code] == [2, 2, 2]
+    assert run("--format", 2, "-o", "x", file, file).exit_code == 2
+
+
+def test_refused_files_do_not_stop_the_others(file: Path, compile_c: Compiler, tmp_path: Path) -> None:
+    plain = compile_c(PROGRAM, "-O2")
+    made = compile_c(PROGRAM, "-c", "-Wa,--gsframe", name="program.o", peer_binutils=True)
+    (tmp_path / "text").write_text("no ELF file")
+    result = run("--format", 2, plain, made, tmp_path / "text", tmp_path / "absent", file)
+    assert result.exit_code == 1
+    reasons = [line.partition(": ")[2] for line in result.stderr.splitlines()]
+    assert [reason.partition(": ")[0] for reason in reasons] == [
+        str(f) for f in (plain, made, tmp_path / "text", tmp_path / "absent")
+    ]
+    assert "no SFrame section" in reasons[0]
+    assert version_of(file) == 2
+
+
+def table_of(rule: Rule, kind: Kind) -> FunctionTable:
+    table = FunctionTable(kinds=[kind], rules=[rule])
+    for column, value in ((table.start, 0x1000), (table.size, 64), (table.kind, 0), (table.first_row, 1)):
+        column.append(value)
+    table.row_start.append(0)
+    table.row_rule.append(0)
+    return table
+
+
+def small_file(path: Path, table: FunctionTable, abi: Abi = AMD64, layout: Layout = V3) -> Path:
+    return write_sframe_elf(path, bytes(Encoder(table, abi, layout).encode(0x3000)), abi, 0x3000)
+
+
+def test_an_empty_section_is_refused(tmp_path: Path) -> None:
+    result = run("--format", 2, write_sframe_elf(tmp_path / "file", b"", AMD64, 0x3000))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "expected 28 bytes of header, have 0" in result.stderr
+
+
+def test_nothing_left_is_refused(tmp_path: Path) -> None:
+    drap = Rule(Where(10, 0), Where(None, -8, deref=True))
+    file = small_file(tmp_path / "file", table_of(drap, Kind(FdeType.FLEX)))
+    result = run("--format", 2, file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nothing in its SFrame section can be said in version 2" in result.stderr
+
+
+def test_foreign_byte_order_without_a_load_segment(tmp_path: Path) -> None:
+    """There is no room behind the section of a file that loads nothing."""
+    file = small_file(tmp_path / "file", table_of(Rule(Where(15, 160)), Kind()), S390X)
+    before = read_sframe(open_elf(file))
+    assert run("--format", 2, file).exit_code == 0
+    after = read_sframe(open_elf(file))
+    assert (after.header.version, difference(before.table, after.table)) == (2, (None, 0))
+    assert "do not fit" in run("--format", 3, file).stderr
+
+
+@pytest.mark.parametrize("fault", ["other address", "compressed"])
+def test_headers_that_cannot_be_trusted(fault: str, tmp_path: Path) -> None:
+    file = small_file(tmp_path / "file", table_of(Rule(Where(15, 160)), Kind()), S390X)
+    elf = open_elf(file)
+    header = elf.sections[1].header
+    changed = header._replace(sh_addr=0x4000) if fault == "other address" else header._replace(sh_flags=header.sh_flags | 0x800)
+    data = bytearray(file.read_bytes())
+    RECORDS[Shdr, "big"].pack_into(data, elf.header.e_shoff + 64, *changed)
+    file.write_bytes(data)
+    result = run("--format", 2, file)
+    assert result.exit_code == 1
+    assert ("do not agree" if fault == "other address" else "is compressed") in result.stderr
+    assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("spoil", "finding"),
+    [
+        ("row", "another rule at 0x"),
+        ("code", "bytes changed that do not belong"),
+        ("header", "headers are not the planned ones"),
+        ("end", "bytes, not "),
+    ],
+)
+def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_all(elf: ElfFile, writes: list[undo.Write], out: BinaryIO) -> None:
+        apply.write_all(elf, writes, out)
+        section = writes[0]
+        first_row = 28 + 20 * int.from_bytes(section.data[8:12], "little")
+        at, data = {
+            "row": (section.offset + first_row + 2, bytes([section.data[first_row + 2] ^ 8])),  # the CFA's offset
+            "code": (elf.header.e_entry, b"?"),
+            "header": (writes[1].offset + 40, b"\xff"),
+            "end": (len(elf.data), b"?"),
+        }[spoil]
+        out.seek(at)
+        out.write(data)
+
+    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
+    data = file.read_bytes()
+    result = run("--format", 2, file)
+    assert result.exit_code == 1
+    assert "verification failed, nothing was changed" in result.stderr
+    assert finding in result.stderr
+    assert file.read_bytes() == data
+    assert run("--no-verify", "--format", 2, file).exit_code == 0
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, added: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copy2(added, first)
+    if version == 3:
+        api.convert(first, 2)
+    data, place = first.read_bytes(), in_place.find_place(open_elf(first))
+    outcomes: Counter[int] = Counter()
+    for offset in range(place.size):
+        damaged = bytearray(data)
+        damaged[place.offset + offset] ^= 1 << (offset * 5) % 8
+        second.write_bytes(damaged)
+        result = run("--format", version, second)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert (result.exit_code, len(result.stderr.splitlines())) in ((0, 0), (1, 1))
+        assert "verification" not in result.stderr
+        outcomes[result.exit_code] += 1
+    assert min(outcomes[0], outcomes[1]) > 10
+
+
+def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    source = compile_c(PROGRAM, "-O2")
+    two, three = tmp_path / "two", tmp_path / "three"
+    result = CliRunner().invoke(cli, ["add-section", "--format", "2", "--optimize", "none", "-o", str(two), str(source)])
+    assert result.exit_code == 0, result.output
+    sframegen.add_section(source, output=three, optimize="none")
+    assert (version_of(two), version_of(three)) == (2, 3)
+    api.convert(three, 2)
+    first, second = (read_sframe(open_elf(file)).table for file in (two, three))
+    assert list(spans(first)) == list(spans(second))
+    printed = subprocess.run([peers.tool("readelf"), "--sframe", two], check=True, capture_output=True, text=True)
+    assert printed.stderr == ""
+    assert printed.stdout == CliRunner().invoke(cli, ["dump", str(two)]).stdout
+    assert subprocess.run([two], check=False, capture_output=True).returncode == 0
+
+
+def test_version_2_is_true_to_the_cfi_as_readelf_reads_it(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    original, two = compile_c(producers.PROGRAM + "int main(void) { return choose(0); }", "-O2", "-static"), tmp_path / "two"
+    sframegen.add_section(original, output=two, version=2, optimize="none")
+    facts = elf_facts(original)
+    cfi = cfi_text.read(peers.tool("readelf"), str(original), ABIS[facts.machine], facts.executable())
+    rules: Interner[OracleRule | None] = Interner(None, OracleRule("several", "", "", signal=False))
+    table = read_sframe(open_elf(two)).table
+    block_sizes = [table.kinds[kind].rep_size for kind in table.kind]
+    sframe = sframe_text.read(peers.tool("readelf"), str(two), rules, block_sizes)
+    verdicts: Counter[Verdict] = Counter()
+    for start, end, row, rule in pieces(cfi.table, sframe.table):
+        said, told = cfi.rows.values[row], rules.values[rule]
+        flexible = said.rule is not None and (said.rule.signal or not IN_VERSION_2.fullmatch(" ".join(said.rule[:3])))
+        verdicts[Verdict.INEXPRESSIBLE if flexible and told is None else judge(said, told)] += end - start
+    assert verdicts[Verdict.EQUAL] > 100_000
+    assert verdicts[Verdict.WRONG] == verdicts[Verdict.MISSING] == 0
+    assert verdicts[Verdict.INEXPRESSIBLE] < verdicts[Verdict.EQUAL] / 100
+
+
+def test_versions_that_are_not_written(file: Path) -> None:
+    with pytest.raises(ValueError, match="version 1 is not written, only 2, 3"):
+        api.convert(file, 1)
+    with pytest.raises(ValueError, match="version 4 is not written, only 2, 3"):
+        api.add_section(file, version=4)
+
+
+def test_the_error_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_text("no ELF file")
+    with pytest.raises(FormatError, match=str(file)):
+        sframegen.convert(file, 2)

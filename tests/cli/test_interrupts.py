@@ -1,0 +1,127 @@
+"""Signals at every moment of a run, from the program's first line on: silence, the conventional status, nothing left behind.
+
+Moments are counted, not timed: the process sends itself the signal when it imports the n-th module, or calls the n-th function.
+The event "lief" is a call while LIEF is imported, in whose C++ code an exception would end the process.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.once
+ENDS = {signal.SIGINT: {-signal.SIGINT, 130}, signal.SIGTERM: {-signal.SIGTERM, 143}, signal.SIGHUP: {-signal.SIGHUP, 129}}
+
+# Each run in a process forked before anything of ours is imported. A line of stdin is (arguments, event, signal, moment); one of
+# stdout is (status, stderr, events). Moments count from the line on that takes care of Ctrl-C: what is before is the interpreter's.
+DRIVER = """
+import json, os, signal, sys, tempfile
+
+def run(arguments, event, number, moment):
+    read, write = os.pipe()
+    with tempfile.TemporaryFile() as stderr:
+        child = os.fork()
+        if not child:
+            os.dup2(stderr.fileno(), 2)
+            sys.argv[1:] = arguments
+            main = os.getpid()
+            seen = 0
+            def count(*_):
+                nonlocal seen
+                if signal.getsignal(signal.SIGINT) is signal.default_int_handler or os.getpid() != main:
+                    return
+                seen += 1
+                if seen == moment:
+                    os.kill(main, number)
+            def imports_lief():
+                return getattr(getattr(sys.modules.get("lief"), "__spec__", None), "_initializing", False)
+            if event == "import":
+                sys.addaudithook(lambda name, _: count() if name == "import" else None)
+            else:
+                sys.setprofile(lambda _, name, __: count() if name == "call" and (event == "call" or imports_lief()) else None)
+            if moment == 0:
+                import atexit
+                atexit.register(lambda: os.write(write, str(seen).encode()))
+            from sframegen.cli.start import main as program
+            program()
+        os.close(write)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        events = os.read(read, 100).decode()
+        os.close(read)
+        stderr.seek(0)
+        return status, stderr.read().decode(), int(events or 0)
+
+for line in sys.stdin:
+    print(json.dumps(run(*json.loads(line))), flush=True)
+"""
+
+
+class Run(NamedTuple):
+    status: int
+    stderr: str
+    events: int
+
+
+class Driver:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def run(self, arguments: list[str], event: str, number: int, moment: int) -> Run:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([arguments, event, number, moment]) + "\n")
+        self.process.stdin.flush()
+        return Run(*json.loads(self.process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Driver]:
+    command = [sys.executable, "-c", DRIVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Driver(process)
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    return compile_c("int f(int x) { return x + 1; }\nint main(void) { return f(1); }", "-O1")
+
+
+@pytest.mark.parametrize(
+    ("event", "number", "moments"),
+    [
+        ("import", signal.SIGINT, 16),
+        ("import", signal.SIGTERM, 6),
+        ("call", signal.SIGINT, 10),
+        ("call", signal.SIGHUP, 4),
+        ("lief", signal.SIGINT, 10),
+        ("lief", signal.SIGTERM, 6),
+    ],
+)
+def test_a_signal_at_any_moment(
+    driver: Driver, program: Path, tmp_path: Path, event: str, number: signal.Signals, moments: int
+) -> None:
+    before = program.read_bytes()
+    arguments = ["add-section", "-q", "-j1", "-o", str(tmp_path / "out"), str(program)]
+    status, stderr, events = driver.run(arguments, event, number, 0)
+    assert (status, stderr) == (0, "")
+    assert events
+    (tmp_path / "out").unlink()
+    for moment in range(1, events + 1, max(1, events // moments)):
+        status, stderr, _ = driver.run(arguments, event, number, moment)
+        assert stderr == "", f"moment {moment} of {events}"
+        assert status in ENDS[number], f"moment {moment} of {events}"
+        left = [path.name for path in tmp_path.iterdir()]
+        assert left in ([], ["out"]), f"moment {moment} of {events}"
+        (tmp_path / "out").unlink(missing_ok=True)
+    assert program.read_bytes() == before

@@ -1,0 +1,148 @@
+"""The keys and types of docs/json.md are those that are printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen.checks.against_cfi.comparison import Verdict
+from sframegen.cli.commands import cli
+from tests import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+PAGE = (ROOT / "docs" / "json.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \| (.*?) \| .* \|$", re.MULTILINE)
+# By section, its tables in their order.
+TABLES = {
+    section.partition("\n")[0]: [dict(ROW.findall(table)) for table in section.split("| key | type | |")[1:]]
+    for section in PAGE.split("\n## ")[1:]
+}
+SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
+
+
+def is_a(value: Any, kind: str) -> bool:
+    """Whether it is of a type as the page calls it: `list of strings, or null`."""
+    if kind.endswith(" null"):
+        return value is None or is_a(value, kind.removesuffix(" null").removesuffix(" or").removesuffix(","))
+    if kind.startswith("list of "):
+        return isinstance(value, list) and all(is_a(item, kind.removeprefix("list of ").removesuffix("s")) for item in value)
+    return type(value) is {"string": str, "integer": int, "boolean": bool, "object": dict, "number": float}[kind]
+
+
+def assert_documented(document: dict[str, Any], table: dict[str, str]) -> None:
+    assert list(document) == list(table)
+    assert {key: value for key, value in document.items() if not is_a(value, table[key])} == {}
+
+
+@pytest.fixture
+def file(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy(compile_c(SOURCE, "-O1"), tmp_path / "file"))
+
+
+def printed(*arguments: str | Path | int) -> Any:
+    return json.loads(CliRunner().invoke(cli, [*map(str, arguments), "--json"]).stdout)
+
+
+def test_add_section(file: Path) -> None:
+    document = printed("add-section", "--per-function", file)
+    summary, function = TABLES["add-section"]
+    assert_documented(document, summary)
+    assert document["per_function"]
+    for each in document["per_function"]:
+        assert_documented(each, function)
+    assert_documented(printed("add-section", file), summary)
+    assert_documented(printed("add-section", "--dry-run", "--replace", "--format", "2", file), summary)
+
+
+def test_convert_and_remove(file: Path) -> None:
+    printed("add-section", file)
+    for dry_run in (["--dry-run"], []):
+        assert_documented(printed("convert", "--format", "2", *dry_run, file), *TABLES["convert"])
+    for dry_run in (["--dry-run"], []):
+        assert_documented(printed("remove", *dry_run, file), *TABLES["remove"])
+
+
+def test_merge(compile_c: Compiler, tmp_path: Path) -> None:
+    objects = [shutil.copy(compile_c(f"int {name}(int x) {{ return x; }}", "-c"), tmp_path / f"{name}.o") for name in "ab"]
+    printed("add-section", *objects)
+    assert_documented(printed("merge", "-o", tmp_path / "both.o", *objects), *TABLES["merge"])
+
+
+def test_check(file: Path, compile_c: Compiler) -> None:
+    report, finding, instruction = TABLES["check"]
+    documents = [printed("check", file)]
+    printed("add-section", file)
+    documents.append(printed("check", file))
+    assert documents[0]["findings"]
+    for document in documents:
+        assert_documented(document, report)
+        for each in document["findings"]:
+            assert_documented(each, finding)
+    wrong = '__asm__("f: .cfi_startproc\\n push %rbx\\n pop %rbx\\n ret\\n .cfi_endproc");'
+    document = printed("check", "--instructions", compile_c(wrong, "-shared"))
+    assert_documented(document, report)
+    assert list(document["instructions"]) == ["section", "cfi"]
+    assert all(list(code) == ["right", "contradicted", "undecided"] for code in document["instructions"].values())
+    [each] = document["findings"][:1]
+    assert_documented(each, finding)
+    assert_documented(each["instructions"][0], instruction)
+    assert list(documents[1]["code"]) == [verdict.name.lower() for verdict in Verdict]
+    for verdict in Verdict:
+        assert re.search(rf"`{verdict.name.lower()}`(?: \({re.escape(verdict.value)}\))?", " ".join(PAGE.split()))
+
+
+def test_lookup(file: Path) -> None:
+    printed("add-section", file)
+    document = printed("lookup", file, "main", "_start", "0")
+    file_table, address_table = TABLES["lookup"]
+    assert_documented(document, file_table)
+    *covered, uncovered = document["addresses"]
+    for each in covered:
+        assert_documented(each, address_table)
+        assert list(each["function"]) == ["start", "size", "row_offset"]
+    assert list(uncovered) == list(address_table)[:3]
+    assert list(covered[0]["cfa"]) == ["base", "offset", "deref"]
+
+
+def test_dump(file: Path) -> None:
+    printed("add-section", file)
+    document = printed("dump", file)
+    file_table, function_table = TABLES["dump"]
+    assert_documented(document, file_table)
+    for each in document["functions"]:
+        assert_documented(each, function_table)
+        for row in each["rows"]:
+            assert list(row) == ["offset", "address", "rule", "cfa", "ra", "fp", "ra_signed"]
+
+
+def test_register(file: Path) -> None:
+    printed("add-section", file)
+    for interface in ("sframe", "prctl", "codectl"):
+        [call] = printed("register", "--dry-run", "--interface", interface, file)
+        assert_documented(call, *TABLES["register"])
+
+
+def test_several_files_are_a_list_of_those_not_refused(file: Path) -> None:
+    printed("add-section", file)
+    assert [document["file"] for document in printed("check", file, "/nonexistent", file)] == [str(file), str(file)]
+
+
+def test_stack() -> None:
+    """Of what is always there: this process' child, which waits."""
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        document = printed("stack", child.pid, "--convert")
+        child.kill()
+    sample, thread, frame = TABLES["stack"]
+    assert_documented(document, sample)
+    assert_documented(document["threads"][0], thread)
+    for each in document["threads"][0]["frames"]:
+        assert_documented(each, frame)

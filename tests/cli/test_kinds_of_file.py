@@ -1,0 +1,134 @@
+"""Whatever a list of files holds, each that is none for us costs one line; what a file is besides its content stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.format.locate import sframe_of
+from tests.support.inputs.linker_inputs import small_file
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from tests.support.peers import Compiler
+
+CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it
+SCRIPT = b"#!/bin/sh\nexec tail -n +3 $0\nPK\3\4"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["add-section", *map(str, arguments)])
+
+
+def patched(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+@pytest.fixture
+def program(compile_c: Compiler, tmp_path: Path) -> Path:
+    file = tmp_path / "program"
+    file.write_bytes(compile_c("int main(void) { return 0; }").read_bytes())
+    file.chmod(0o755)
+    return file
+
+
+ELF = small_file()
+CONTENTS = {
+    "empty": (b"", "the file is empty"),
+    "text": (b"hello\n", "not an ELF file"),
+    "self-extracting": (SCRIPT, "not an ELF file"),
+    "program.exe": (b"MZ\0\0", "not an ELF file"),
+    "four bytes": (b"\x7fELF", "ELF header+0x0: expected 64 bytes, have 4"),
+    "half": (ELF[: len(ELF) // 2], "section header table: 768 bytes at file offset 0x510 reach past the end of the file (0x408)"),
+    "32 bit": (patched(ELF, 4, b"\1"), "a 32-bit ELF file: SFrame is for 64-bit ABIs"),
+    "core": (patched(ELF, 16, b"\4\0"), "a core file"),
+    "type": (patched(ELF, 16, b"\0\xfe"), "ELF type 65024 is neither a program nor a library"),
+    "machine": (
+        patched(ELF, 18, b"\xf3\0"),
+        "e_machine 243 (little-endian) is not supported, only AMD64, AArch64, AArch64 big-endian, s390x",
+    ),
+}
+
+
+@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
+def test_what_is_no_program_costs_one_line(jobs: str, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(program.parent)
+    last = Path("last")
+    last.write_bytes(program.read_bytes())
+    for name, (content, _) in CONTENTS.items():
+        Path(name).write_bytes(content)
+    Path("dangling").symlink_to("nowhere")
+    Path("directory").mkdir()
+    os.mkfifo("fifo")
+    others = {
+        "dangling": "No such file or directory",
+        "missing": "No such file or directory",
+        "directory": "Is a directory: add-tree and remove-tree take directories",
+        "fifo": "not a regular file",
+        "/dev/null": "not a regular file",
+    }
+    expected = {name: line for name, (_, line) in CONTENTS.items()} | others
+    result = run(jobs, "program", *expected, "last")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [f"sframegen: {name}: {line}" for name, line in expected.items()]
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["program", "last"]
+    assert sframe_of(open_elf(last)) == sframe_of(open_elf(program)) is not None
+    assert {name: Path(name).read_bytes() for name in CONTENTS} == {name: content for name, (content, _) in CONTENTS.items()}
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o4755, 0o2755, 0o6511, 0o1700])
+def test_the_mode_stays(mode: int, program: Path) -> None:
+    program.chmod(mode)
+    assert run("-q", program).output == ""
+    assert stat.S_IMODE(program.stat().st_mode) == mode
+    assert sframe_of(open_elf(program)) is not None
+
+
+def test_capabilities_stay(program: Path) -> None:
+    try:
+        os.setxattr(program, "security.capability", CAPABILITY)
+    except OSError as error:
+        pytest.skip(f"cannot set capabilities here: {error.strerror}")
+    copy = program.with_name("copy")
+    for options in (["-o", copy], []):
+        result = run(*options, program)
+        assert (result.exit_code, result.stderr) == (0, "")
+    assert [os.getxattr(file, "security.capability") for file in (copy, program)] == [CAPABILITY] * 2
+
+
+def test_rights_that_a_copy_cannot_have(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a user copies root's file."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    os.chown(program, 12345, 12345)
+    program.chmod(0o6755)
+    os.setxattr(program, "security.capability", CAPABILITY)
+    before = program.read_bytes()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("os.fchown", refuse)
+    monkeypatch.setattr("os.setxattr", refuse)
+    copy = program.with_name("copy")
+    result = run("-o", copy, program)
+    assert result.exit_code == 0
+    assert result.stderr == (
+        f"sframegen: {program}: warning: {copy} could not be given set-user-ID bit, set-group-ID bit, security.capability\n"
+    )
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o755
+    subprocess.run([copy], check=True, capture_output=True)
+    result = run(program)  # in place all is kept or nothing done
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "Operation not permitted" in result.stderr
+    assert program.read_bytes() == before

@@ -1,0 +1,74 @@
+"""Which releases of capstone may be there: its private records are read, and what one release writes is parsed.
+
+`make capstone-show` runs this with the first and the last release that the bounds allow.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from hashlib import sha256
+from importlib.metadata import version
+from random import Random
+
+import pytest
+from packaging.requirements import Requirement
+
+from sframegen.code.isa.disassembly import Disassembler
+from sframegen.code.isa.machines import isa_of
+from sframegen.format.abi import AARCH64, AMD64, Abi
+from tests import ROOT
+
+START = 0x401000
+CODE_BYTES = 1 << 17
+# Offsets in a record, and the texts of CODE_BYTES random bytes, most of them instructions; as 5.0.2 to 5.0.9 have them.
+FIELDS = [248, 0, 1, 16, 18, 42, 74]
+TEXTS = {"AMD64": "0e9103c53da21872", "AArch64": "324a6f937bc678fa"}
+ABIS = pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
+
+
+@pytest.fixture(scope="module")
+def bounds() -> Requirement:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return next(one for one in map(Requirement, project["dependencies"]) if one.name == "capstone")
+
+
+def test_the_release_here_is_within_the_bounds(bounds: Requirement) -> None:
+    assert version("capstone") in bounds.specifier
+
+
+RELEASES = {"5.0.1": False, "5.0.2": True, "5.0.99": True, "5.1": False, "6.0": False}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_bounds_are_what_was_tried_and_its_corrections(release: str, bounds: Requirement) -> None:
+    """5.0.0 and 5.0.1 ask for a module that setuptools no longer has; 6 calls AArch64 otherwise, and has other records."""
+    assert (release in bounds.specifier) == RELEASES[release]
+
+
+def disassembled(abi: Abi) -> tuple[Disassembler, bytes]:
+    """Without 0x63, MOVSXD: before 5.0.9 no instruction where no prefix makes it one of 64 bits, which compilers always do."""
+    return Disassembler(*isa_of(abi).capstone), Random(abi.name).randbytes(CODE_BYTES).replace(b"\x63", b"\x89")
+
+
+@ABIS
+def test_records_lie_where_they_are_read_and_say_what_the_texts_say(abi: Abi) -> None:
+    disassembler, code = disassembled(abi)
+    texts, records = list(disassembler.texts(code, START)), disassembler.records(code, START)
+    assert list(disassembler.fields) == FIELDS
+    size, _, _, length, _, mnemonic, operands = FIELDS
+    read = [records[at : at + size] for at in range(0, len(records), size)]
+    assert [(one[length], _string(one[mnemonic:operands]), _string(one[operands:])) for one in read] == [
+        (text[1], text[2], text[3]) for text in texts
+    ]
+
+
+@ABIS
+def test_what_it_writes_is_what_is_parsed(abi: Abi) -> None:
+    disassembler, code = disassembled(abi)
+    texts = list(disassembler.texts(code, START))
+    assert sum(mnemonic != ".byte" for _, _, mnemonic, _ in texts) > 10_000
+    assert sha256(repr(texts).encode()).hexdigest()[:16] == TEXTS[abi.name]
+
+
+def _string(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode()

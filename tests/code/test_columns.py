@@ -1,0 +1,237 @@
+"""Code by columns and numbers: what the compiled modules say against a plain reading, instruction by instruction."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sframegen.code.decoding import instruction_columns, numbering, pieces
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.function import analysis, blocks
+from sframegen.code.function.analysis import Surroundings, analyse
+from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.effects import Flow, Lose, Point, Register, Take
+from sframegen.code.isa.machines import isa_of
+from sframegen.elf.file import open_elf
+from sframegen.format.abi import AARCH64, AMD64
+from tests.support.cross import ARM64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.disassembly import Instruction
+    from sframegen.format.abi import Abi
+    from tests.support.peers import Compiler
+
+START = 0x401000
+CALLS_RETURN = Surroundings(lambda _target, _slot: True, lambda _piece, _point, _begins: ())
+NUMBER = r"(0x[0-9a-f]+|\d+)$"
+TAKES = {
+    "lea": re.compile(r"\w+, \[rip ([+-]) (0x[0-9a-f]+|\d+)\]$"),
+    "mov": re.compile(rf"\w+, {NUMBER}"),
+    "adr": re.compile(rf"(x\d+), #{NUMBER}"),
+    "adrp": re.compile(rf"(x\d+), #{NUMBER}"),
+    "add": re.compile(rf"x\d+, (x\d+), #{NUMBER}"),
+}
+
+
+class Plain(NamedTuple):
+    """A piece, read by nothing but capstone's texts."""
+
+    instructions: list[Instruction]
+    points: list[Point]
+    taken: list[int]
+    padding: list[int]
+
+
+def plain(code: bytes, abi: Abi) -> Plain:
+    isa = isa_of(abi)
+    instructions = list(disassembler(*isa.capstone).texts(code, START))
+    end = sum(instructions[-1][:2]) if instructions else START
+    if end < START + len(code):
+        instructions.append((end, START + len(code) - end, ".byte", ""))
+    points = []
+    for number, (address, size, mnemonic, operands) in enumerate(instructions):
+        if mnemonic == ".byte":
+            points.append(Point(address, address + size, (), Flow.STOP))
+        elif point := isa.point(address, address + size, mnemonic, operands, code[address - START]):
+            if isa.by_register and point.effects == (Lose(Register.SP),):
+                point = point._replace(effects=isa.by_register(instructions, number) or point.effects)
+            points.append(point)
+    padding = [address for address, _, mnemonic, operands in instructions if isa.pads(mnemonic, operands)]
+    return Plain(instructions, points, list(taken(instructions)), padding)
+
+
+def taken(instructions: list[Instruction]) -> Iterator[int]:
+    pages: dict[str, int] = {}
+    for address, size, mnemonic, operands in instructions:
+        match = TAKES[mnemonic].match(operands) if mnemonic in TAKES else None
+        if match is None:
+            continue
+        if mnemonic == "lea":
+            yield address + size + int(match[1] + match[2], 0)
+        elif mnemonic == "mov":
+            yield int(match[1], 0)
+        elif mnemonic == "add":
+            yield pages.get(match[1], 0) + int(match[2], 0)
+        else:
+            pages[match[1]] = int(match[2], 0)
+            yield pages[match[1]]
+
+
+def by_columns(piece: Piece) -> Plain:
+    padding = [START + place for place, mark in enumerate(piece.marks) if mark == 2]
+    instructions = [piece.instruction(number) for number in range(len(piece))]
+    return Plain(instructions, list(piece.points()), list(piece.taken), padding)
+
+
+@settings(max_examples=200, deadline=None)
+@given(code=st.binary(min_size=1, max_size=300))
+@example(code=bytes.fromhex("66c9 66558d05 f0ffffff 488d3d10000000 3effe0 f2ff2520000000 6690 660f1f440000 b810104000 eb"))
+@pytest.mark.parametrize("abi", [AMD64, AARCH64])
+def test_columns_say_what_a_plain_reading_does(abi: Abi, code: bytes) -> None:
+    assert by_columns(decode(code, START, isa_of(abi))) == plain(code, abi)
+
+
+SOURCE = """
+int other(int), table[100];
+int one(int n) { char room[n]; for (int i = 0; i < n; i++) room[i] = other(i); return room[n / 2]; }
+int two(int n) { char room[70000]; switch (n) { case 1: return 5; case 2: return other(3); case 3: return other(4) + 1; case 4: n++;
+  case 5: return other(n) - 1; case 6: return table[n]; } return other(room[n]); }
+int (*pointers[9])(int);
+int three(int n) { return pointers[n](n) + one(n); }
+"""
+
+
+@pytest.mark.parametrize("chunk", [numbering.CHUNK, 64, 24])
+@pytest.mark.parametrize("machine", ["x86-64", "AArch64"])
+def test_compiled_code_in_chunks_of_any_size(
+    compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, machine: str, chunk: int
+) -> None:
+    compiler = ARM64.compiler(compile_c.peers, compile_c.directory) if machine == "AArch64" else compile_c
+    elf = open_elf(compiler(SOURCE, "-O2", "-shared", "-fPIC", "-w"))
+    text = elf.section(".text")
+    assert text is not None
+    code = bytes(elf.contents(text))
+    monkeypatch.setattr("sframegen.code.decoding.pieces.CHUNK", chunk)
+    abi = AARCH64 if machine == "AArch64" else AMD64
+    assert by_columns(decode(code, START, isa_of(abi))) == plain(code, abi)
+
+
+# push rbx; je over the rest; lea; call; pop; ret; two bytes of padding; pop; ret
+CODE = bytes.fromhex("53 7409 55 4889e5 e800000000 5d 5b c3 6690 5b c3".replace(" ", ""))
+LOOP = bytes.fromhex("55 75fd c3")  # push rbp; jne to it: a state is lost at each turn
+
+
+def found(*codes: tuple[int, bytes], entries: tuple[int, ...] = ()) -> tuple[object, ...]:
+    isa = isa_of(AMD64)
+    result = analyse(
+        [decode(code, start, isa) for start, code in codes], dict.fromkeys(entries or (codes[0][0],), isa.entry), isa, CALLS_RETURN
+    )
+    return [*result.rows], result.exits, result.calls, result.returns, result.contradiction
+
+
+def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between the pieces of one function: each then has numbers of its own."""
+    parts = (START, CODE), (START + 0x100, CODE), (START + 0x200, LOOP)
+    entries = START, START + 0x100, START + 0x200
+    before = found(*parts, entries=entries)
+    assert before[0]
+    monkeypatch.setattr(numbering, "MAX_NUMBERS", -1)
+    monkeypatch.setattr(numbering, "MAX_STEPS", 1)
+    isa = isa_of(AMD64)
+    assert decode(CODE, START, isa).frames is not decode(CODE, START, isa).frames
+    assert found(*parts, entries=entries) == before
+
+
+def test_what_was_met_of_much_code_is_not_kept() -> None:
+    """Nothing but the piece has the frames, and no collector of circles is needed to be rid of them."""
+    isa = isa_of(AMD64)
+    piece = decode(CODE * (numbering.SMALL // len(CODE) + 1), START, isa)
+    assert piece.frames is not decode(CODE, START, isa).frames
+    gone = weakref.ref(piece.frames)
+    gc.disable()
+    try:
+        del piece
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbering, "_current", numbering._Current())  # those before read larger chunks
+    monkeypatch.setattr(numbering, "CHUNK", 64)
+    monkeypatch.setattr(pieces, "CHUNK", 64)
+    monkeypatch.setattr(numbering, "MAX_EFFECTS", 20)
+    monkeypatch.setattr(numbering, "MAX_NUMBERS", 0)
+    code = b"".join(b"\x48\x81\xec" + number.to_bytes(4, "little") for number in range(8, 800, 8))  # sub rsp, number
+    piece = decode(code, START, isa_of(AMD64))
+    assert 20 <= len(piece) < 40
+    assert piece.point(len(piece) - 1) == Point(START + piece.offsets[-1], piece.end, (), Flow.STOP)
+
+
+@pytest.mark.parametrize(("count", "is_costly"), [(blocks.MAX_STATES - 1, False), (5 * blocks.MAX_STATES, True)])
+def test_a_function_of_too_many_states_has_no_rows(count: int, is_costly: bool) -> None:
+    isa = isa_of(AMD64)
+    piece = decode(b"\x53" * count + b"\x0f\x0b", START, isa)  # push rbx; ud2
+    known = len(piece.frames.states)
+    result = analyse([piece], {START: isa.entry}, isa, CALLS_RETURN)
+    assert (result.too_costly, len(result.rows)) == (is_costly, 0 if is_costly else count + 1)
+    assert len(piece.frames.states) <= known + 2 * blocks.MAX_STATES + 1
+
+
+def test_equal_tuples_of_other_effects_are_kept_apart() -> None:
+    """`lea rbp, [rsp + 8]` and `mov rbp, [rsp + 8]` have the same three numbers."""
+    effects = [next(decode(bytes.fromhex(code), START, isa_of(AMD64)).points()).effects for code in ("488d6c2408", "488b6c2408")]
+    assert effects[0] == effects[1]
+    assert type(effects[0][0]) is not type(effects[1][0])
+
+
+def test_a_function_that_takes_too_many_steps_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    isa = isa_of(AMD64)
+    monkeypatch.setattr(analysis, "STEPS", 0)
+    for steps, is_costly in ((3, True), (100, False)):
+        monkeypatch.setattr(analysis, "MIN_STEPS", steps)
+        result = analyse([decode(LOOP, START, isa)], {START: isa.entry}, isa, CALLS_RETURN)
+        assert result.too_costly is is_costly
+        assert (result.contradiction is None, bool(result.rows)) == (not is_costly, not is_costly)
+        assert result.returns
+
+
+def test_an_entry_inside_of_an_instruction() -> None:
+    """Two rows may begin at the same place, then; none is where nothing is."""
+    rows, *_ = found((START, bytes.fromhex("66c9 4889e5 c3")), entries=(START, START + 3))
+    assert isinstance(rows, list)
+    assert [row[:2] for row in rows] == sorted(row[:2] for row in rows)
+    assert len({row[0] for row in rows}) < len(rows)
+
+
+def test_padding_belongs_to_the_row_before_it_only_where_the_next_follows() -> None:
+    first = bytes.fromhex("7400 c3 6690")  # je; ret; padding
+    second = bytes.fromhex("53 5b c3")
+    apart, near = (
+        found((START, first), (START + len(first) + gap, second), entries=(START, START + len(first) + gap))[0] for gap in (16, 0)
+    )
+    assert isinstance(apart, list)
+    assert isinstance(near, list)
+    assert max(row.end for row in apart if row.start < START + len(first)) == START + 3
+    assert max(row.end for row in near if row.start < START + len(first)) == START + len(first)
+
+
+def test_numbers_stand_for_the_same_in_compiled_code() -> None:
+    assert (Flow.JUMP, Flow.BRANCH, Flow.INDIRECT, Flow.CALL, Flow.RETURN, len(Flow)) == (1, 2, 3, 4, 5, 7)
+    assert (Take.RELATIVE, Take.CONSTANT, Take.PAGE, Take.IN_PAGE) == (1, 2, 3, 4)
+    assert (
+        1 << instruction_columns.DIRECT,
+        1 << instruction_columns.SLOT,
+        1 << instruction_columns.PADS,
+        instruction_columns.EFFECTS,
+    ) == (8, 16, 32, 6)
+    assert (instruction_columns.IDS, instruction_columns.NAME) == (16384, 32)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.conversion.convert import convert
+from sframegen.conversion.resolve import subtract
+from sframegen.format.abi import AMD64
+from sframegen.format.layouts import V2, V3
+from sframegen.format.model import FdeType, FunctionTable, Kind
+from sframegen.format.reasons import Reason
+from sframegen.format.words import encode_rule
+from tests.support.inputs.cfi_writer import Frames
+
+if TYPE_CHECKING:
+    from sframegen.conversion.coverage import Coverage
+
+CODE = [(0x1000, 0x9000)]
+PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16
+UNSAYABLE = b"\x07\x06"  # rbp is lost
+RA_UNDEFINED = b"\x07\x10"
+BACK = b"\xc6"
+FLEXIBLE = b"\x0c\x0a\x00"  # CFA = r10 + 0
+BACK_TO_SP = b"\x0c\x07\x08"
+PLT = b"\x0f\x0b\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"
+
+Ranges = list[tuple[int, int, list[int]]]
+
+
+def converted(
+    *fdes: tuple[int, int, bytes], debug: tuple[tuple[int, int, bytes], ...] = (), signal: bool = False
+) -> tuple[FunctionTable, Coverage]:
+    eh, other = Frames(), Frames(eh=False)
+    cie = eh.cie(augmentation="zRS" if signal else "zR", data=b"\0")
+    for start, size, program in fdes:
+        eh.plain_fde(cie, start, size, program)
+    cie = other.cie()
+    for start, size, program in debug:
+        other.plain_fde(cie, start, size, program)
+    return convert([eh.section(), other.section()] if debug else [eh.section()], CODE, AMD64)[:2]
+
+
+def ranges(table: FunctionTable) -> Ranges:
+    """(start, end, offsets of rows) of each function."""
+    return [(table.start[f], table.start[f] + table.size[f], [offset for offset, _ in table.rows(f)]) for f in range(len(table))]
+
+
+def test_functions_are_sorted_by_address() -> None:
+    table, coverage = converted((0x3000, 0x10, PUSH), (0x2000, 0x20, b""))
+    assert ranges(table) == [(0x2000, 0x2020, [0]), (0x3000, 0x3010, [0, 1])]
+    assert (coverage.functions, coverage.functions_covered, coverage.code_bytes, coverage.covered_bytes) == (2, 2, 0x30, 0x30)
+
+
+def test_a_row_that_cannot_be_said_costs_that_row() -> None:
+    table, coverage = converted((0x2000, 0x20, PUSH + b"\x44" + UNSAYABLE + b"\x43" + BACK))
+    assert ranges(table) == [(0x2000, 0x2005, [0, 1]), (0x2008, 0x2020, [0])]
+    assert coverage.left_out == {Reason.FP_UNDEFINED: 3}
+    assert (coverage.functions, coverage.functions_covered, coverage.covered_bytes) == (1, 0, 0x1D)
+
+
+def test_nothing_is_said_of_a_function_that_cannot_be_said_at_all() -> None:
+    table, coverage = converted((0x2000, 0x20, UNSAYABLE), (0x3000, 0x10, b""))
+    assert ranges(table) == [(0x3000, 0x3010, [0])]
+    assert coverage.left_out == {Reason.FP_UNDEFINED: 0x20}
+
+
+def types(table: FunctionTable) -> list[FdeType]:
+    return [table.kinds[kind].fde_type for kind in table.kind]
+
+
+def test_a_flexible_row_in_a_long_function_gets_a_function_of_its_own() -> None:
+    steps = b"".join(b"\x41\x0e" + bytes([8 * (2 + n % 2)]) for n in range(40))
+    table, coverage = converted((0x2000, 0x100, steps + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP + steps))
+    assert ranges(table) == [
+        (0x2000, 0x2029, list(range(41))), (0x2029, 0x202A, [0]), (0x202A, 0x2100, list(range(41))),
+    ]  # fmt: skip
+    assert types(table) == [FdeType.DEFAULT, FdeType.FLEX, FdeType.DEFAULT]
+    assert coverage.covered_bytes == 0x100
+
+
+def test_a_short_function_is_flexible_as_a_whole() -> None:
+    table, _ = converted((0x2000, 0x20, PUSH + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP))
+    assert ranges(table) == [(0x2000, 0x2020, [0, 1, 2, 3])]
+    assert types(table) == [FdeType.FLEX]
+
+
+@given(st.lists(st.sampled_from([b"\x0e\x08", b"\x0e\x10", b"\x0e\xff\x7f", FLEXIBLE, BACK_TO_SP, b"\x0d\x06"]), max_size=60))
+def test_the_cut_into_types_is_the_smallest(steps: list[bytes]) -> None:
+    """Against every way to cut, by brute force over the runs of rows."""
+    table, _ = converted((0x2000, 0x80, b"".join(step + b"\x41" for step in steps)))
+    costs = [
+        [len(encode_rule(rule, fde_type, AMD64, V3) or b"") or 10**6 for fde_type in FdeType]
+        for function in range(len(table)) for _, rule in table.rows(function)
+    ]  # fmt: skip
+    best = dict.fromkeys(FdeType, 21)
+    for row in costs:
+        best = {t: min(best[t], best[FdeType(1 - t)] + 21) + row[t] for t in FdeType}
+    ours = 21 * len(table) + sum(
+        costs[row][table.kinds[table.kind[f]].fde_type]
+        for f in range(len(table))
+        for row in range(table.first_row[f], table.first_row[f + 1])
+    )
+    assert ours <= min(best.values())
+
+
+def test_a_version_without_flexible_fdes_leaves_out_what_needs_them() -> None:
+    frames = Frames()
+    frames.plain_fde(frames.cie(), 0x2000, 0x20, PUSH + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP)
+    frames.plain_fde(frames.cie(augmentation="zRS", data=b"\0"), 0x3000, 0x10, b"")
+    table, coverage, _ = convert([frames.section()], CODE, AMD64, V2)
+    assert ranges(table) == [(0x2000, 0x2002, [0, 1]), (0x2003, 0x2020, [0])]
+    assert coverage.left_out == {Reason.FLEX: 1, Reason.SIGNAL: 16}
+
+
+def test_version_2_leaves_out_outermost_frames() -> None:
+    """A function of nothing else, and one whose last rows are such."""
+    frames = Frames()
+    frames.plain_fde(frames.cie(), 0x2000, 0x20, RA_UNDEFINED)
+    frames.plain_fde(frames.cie(), 0x3000, 0x20, b"\x48" + RA_UNDEFINED)
+    table, coverage, _ = convert([frames.section()], CODE, AMD64, V2)
+    assert ranges(table) == [(0x3000, 0x3008, [0])]
+    assert coverage.left_out == {Reason.OUTERMOST: 0x20 + 0x18}
+    assert coverage.functions_covered == 0
+    table, coverage, _ = convert([frames.section()], CODE, AMD64, V3)
+    assert ranges(table) == [(0x2000, 0x2020, [0]), (0x3000, 0x3020, [0, 8])]
+    assert not coverage.left_out
+
+
+def test_rows_that_become_equal_are_one_row() -> None:
+    """rbx is saved: a row of CFI that SFrame has no word for."""
+    table, _ = converted((0x2000, 0x20, b"\x41\x83\x02\x41\x16\x07\x02\x23\x00"))  # then SP = CFA, said by an expression
+    assert ranges(table) == [(0x2000, 0x2020, [0])]
+
+
+def test_a_plt_is_split_at_its_first_entry() -> None:
+    table, coverage = converted((0x2000, 0x40, b"\x0e\x10\x46\x0e\x18\x4a" + PLT))
+    assert ranges(table) == [(0x2000, 0x2010, [0, 6]), (0x2010, 0x2040, [0, 11])]
+    assert [table.kinds[kind] for kind in table.kind] == [Kind(), Kind(rep_size=16, mask=True)]
+    assert coverage.covered_bytes == 0x40
+
+
+def test_a_plt_pattern_holds_only_where_the_code_is_aligned() -> None:
+    table, coverage = converted((0x2008, 0x38, PLT))
+    assert len(table) == 0
+    assert coverage.left_out == {Reason.CFA_EXPRESSION_UNALIGNED: 0x38}
+
+
+def test_signal_frames_are_marked() -> None:
+    table, _ = converted((0x2000, 0x10, b""), signal=True)
+    assert [table.kinds[kind] for kind in table.kind] == [Kind(signal=True)]
+
+
+def test_a_function_of_many_rows_is_split() -> None:
+    program = b"\x41\x0e\x10\x41\x0e\x08" * 0x8100
+    table, _ = converted((0x1000, 0x6000, b"\x41\x0e\x10\x41\x0e\x08" * 0x3000))
+    assert len(table) == 1
+    frames = Frames()
+    frames.plain_fde(frames.cie(), 0x1000, 0x20000, program)
+    table, coverage, _ = convert([frames.section()], [(0x1000, 0x40000)], AMD64)
+    assert [table.first_row[f + 1] - table.first_row[f] for f in range(len(table))] == [0xFFFF, 0x10200 - 0xFFFF + 1]
+    assert table.start[1] == 0x1000 + 0xFFFF
+    assert coverage.covered_bytes == 0x20000
+
+
+def test_fdes_that_describe_no_code_are_counted() -> None:
+    table, coverage = converted(
+        (0x2000, 0, b""), (0, 0x10, b""), (0x8FF8, 0x10, b""), (0xFFF0, 0x10, b""), (0x3000, (1 << 64) - 1, b""), (0x4000, 8, b"")
+    )
+    assert ranges(table) == [(0x4000, 0x4008, [0])]
+    assert coverage.ignored_fdes == {"empty": 1, "outside of executable segments": 4}
+
+
+def test_the_first_of_several_fdes_for_one_start_counts() -> None:
+    table, coverage = converted((0x2000, 0x10, b""), (0x2000, 0x20, PUSH), (0x2000, 0x10, b""))
+    assert ranges(table) == [(0x2000, 0x2010, [0])]
+    assert coverage.ignored_fdes == {"a second one for the same code": 2}
+
+
+def test_the_greatest_start_counts_where_fdes_overlap() -> None:
+    table, coverage = converted((0x2000, 0x100, PUSH), (0x2020, 0x10, b""))
+    assert ranges(table) == [(0x2000, 0x2020, [0, 1]), (0x2020, 0x2030, [0])]
+    assert coverage.ignored_fdes == {"cut short by the next one": 1}
+    assert coverage.code_bytes == 0x30
+
+
+def test_debug_frame_fills_what_eh_frame_is_silent_on() -> None:
+    table, coverage = converted(
+        (0x2000, 0x10, b""), (0x2040, 0x10, b""), debug=((0x2000, 0x80, b"\x50\x0e\x10\x44\x0e\x18"), (0x2040, 0x10, PUSH))
+    )
+    assert ranges(table) == [
+        (0x2000, 0x2010, [0]), (0x2010, 0x2040, [0, 4]), (0x2040, 0x2050, [0]),
+    ]  # fmt: skip
+    assert coverage.code_bytes == 0x50
+
+
+def test_debug_frame_beside_an_empty_eh_frame() -> None:
+    table, coverage = converted(debug=((0x2000, 0x10, b""), (0x2040, 0x10, PUSH)))
+    assert ranges(table) == [(0x2000, 0x2010, [0]), (0x2040, 0x2050, [0, 1])]
+    assert coverage.code_bytes == 0x20
+
+
+intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=8)
+
+
+def disjoint(pairs: list[tuple[int, int]]) -> tuple[array[int], array[int], array[int]]:
+    columns = (array("I"), array("Q"), array("Q"))
+    end = 0
+    for number, (start, size) in enumerate(sorted(pairs)):
+        if start >= end:
+            end = start + size
+            for column, value in zip(columns, (number, start, end), strict=True):
+                column.append(value)
+    return columns
+
+
+@given(intervals, intervals)
+def test_subtract_leaves_what_is_not_taken(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    pieces, taken = disjoint(one), disjoint(other)
+    owner = {at: fde for fde, start, end in zip(*pieces, strict=True) for at in range(start, end)}
+    gone = {at for _, start, end in zip(*taken, strict=True) for at in range(start, end)}
+    subtract(pieces, taken)
+    left = [(at, fde) for fde, start, end in zip(*pieces, strict=True) for at in range(start, end)]
+    assert left == sorted((at, fde) for at, fde in owner.items() if at not in gone)

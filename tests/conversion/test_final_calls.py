@@ -1,0 +1,258 @@
+"""Functions that end with a call: the padding after them has the call's rule, at every level, and counts as no code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen import Severity, add_section, check, find, read
+from sframegen.cli.commands import cli
+from sframegen.tables.optimize import LEVELS
+from tests import with_checkout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.peers import Peers
+
+AFTER_CALL = "padding after a final call"
+
+# By the prefix of the peers' tools: what ends a function, as a call and otherwise; a filler; how CFI is told apart from an entry's.
+CALLS = {
+    "": (
+        "call f", "call . + 5", "notrack call *%rax", "call *%r12", "call *(%rax)", "call *(%rsp)", "call *(%r13)",
+        "call *(%rax,%rbx,8)", "call *8(%rbp)", "call *8(%rsp)", "call *8(,%rbx,8)",
+        "call *4096(%rax)", "call *4096(%rsp)", "call *f(%rip)", "call *4096",
+    ),
+    "aarch64-linux-gnu-": ("bl f", "blr x1", "blraa x1, x2", "blraaz x1", "blrab x1, x2", "blrabz x1"),
+    "s390x-linux-gnu-": ("brasl %r14, f", "bras %r14, f", "basr %r14, %r1"),
+}  # fmt: skip
+OTHERS = {
+    "": (
+        "ret",
+        "jmp f",
+        "jmp *%rax",
+        "jmp *8(%rsp)",
+        "ud2",
+        "syscall",
+        "lcall *(%rax)",
+        "push (%rax)",
+        "call . - 0x10000000",
+        "call . + 0x10000000",
+    ),
+    "aarch64-linux-gnu-": ("ret", "b f", "br x1", "braa x1, x2", "brk #1", "svc #0"),
+    "s390x-linux-gnu-": ("br %r14", "jg f", "basr %r13, %r1", "svc 1"),
+}
+PREPARED = {"": "", "aarch64-linux-gnu-": ".arch armv8.3-a", "s390x-linux-gnu-": ""}
+FILL = {"": "nop", "aarch64-linux-gnu-": "nop", "s390x-linux-gnu-": "nopr"}
+
+
+def link(peers: Peers, directory: Path, source: str, prefix: str = "", flags: tuple[str, ...] = (), order: str = "") -> Path:
+    text, made, linked = (directory / f"code{suffix}" for suffix in (".s", ".o", ".so"))
+    text.write_text(source)
+    options = [order] if order else []
+    subprocess.run([peers.tool(prefix + "as"), *options, *flags, "-o", made, text], check=True)
+    subprocess.run([peers.tool(prefix + "ld"), *options, "-shared", "-z", "separate-code", "-o", linked, made], check=True)
+    return linked
+
+
+def function(name: str, *body: str) -> str:
+    """Its last instruction has a CFA of its own."""
+    head = (f".globl {name}", f".type {name}, %function", f"{name}:", ".cfi_startproc")
+    return "\n".join((*head, *body[:-1], ".cfi_def_cfa_offset 320", body[-1], ".cfi_endproc", ""))
+
+
+def after(file: Path, name: str) -> int:
+    """The address after the function."""
+    functions = add_section(file, dry_run=True, per_function=True, replace=True).per_function or []
+    [found] = [one for one in functions if one.name == name]
+    return found.start + found.size
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("prefix", "order"), [("", ""), ("aarch64-linux-gnu-", "-EL"), ("aarch64-linux-gnu-", "-EB"), ("s390x-linux-gnu-", "")]
+)
+def test_every_form_of_a_call_is_known(prefix: str, order: str, level: str, peers: Peers, tmp_path: Path) -> None:
+    """Padding after all else is not covered, or only because neighbours share an FDE."""
+    fill = FILL[prefix]
+    bodies = [*CALLS[prefix], *OTHERS[prefix]]
+    functions = (f"{function(f'f{number}', fill, body)}{fill}\n{fill}\n.p2align 6\n" for number, body in enumerate(bodies))
+    source = "\n".join([PREPARED[prefix], ".text", ".p2align 6", "f:", *functions])
+    file = link(peers, tmp_path, source, prefix, order=order)
+    out = tmp_path / level
+    summary = add_section(file, output=out, optimize=level)
+    assert (summary.final_calls, summary.final_calls_without_padding) == (len(CALLS[prefix]), 0)
+    section = read(out)
+    for number, body in enumerate(bodies):
+        address = after(file, f"f{number}")
+        rules = {find(section, at) for at in range(address - 1, (address + 63) // 64 * 64)}
+        if body in CALLS[prefix]:
+            assert len(rules) == 1, body
+            assert None not in rules, body
+        elif level in ("none", "share"):
+            assert find(section, address) is None, body
+
+
+# What follows a function that ends with a call, and whether it is padding that gets the call's rule.
+FOLLOWING = {
+    "a no-op": ("nop", True),
+    "forty no-ops": (".skip 40, 0x90", True),
+    "traps": ("int3; int3", True),
+    "zeros": (".skip 5", True),
+    "the section's end": ('nop; nop; .section .other, "ax"; nop', True),
+    "nothing": ("", False),
+    "code": ("ud2", False),
+    "code that may begin with no-ops": ("nop; nop; ud2", False),
+    "no-ops that have a name": ("nop; named: nop", False),
+    "no-ops that CFI describes": (".cfi_startproc; .cfi_undefined rbp; nop; nop; .cfi_endproc", False),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("what", FOLLOWING)
+def test_only_padding_is_covered(what: str, level: str, peers: Peers, tmp_path: Path) -> None:
+    between, is_padding = FOLLOWING[what]
+    source = f"{function('one', 'nop', 'call one')}{between}\n.text\n{function('two', 'ret')}"
+    file, out = link(peers, tmp_path, source), tmp_path / level
+    summary = add_section(file, output=out, optimize=level)
+    assert (summary.final_calls, summary.final_calls_without_padding) == (1, 0 if is_padding else 1)
+    address = after(file, "one")
+    section = read(out)
+    rule, call = find(section, address), find(section, address - 1)
+    assert call is not None
+    assert (rule == call) is (is_padding or what == "nothing")  # there it is the next function's
+
+
+# Functions that end with a call before no-ops, and do not count: what comes before and after the call.
+UNCOUNTED = {
+    "the same FDE goes on with what cannot be said": ("", ".cfi_undefined rbp; nop; nop"),
+    "rows that depend on the PC": (".cfi_escape 0x0f, 0x0b, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22", ""),
+    "the call's row cannot be said": (".cfi_undefined rbp", ""),
+}
+
+
+@pytest.mark.parametrize("what", UNCOUNTED)
+def test_functions_that_do_not_count(what: str, peers: Peers, tmp_path: Path) -> None:
+    before, behind = UNCOUNTED[what]
+    other = function("other", "nop", "ret")
+    source = f".text\n{other}.p2align 4\none: .cfi_startproc\n{before}\ncall one\n{behind}\n.cfi_endproc\nnop\nnop"
+    file = link(peers, tmp_path, source)
+    summary = add_section(file, per_function=True)
+    assert (summary.final_calls, summary.fates["no_cfi"][AFTER_CALL]) == (0, 0)
+    assert summary.per_function is not None
+    assert find(read(file), summary.per_function[1].start + 5) is None
+
+
+# Two calls at the end, one of them followed by more padding than functions of one FDE may have between them, and one by a function.
+SOURCE = "\n".join(
+    (
+        ".text",
+        function("one", "nop", "call *%rax"),
+        ".skip 40, 0x90",
+        function("two", "nop", "call *%rax"),
+        function("three", "push %rbx", "ret"),
+        ".skip 5, 0xcc",
+        function("four", "push %rbp", "ret"),
+    )
+)
+
+
+@pytest.fixture
+def file(peers: Peers, tmp_path: Path) -> Path:
+    return link(peers, tmp_path, SOURCE)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_it_is_no_code_that_is_covered(level: str, file: Path) -> None:
+    arguments = ["add-section", "--optimize", level, "--strict", "--min-coverage", "100"]
+    done = CliRunner().invoke(cli, [*arguments, "--json", "--per-function", "--dry-run", str(file)])
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    assert (document["final_calls"], document["final_calls_without_padding"]) == (2, 1)
+    assert document["fates"]["no_cfi"] == {"padding": 5, AFTER_CALL: 40, "code": 0, "not code": 0}
+    assert document["covered_bytes"] == document["code_bytes"] == sum(document["fates"]["covered"].values()) == 3 + 3 + 2 + 2
+    assert sum(one["size"] for one in document["per_function"]) == document["code_bytes"]
+    lines = CliRunner().invoke(cli, [*arguments, "-v", str(file)]).stdout.splitlines()
+    assert "  1 of 2 functions ending with a call: no padding after it that could have the call's rule" in lines
+    assert [line.split()[0] for line in lines if line.endswith(AFTER_CALL)] == ["40"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_it_is_good_to_check(level: str, file: Path) -> None:
+    add_section(file, optimize=level)
+    findings = check(file, instructions=True)
+    assert [finding for finding in findings if finding.severity is not Severity.NOTE or finding.rule.startswith("cfi-")] == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_second_time_nothing_happens(level: str, file: Path, peers: Peers) -> None:
+    """Whether there is the way back or, after strip, only the section; symbols or not."""
+    add_section(file, optimize=level)
+    for _ in range(2):
+        before = file.read_bytes()
+        assert add_section(file, optimize=level).note == "has it already"
+        assert file.read_bytes() == before
+        subprocess.run([peers.tool("strip"), file], check=True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_gnu_ld_makes_is_the_same_padding_apart(level: str, peers: Peers, tmp_path: Path) -> None:
+    file = link(peers, tmp_path, SOURCE, flags=("--gsframe",))
+    assert find(read(file), after(file, "one")) is None
+    assert add_section(file, optimize=level).note == "has it already"
+    assert add_section(file, optimize=level, replace=True).note == ""
+    assert find(read(file), after(file, "one")) is not None
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_objects(level: str, peers: Peers, tmp_path: Path) -> None:
+    """Calls whose distance is left to a relocation; a section by GNU as differs in padding only, and stays."""
+    source, made, other = tmp_path / "code.s", tmp_path / "made.o", tmp_path / "other.o"
+    source.write_text(SOURCE.replace("call *%rax", "call elsewhere"))
+    subprocess.run([peers.tool("as"), "-o", made, source], check=True)
+    subprocess.run([peers.tool("as"), "--gsframe", "-o", other, source], check=True)
+    archive = tmp_path / "both.a"
+    subprocess.run([peers.tool("ar"), "rc", archive, made, other], check=True)
+    before = other.read_bytes()
+    assert add_section(other, optimize=level).note == "nothing to add"
+    assert other.read_bytes() == before
+    summary = add_section(made, optimize=level)
+    assert (summary.final_calls, summary.final_calls_without_padding) == (2, 1)
+    again = made.read_bytes()
+    assert add_section(made).note == "nothing to add"
+    assert made.read_bytes() == again
+    linked = tmp_path / "linked.so"
+    subprocess.run([peers.tool("ld"), "-shared", "-z", "lazy", "-o", linked, made], check=True)
+    address = after(linked, "one")
+    assert find(read(linked), address) == find(read(linked), address - 1) is not None
+    assert add_section(archive, optimize=level).final_calls == 4
+    subprocess.run([peers.tool("ar"), "x", archive, "other.o"], check=True, cwd=tmp_path)
+    assert other.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["bash", "libstdcxx", "libc", "arm64-bash", "s390x-bash"])
+def test_real_files(name: str, corpus_file: Callable[[str], Path]) -> None:
+    """corpus/final_calls knows calls by decoding whole functions."""
+    path = corpus_file(name)
+    done = subprocess.run(
+        [sys.executable, "-m", "corpus.final_calls", path], env=with_checkout(), check=True, capture_output=True, text=True
+    )
+    rows = [[cell.replace(",", "").strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()[2:]]
+    assert [level for row in rows for level in row[4].split()] == list(LEVELS)
+    calls, counted, adjoining = map(int, rows[0][1:4])
+    few = calls // 100  # other instructions that end like a call; no-ops before code that nothing describes
+    summary = add_section(path, dry_run=True)
+    assert calls <= summary.final_calls == counted <= calls + few
+    assert adjoining <= summary.final_calls_without_padding <= adjoining + few
+    for row in rows:
+        same, another, none = map(int, row[5:8])
+        assert same + another + none == calls
+        assert another <= adjoining
+        assert none <= (0 if "-" not in name else few)

@@ -1,0 +1,211 @@
+"""Where the call frame information of real files is found: by section, by segment, compressed, in separate debug files."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen import add_section, read
+from sframegen.conversion.convert import convert
+from sframegen.conversion.sources import find_sources
+from sframegen.elf.file import PT_GNU_EH_FRAME, ElfFile, open_elf
+from sframegen.format.abi import AMD64
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.format.model import FunctionTable
+    from tests.support.peers import Compiler, Peers
+
+SOURCE = """
+#include <stdio.h>
+__attribute__((noinline)) int leaf(int n) { char b[n]; b[0] = n; return puts(b); }
+int main(int argc, char **argv) { return leaf(argc + 2) + leaf(argc); }
+"""
+# Enough functions for compression to make their .debug_frame smaller
+MANY = SOURCE + "".join(f"int f{n}(int n) {{ char b[n]; b[0] = n; return puts(b); }}\n" for n in range(100))
+# .debug_frame only: what the compiler writes where nobody wants unwinding at run time
+DEBUG_FRAME = ("-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions")
+
+
+def table_of(path: Path, debug_file: Path | None = None) -> FunctionTable:
+    elf = open_elf(path)
+    return convert(find_sources(elf, debug_file).sections, elf.executable_ranges(), AMD64).table
+
+
+def content(table: FunctionTable) -> list[object]:
+    return [(table.start[f], table.size[f], table.rows(f)) for f in range(len(table))]
+
+
+def symbol(path: Path, name: str) -> int:
+    return next(one.address for one in open_elf(path).function_symbols() if one.name == name)
+
+
+def without_section_headers(path: Path, out: Path) -> Path:
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<Q", data, 40, 0)  # e_shoff
+    struct.pack_into("<HHH", data, 58, 0, 0, 0)  # e_shentsize, e_shnum, e_shstrndx
+    out.write_bytes(data[: max(segment.p_offset + segment.p_filesz for segment in open_elf(path).segments)])
+    out.chmod(0o755)
+    return out
+
+
+def test_eh_frame_is_found_without_section_headers(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compile_c(SOURCE, "-O2")
+    stripped = without_section_headers(program, tmp_path / "stripped")
+    assert open_elf(stripped).sections == []
+    assert content(table_of(stripped)) == content(table_of(program))
+    summary = add_section(stripped, optimize="none")
+    assert summary.section_bytes
+    assert content(read(stripped).table) == content(table_of(program))
+    assert (
+        subprocess.run([stripped], check=False, stdout=subprocess.PIPE).stdout
+        == subprocess.run([program], check=False, stdout=subprocess.PIPE).stdout
+    )
+
+
+def test_debug_frame_of_the_file_itself(compile_c: Compiler) -> None:
+    program = compile_c(SOURCE, *DEBUG_FRAME)
+    assert symbol(program, "leaf") in table_of(program).start
+
+
+UNKNOWN_COMPRESSION = 99
+
+
+def of_unknown_compression(file: Path) -> Path:
+    """The file, with another type in the compression header of .debug_frame."""
+    section = open_elf(file).section(".debug_frame")
+    assert section is not None
+    data = bytearray(file.read_bytes())
+    data[section.header.sh_offset : section.header.sh_offset + 4] = UNKNOWN_COMPRESSION.to_bytes(4, "little")
+    file.write_bytes(data)
+    return file
+
+
+def compressed(kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> tuple[Path, Path]:
+    """A program and the same with compressed debug sections."""
+    program, out = compile_c(MANY, *DEBUG_FRAME), tmp_path / kind
+    subprocess.run([peers.tool("objcopy"), f"--compress-debug-sections={kind}", program, out], check=True)
+    return program, out
+
+
+@pytest.mark.parametrize(("kind", "name"), [("zlib", ".debug_frame"), ("zlib-gnu", ".zdebug_frame")])
+def test_compressed_debug_frame(kind: str, name: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program, out = compressed(kind, compile_c, peers, tmp_path)
+    plain, small = open_elf(program).section(".debug_frame"), open_elf(out).section(name)
+    assert plain is not None
+    assert small is not None
+    assert small.header.sh_size < plain.header.sh_size
+    assert content(table_of(out)) == content(table_of(program))
+
+
+def test_a_compression_that_is_not_read_is_named_with_the_remedy(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    out = of_unknown_compression(compressed("zlib", compile_c, peers, tmp_path)[1])
+    [warning] = find_sources(open_elf(out)).warnings
+    assert "compression type 99 is not read; use objcopy --decompress-debug-sections" in warning
+    with pytest.raises(FormatError, match="compression type 99 is not read"):
+        find_sources(open_elf(out), out)
+
+
+@pytest.fixture
+def split(compile_c: Compiler, peers: Peers, tmp_path: Path) -> tuple[Path, Path]:
+    """(stripped program, its debug file), linked by .gnu_debuglink and by build-id."""
+    program, debug = tmp_path / "program", tmp_path / "debug" / "program.debug"
+    debug.parent.mkdir()
+    shutil.copy(compile_c(SOURCE, *DEBUG_FRAME, "-Wl,--build-id"), program)
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", program, debug], check=True)
+    subprocess.run([peers.tool("strip"), program], check=True)
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program], check=True)
+    return program, debug
+
+
+def test_a_debug_file_by_name_or_by_debug_link(split: tuple[Path, Path], compile_c: Compiler) -> None:
+    program, debug = split
+    leaf = symbol(compile_c(SOURCE, *DEBUG_FRAME, "-Wl,--build-id"), "leaf")
+    assert leaf not in table_of(program).start
+    assert leaf in table_of(program, debug).start
+    assert leaf in table_of(program, debug.parent).start
+
+
+@pytest.mark.parametrize("folder", [".build-id", "."])
+def test_a_debug_file_by_build_id(folder: str, split: tuple[Path, Path], tmp_path: Path) -> None:
+    program, debug = split
+    build_id = open_elf(program).build_id()
+    assert build_id is not None
+    home = tmp_path / "store" / folder / build_id.hex()[:2] / f"{build_id.hex()[2:]}.debug"
+    home.parent.mkdir(parents=True)
+    shutil.move(debug, home)
+    assert content(table_of(program, tmp_path / "store")) == content(table_of(program, home))
+
+
+def test_the_debug_file_of_another_program_is_refused(split: tuple[Path, Path], compile_c: Compiler) -> None:
+    _, debug = split
+    other = compile_c(SOURCE, "-O1", "-Wl,--build-id")
+    with pytest.raises(FormatError, match=r"program\.debug is not its debug file"):
+        table_of(other, debug)
+    with pytest.raises(FormatError, match="no debug file for it in"):
+        table_of(other, debug.parent)
+
+
+def test_without_build_id_the_crc_decides(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program, debug = tmp_path / "program", tmp_path / "program.debug"
+    shutil.copy(compile_c(SOURCE, *DEBUG_FRAME, "-Wl,--build-id=none"), program)
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", program, debug], check=True)
+    subprocess.run([peers.tool("strip"), program], check=True)
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program], check=True)
+    assert len(table_of(program, debug)) > len(table_of(program))
+    debug.write_bytes(debug.read_bytes() + b"\0")
+    with pytest.raises(FormatError, match="CRC differ"):
+        table_of(program, debug)
+
+
+def test_a_debug_file_that_is_not_there(compile_c: Compiler, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such file"):
+        table_of(compile_c(SOURCE, "-O2"), tmp_path / "nothing")
+
+
+def test_a_debug_file_without_debug_frame(compile_c: Compiler) -> None:
+    program = compile_c(SOURCE, "-O2", "-Wl,--build-id")
+    with pytest.raises(FormatError, match=r"has no \.debug_frame"):
+        table_of(program, program)
+
+
+def test_a_debug_frame_that_nobody_asked_for_is_no_obstacle(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """It only adds to .eh_frame: a warning says that it is not used."""
+    program = compile_c(MANY, "-O2", "-g", "-Wa,--gdwarf-5")
+    plain = add_section(program, output=tmp_path / "plain")
+    assert plain.warnings == []
+    framed = compile_c(MANY + '__asm__(".cfi_sections .eh_frame, .debug_frame");', "-O2", "-g")
+    section = open_elf(framed).section(".debug_frame")
+    assert section is not None
+    data = bytearray(framed.read_bytes())
+    data[section.header.sh_offset] ^= 0xFF
+    damaged, out = tmp_path / "damaged", tmp_path / "out"
+    damaged.write_bytes(data)
+    summary = add_section(damaged, output=out)
+    assert [".debug_frame+0x" in warning and "not used" in warning for warning in summary.warnings] == [True]
+    assert len(read(out).table) >= 100
+    small = tmp_path / "small"
+    subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zlib", framed, small], check=True)
+    assert "decompress-debug-sections; not used" in add_section(of_unknown_compression(small), output=out).warnings[0]
+
+
+def test_a_count_of_fdes_that_no_file_has_room_for_is_no_count(compile_c: Compiler) -> None:
+    """Found by fuzzing: 2 ** 64 - 1 did not fit into the compiled reader's numbers."""
+    data = bytearray(compile_c("int main(void) { return 0; }").read_bytes())
+    elf = ElfFile(memoryview(bytes(data)))
+    [header] = [segment for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME]
+    data[header.p_offset + 2] = 0x04  # DW_EH_PE_udata8
+    data[header.p_offset + 8 : header.p_offset + 16] = b"\xff" * 8
+    data[0x28:0x30], data[0x3C:0x40] = bytes(8), bytes(4)  # no section headers
+    stripped = ElfFile(memoryview(bytes(data)))
+    [section] = find_sources(stripped).sections
+    assert section.fde_count <= len(data)
+    with suppress(FormatError):  # what follows .eh_frame is none
+        convert([section], stripped.executable_ranges(), AMD64)

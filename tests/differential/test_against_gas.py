@@ -1,0 +1,167 @@
+"""GNU as on CFI programs made at random: sframegen agrees with the CFI always, and GNU as but for the kinds of docs/differences.md.
+
+SFRAMEGEN_PROGRAMS: how many programs for each ABI. SFRAMEGEN_SEED: what they are made from.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from sframegen import add_section
+from tests import ROOT
+from tests.differential.against_gas import BATCH, KINDS, Bench, Reading, kinds_of, needs_shrinking, shape
+from tests.support.inputs.cfi_programs import TARGETS, Target, programs, source_of
+from tests.support.oracles import cfi_text, compare
+from tests.support.oracles.files import elf_facts
+from tests.support.oracles.rules import ABIS, Rule, by_byte
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.oracles.compare import Verdict
+    from tests.support.peers import Compiler, Peers
+
+PROGRAMS = int(os.environ.get("SFRAMEGEN_PROGRAMS", "100"))
+SEED = int(os.environ.get("SFRAMEGEN_SEED", "1"))
+PAGE = ROOT / "docs" / "differences.md"
+PLT_GOT = Rule("sp+8", "same", "c-8", signal=False)
+ABI_NAMES = {"AMD64": "amd64", "AArch64": "arm64", "AArch64 big-endian": "arm64-be", "s390x": "s390x"}
+
+
+def made(target: Target, count: int) -> list[list[str]]:
+    """`count` programs, or a few less: the same for the same SEED."""
+    found: list[list[str]] = []
+
+    @seed(SEED)
+    @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(programs(target))
+    def collect(program: list[str]) -> None:
+        found.append(program)
+
+    collect()
+    return found
+
+
+def judge_ours(target: Target, peers: Peers, directory: Path, functions: list[list[str]]) -> compare.Report:
+    plain = target.link(peers, source_of([*target.plain, *functions]), directory)
+    ours = directory / "ours.so"
+    add_section(plain, output=ours, verify=False)
+    return compare.compare(plain, ours, peers)
+
+
+@pytest.mark.parametrize("abi", ABI_NAMES)
+def test_programs(peers: Peers, tmp_path: Path, abi: str) -> None:
+    begin = time.monotonic()
+    target = TARGETS[ABI_NAMES[abi]]
+    functions = made(target, PROGRAMS)
+    bench = Bench(target, peers, tmp_path)
+    readings: list[Reading] = []
+    verdicts: Counter[Verdict] = Counter()
+    for first in range(0, len(functions), BATCH):
+        batch = functions[first : first + BATCH]
+        report = judge_ours(target, peers, tmp_path, batch)
+        assert report.ok, report
+        verdicts += report.rows
+        readings += bench.read(batch)
+    assert not [body for body, reading in zip(functions, readings, strict=True) if reading.said == "refused"]
+
+    differences = [reading.difference for reading in readings]
+    unclear = [number for number, difference in enumerate(differences) if difference and needs_shrinking(difference)]
+    smallest = bench.shrink([functions[number] for number in unclear], [differences[number] for number in unclear])
+    shapes = dict(zip(unclear, (shape(target, body) for body in smallest), strict=True))
+    kinds: Counter[str] = Counter()
+    unknown = []
+    for number, difference in enumerate(differences):
+        found = kinds_of(difference, shapes.get(number, ""))
+        kinds.update(found[:1] if difference else [])
+        if difference and not found:
+            unknown.append((difference, smallest[unclear.index(number)]))
+    assert not unknown, unknown[:5]
+
+    pairs = [pair for reading in readings for pair in zip(reading.cfi, reading.gnu, strict=False)]
+    agreed = sum(row.rule is not None and row.rule == rule for row, rule in pairs)
+    rows = sum(len(reading.cfi) for reading in readings)
+    print(f"\n{abi}: seed {SEED}, {len(functions)} programs, {rows} rows, {time.monotonic() - begin:.0f} s")
+    print(f"  sframegen: {dict(Counter({verdict.name.lower(): rows for verdict, rows in verdicts.items()}))}")
+    print(f"  GNU as: {agreed} rows as the CFI, {sum(not d for d in differences)} programs without a difference; with one:")
+    print("".join(f"    {count:5} {kind}\n" for kind, count in kinds.most_common()))
+    assert agreed > rows / 20  # there was something to compare
+
+
+class Example(NamedTuple):
+    kind: str
+    abi: str
+    program: str
+    cfi: str
+    gnu: str
+    ours: str
+
+
+def examples() -> list[Example]:
+    """The rows of the page's tables whose first cell names an ABI, each under the heading of its kind."""
+    found = []
+    for section in PAGE.read_text().split("\n## ")[1:]:
+        for line in section.splitlines():
+            cells = [cell.strip().strip("`") for cell in line.split("|")[1:-1]]
+            if len(cells) == 5 and cells[0] in ABI_NAMES:
+                found.append(Example(section.partition("\n")[0], *cells))
+    return found
+
+
+def told(rule: Rule | None, otherwise: str) -> str:
+    if rule is None:
+        return otherwise
+    return "RA undefined" if rule.ra == "undefined" else " ".join(filter(None, (*rule[:3], "signal" * rule.signal, rule.key)))
+
+
+def test_the_page_has_an_example_of_each_kind() -> None:
+    assert {example.kind for example in examples()} == set(KINDS)
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: f"{example.kind}: {example.abi}: {example.program}")
+def test_the_examples_of_the_page(peers: Peers, tmp_path: Path, example: Example) -> None:
+    """What the page says of the last row is so, and nothing can be left out of the program."""
+    target = TARGETS[ABI_NAMES[example.abi]]
+    body = [line.strip() for line in example.program.split(";")]
+    bench = Bench(target, peers, tmp_path)
+    (reading,) = bench.read([body])
+    report = judge_ours(target, peers, tmp_path, [body])
+    assert report.ok, report
+
+    assert told(reading.cfi[-1].rule, reading.cfi[-1].reason) == example.cfi
+    assert (reading.said or told(reading.gnu[-1], "nothing")) == example.gnu
+    assert example.ours == (example.cfi if reading.cfi[-1].rule else "nothing")
+    assert example.kind in kinds_of(reading.difference, shape(target, body))
+    assert bench.shrink([body], [reading.difference]) == [body]
+
+
+def test_the_rows_of_plt_got(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    source = PAGE.read_text().partition("```c\n")[2].partition("```")[0]
+    file = compile_c(source, "-O2", "-fPIE", "-pie", "-Wa,--gsframe", peer_binutils=True)
+    sections = subprocess.run([peers.tool("readelf"), "-SW", file], check=True, capture_output=True, text=True).stdout
+    (words,) = [line.partition("PROGBITS")[2].split() for line in sections.splitlines() if " .plt.got " in line]
+    begin, size = int(words[0], 16), int(words[2], 16)
+    facts = elf_facts(file)
+    cfi = cfi_text.read(peers.tool("readelf"), str(file), ABIS[facts.machine], facts.executable())
+    assert {str(cfi.rows.values[by_byte(cfi.table)[at]].rule) for at in range(begin, begin + size)} == {str(PLT_GOT)}
+    (found,) = [line for line in compare.compare(file, file, peers).differences if line.startswith(f"{begin:#x}..")]
+    assert "wrong: CFI: cfa=sp+8 fp=same ra=c-8; SFrame: cfa=sp+16 fp=same ra=c-8" in found
+
+    plain = compile_c(source, "-O2", "-fPIE", "-pie", peer_binutils=True)
+    add_section(plain, output=tmp_path / "ours")
+    assert compare.compare(plain, tmp_path / "ours", peers).ok
+
+
+def test_a_program_without_a_difference_has_no_kind(peers: Peers, tmp_path: Path) -> None:
+    body = [".cfi_def_cfa_offset 16", ".cfi_offset 6, -16", "nop", ".cfi_def_cfa_register 6", "nop"]
+    (reading,) = Bench(TARGETS["amd64"], peers, tmp_path).read([body])
+    assert reading.difference == ""
+    assert reading.gnu == [row.rule for row in reading.cfi]
+    assert reading.cfi[-1].rule == Rule("fp+16", "c-16", "c-8", signal=False)

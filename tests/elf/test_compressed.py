@@ -1,0 +1,122 @@
+"""Sections compressed with zstd, and limits on what is hostile; tests/elf/test_elf.py has those with zlib."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen import FormatError, Verdict, add_section, examine
+from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DEFLATE_RATIO, MAX_INFLATED, expand
+from sframegen.elf.file import ElfFile, open_elf
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler, Peers
+
+SOURCE = "int main(int n, char **v) { return n - 1; }" + "".join(
+    f"int f{number}(int n) {{ volatile int room[{number + 20}] = {{n}}; return room[n]; }}" for number in range(60)
+)
+TEXT = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def debug(compile_c: Compiler, peers: Peers, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A program without CFI of its own, its debug file, and that compressed with zstd."""
+    made = compile_c(SOURCE, "-O1", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wl,--build-id")
+    program, plain, packed = (tmp_path / name for name in ("program", "program.debug", "packed.debug"))
+    subprocess.run([peers.tool("objcopy"), "--strip-debug", made, program], check=True)
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", made, plain], check=True)
+    subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zstd", plain, packed], check=True)
+    return program, plain, packed
+
+
+def test_a_debug_file_compressed_with_zstd_serves_as_one_that_is_not(debug: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    program, plain, packed = debug
+    section = open_elf(packed).section(".debug_frame")
+    assert section is not None
+    assert int.from_bytes(packed.read_bytes()[section.header.sh_offset :][:4], "little") == ELFCOMPRESS_ZSTD
+    results = []
+    for file in (plain, packed):
+        shutil.copy(program, tmp_path / "result")
+        assert add_section(tmp_path / "result", debug_file=file).functions > 60
+        results.append((tmp_path / "result").read_bytes())
+        report = examine(tmp_path / "result", debug_file=file)
+        assert (report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == (0, 0)
+    assert results[0] == results[1]
+
+
+def test_frames_one_after_the_other() -> None:
+    """As mold writes them, with one that holds nothing for the reader."""
+    skippable = struct.pack("<II", 0x184D2A50, 5) + b"notes"
+    raw = zstd.compress(TEXT[:5000]) + skippable + zstd.compress(TEXT[5000:])
+    assert expand(ELFCOMPRESS_ZSTD, memoryview(raw), len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("raw", "size", "why"),
+    [
+        (zstd.compress(bytes(1_000_000)), 1_000_000, "compressed bytes cannot hold 1000000"),
+        (bytes(MAX_INFLATED // MAX_DEFLATE_RATIO + 1), MAX_INFLATED + 1, "compressed bytes cannot hold"),
+        (zstd.compress(TEXT)[:-3], len(TEXT), "cannot be decompressed: "),
+        (zstd.compress(TEXT) + b"rest", len(TEXT) + 1, "cannot be decompressed: "),
+        (zstd.compress(TEXT), len(TEXT) + 1, f"decompressed to {len(TEXT)} bytes, expected {len(TEXT) + 1}"),
+        (b"", 0, ""),
+        (zstd.compress(b"") * 1000, 100, "17 frames of zstd are too many for 100 bytes"),
+    ],
+)
+def test_what_does_not_hold_is_refused(raw: bytes, size: int, why: str) -> None:
+    if not why:
+        assert len(expand(ELFCOMPRESS_ZSTD, memoryview(raw), size)) == size
+        return
+    with pytest.raises(ValueError, match=why):
+        expand(ELFCOMPRESS_ZSTD, memoryview(raw), size)
+
+
+def test_a_frame_that_wants_a_huge_window_is_refused() -> None:
+    """One byte of its header says how much memory the reader needs; here 2 GiB."""
+    raw = b"\x28\xb5\x2f\xfd" + b"\x00" + bytes([21 << 3]) + b"\x09\0\0x"
+    with pytest.raises(ValueError, match=r"cannot be decompressed: .*(memory|Unable)"):
+        expand(ELFCOMPRESS_ZSTD, memoryview(raw), 1)
+
+
+def test_every_damaged_byte_is_one_error_or_other_contents() -> None:
+    raw = zstd.compress(TEXT + b"end")
+    for at in range(len(raw)):
+        for bit in range(8):
+            damaged = bytearray(raw)
+            damaged[at] ^= 1 << bit
+            try:
+                assert len(expand(ELFCOMPRESS_ZSTD, memoryview(damaged), len(TEXT) + 3)) == len(TEXT) + 3
+            except ValueError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_without_the_library_one_line_says_what_to_do(debug: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _, packed = debug
+    before = program.read_bytes()
+    for name in ("backports", "backports.zstd", "compression", "compression.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    why = r"compressed with zstd, for which a library is missing: pip install backports\.zstd, or objcopy --decompress-debug-"
+    with pytest.raises(FormatError, match=why):
+        add_section(program, debug_file=packed)
+    assert program.read_bytes() == before
+
+
+def test_other_kinds_are_named(debug: tuple[Path, Path, Path]) -> None:
+    data = bytearray(debug[2].read_bytes())
+    section = open_elf(debug[2]).section(".debug_frame")
+    assert section is not None
+    data[section.header.sh_offset] = 3
+    with pytest.raises(FormatError, match=r"\.debug_frame: compression type 3 is not read; use objcopy"):
+        ElfFile(memoryview(data)).contents(section)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import pytest
+
+from cfi.errors import FormatError
+from linker.inject.image import check_loads
+from sframegen import add_section
+from sframegen.elf.file import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB, ElfFile, open_elf
+from sframegen.format.abi import abi_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler, Peers
+
+
+def header(
+    *,
+    bits: int = 2,
+    order: int = 1,
+    kind: int = 3,
+    machine: int = 62,
+    phnum: int = 0,
+    shnum: int = 0,
+    shoff: int = 0,
+    shstrndx: int = 0,
+) -> bytes:
+    ident = b"\x7fELF" + bytes([bits, order, 1]) + bytes(9)
+    mark = "<" if order == 1 else ">"
+    return ident + struct.pack(
+        mark + "HHIQQQIHHHHHH", kind, machine, 1, 0, 64 if phnum else 0, shoff, 0, 64, 56, phnum, 64, shnum, shstrndx
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"#!/bin/sh\n", "not an ELF file"),
+        (b"\x7fELF", "ELF header.*expected 64 bytes, have 4"),
+        (header()[:63], "expected 64 bytes, have 63"),
+        (header(bits=1), "a 32-bit ELF file: SFrame is for 64-bit ABIs"),
+        (header(bits=3), "unknown ELF class 3"),
+        (header(order=3), "unknown byte order 3"),
+        (header(phnum=1), "program header table: 56 bytes at file offset 0x40 reach past the end"),
+        (header(shnum=1, shoff=64), "section header table: 64 bytes at file offset 0x40 reach past the end"),
+        (header(shnum=1, shoff=64, shstrndx=5) + bytes(64), "names are in section 5 of 1"),
+        (header(shoff=64, shstrndx=5) + bytes(63), "expected 64 bytes, have 63"),
+    ],
+)
+def test_what_is_no_readable_elf_file(data: bytes, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        ElfFile(memoryview(data))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_both_byte_orders(order: int) -> None:
+    elf = ElfFile(memoryview(header(order=order, machine=0x0102)))
+    assert elf.header.e_machine == 0x0102
+    assert elf.byte_order == ("little" if order == 1 else "big")
+
+
+def test_counts_that_do_not_fit_the_header_are_in_section_header_0() -> None:
+    first = struct.pack("<IIQQQQIIQQ", 0, SHT_NULL, 0, 0, 0, 2, 1, 1, 0, 0)  # sh_size: shnum, sh_link: shstrndx, sh_info: phnum
+    names = struct.pack("<IIQQQQIIQQ", 1, SHT_STRTAB, 0, 0, 64 + 56 + 128, 8, 0, 0, 0, 0)
+    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, 0x1000, 0x1000, 256, 256, 0x1000)
+    elf = ElfFile(memoryview(header(phnum=0xFFFF, shoff=64 + 56, shstrndx=0xFFFF) + load + first + names + b"\0.names\0"))
+    assert [section.name for section in elf.sections] == ["", ".names"]
+    assert len(elf.segments) == 1
+    assert elf.executable_ranges() == [(0x1000 + 64 + 56, 0x1000 + 256)]  # no code where the header and the table are
+
+
+def named(table: bytes, places: list[int]) -> ElfFile:
+    """A file of sections with names at these places of the table."""
+    sections = [(place, SHT_STRTAB, 0, 0, 64, len(table), 0, 0, 0, 0) for place in places]
+    rows = b"".join(struct.pack("<IIQQQQIIQQ", *section) for section in sections)
+    return ElfFile(memoryview(header(shnum=len(places), shoff=64 + len(table), shstrndx=1) + table + rows))
+
+
+def test_names_of_sections_are_whole_however_long_and_all_together_limited() -> None:
+    long = b".text." + b"f" * 100_000
+    elf = named(b"\0.rela" + long + b"\0", [0, 1, 6])
+    assert [section.name for section in elf.sections] == ["", ".rela" + long.decode(), long.decode()]
+    with pytest.raises(FormatError, match="section names: 100 names share 100000 bytes"):
+        named(b"f" * 100_000, list(range(100)))
+
+
+def test_a_segment_that_ends_behind_all_addresses_is_refused() -> None:
+    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, (1 << 64) - 120, 0, 120, 120, 0x1000)
+    with pytest.raises(FormatError, match="PT_LOAD at 0xffffffffffffff88 has no valid size"):
+        ElfFile(memoryview(header(phnum=1) + load)).executable_ranges()
+
+
+def test_segments_need_not_ascend(compile_c: Compiler, tmp_path: Path) -> None:
+    """As those of vmlinux, where that of each CPU's data is at 0. Every address is found; that they do not is why it is refused."""
+    before = open_elf(compile_c("int main(void) { return 0; }", "-no-pie"))
+    numbers = [number for number, segment in enumerate(before.segments) if segment.p_type == PT_LOAD]
+    table = list(before.segments)
+    for number, other in zip(numbers, reversed(numbers), strict=True):
+        table[number] = before.segments[other]
+    file = tmp_path / "file"
+    headers = b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in table)
+    file.write_bytes(bytes(before.data[:64]) + headers + bytes(before.data[64 + len(headers) :]))
+    elf = open_elf(file)
+    assert elf.executable_ranges() == before.executable_ranges()
+    for segment in before.segments:
+        if segment.p_type == PT_LOAD:
+            for address in (segment.p_vaddr, segment.p_vaddr + segment.p_filesz - 1):
+                assert elf.at(address, 1) == before.at(address, 1)
+    with pytest.raises(FormatError, match=r"PT_LOAD at 0x4\w+ is out of order: the one before it ends at 0x4"):
+        add_section(file)
+
+
+def test_a_kernel_gets_no_section() -> None:
+    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, 0xFFFFFFFF81000000, 0x1000000, 120, 120, 0x200000)
+    with pytest.raises(FormatError, match=r"PT_LOAD at 0xffffffff81000000 ends above 0x8000000000000000: .*perhaps a kernel"):
+        check_loads(ElfFile(memoryview(header(kind=2, phnum=1) + load)))
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FormatError, match="not a regular file"):
+        open_elf(tmp_path / "fifo")
+
+
+def test_other_machines_are_refused() -> None:
+    with pytest.raises(FormatError, match=r"e_machine 40 \(little-endian\) is not supported"):
+        abi_of(ElfFile(memoryview(header(machine=40))))
+
+
+@pytest.mark.parametrize(("kind", "message"), [(4, "a core file"), (9, "ELF type 9 is neither")])
+def test_other_kinds_of_file_are_refused(kind: int, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(header(kind=kind))
+    with pytest.raises(FormatError, match=message):
+        add_section(file)
+    assert file.read_bytes() == header(kind=kind)
+
+
+@pytest.mark.parametrize("what", ["empty", "directory"])
+def test_what_is_no_file_to_read(what: str, tmp_path: Path) -> None:
+    path = tmp_path / what
+    if what == "empty":
+        path.touch()
+    else:
+        path.mkdir()
+    with pytest.raises((FormatError, IsADirectoryError)):
+        open_elf(path)
+
+
+def test_build_id_and_debug_link_as_readelf_prints_them(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program = compile_c("int main(void) { return 0; }", "-Wl,--build-id")
+    linked, debug = tmp_path / "linked", tmp_path / "some.debug"
+    debug.write_bytes(b"any")
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program, linked], check=True)
+    elf = open_elf(linked)
+    notes = subprocess.run([peers.tool("readelf"), "-n", linked], check=True, capture_output=True, text=True).stdout
+    build_id = elf.build_id()
+    assert build_id is not None
+    assert f"Build ID: {build_id.hex()}" in notes
+    assert elf.debug_link() == ("some.debug", crc32(b"any"))
+    assert open_elf(program).debug_link() is None
+
+
+@pytest.mark.parametrize("padding", [0, 4])
+def test_notes_of_either_alignment_in_one_segment(padding: int) -> None:
+    """mold 1 puts a build-id and an ABI tag, aligned to 4, behind the properties, aligned to 8; others pad all to 8."""
+    kinds = [(5, bytes(16)), (3, bytes(20)), (1, bytes(16))]
+    notes = [struct.pack("<III", 4, len(desc), kind) + b"GNU\0" + desc for kind, desc in kinds]
+    data = header() + bytes(padding).join([notes[0] + notes[1], notes[2]])
+    assert [(note.type, note.desc) for note in ElfFile(memoryview(data)).notes_at(64, len(data) - 64, 8)] == kinds
+
+
+def test_function_symbols_as_nm_prints_them(compile_c: Compiler, peers: Peers) -> None:
+    program = compile_c("int f(void) { return 1; }\nint main(void) { return f(); }", "-O0")
+    lines = subprocess.run([peers.tool("nm"), program], check=True, capture_output=True, text=True).stdout.splitlines()
+    theirs = {int(line.split()[0], 16) for line in lines if line.split()[1] in "Tt" and line.split()[2] in {"f", "main", "_start"}}
+    ours = {one.address for one in open_elf(program).function_symbols() if one.name in {"f", "main", "_start"}}
+    assert ours == theirs
+    assert len(ours) == 3
+
+
+def test_a_compressed_section_that_claims_too_much_is_refused_unread(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program = compile_c("int main(void) { return 0; }", "-g3")
+    compressed = tmp_path / "compressed"
+    subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zlib", program, compressed], check=True)
+    section = open_elf(compressed).section(".debug_macro")
+    assert section is not None
+    data = bytearray(compressed.read_bytes())
+    struct.pack_into("<Q", data, section.header.sh_offset + 8, 1 << 50)  # ch_size
+    elf = ElfFile(memoryview(data))
+    with pytest.raises(FormatError, match="compressed bytes cannot hold"):
+        elf.contents(section)
+    size = len(open_elf(compressed).contents(section))
+    struct.pack_into("<Q", data, section.header.sh_offset + 8, size + 1)
+    with pytest.raises(FormatError, match=f"decompressed to {size} bytes, expected {size + 1}"):
+        elf.contents(section)
+
+
+def test_a_compressed_section_of_zeros_is_refused(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    source = '__asm__(".section .debug_frame\\n.zero 1000000\\n.previous");int main(void) { return 0; }'
+    program, compressed = compile_c(source), tmp_path / "compressed"
+    subprocess.run([peers.tool("objcopy"), "--compress-debug-sections=zlib", program, compressed], check=True)
+    elf = open_elf(compressed)
+    section = elf.section(".debug_frame")
+    assert section is not None
+    with pytest.raises(FormatError, match="compressed bytes cannot hold 1000000"):
+        elf.contents(section)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.elf.function_names import FunctionNames
+from sframegen.format.abi import AARCH64, AMD64, S390X
+from sframegen.format.encode import Encoder
+from sframegen.format.equations import equation, rule_fields
+from sframegen.format.locate import open_sframe, read_sframe
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.search import find
+from tests.support.inputs.sframe_files import write_sframe_elf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.format.abi import Abi
+    from tests.support.peers import Compiler
+
+SOURCE = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int __attribute__((noinline)) add(int a, int b) { return a + b; }
+int __attribute__((noinline)) calls(int n) { return printf("%d\n", n) + add(n, 1); }
+int main(int argc, char **argv) { return calls(argc) + atoi(argv[0]); }
+__asm__(".type outermost,@function\n outermost:\n .cfi_startproc\n .cfi_undefined rip\n nop\n .cfi_endproc\n"
+        ".size outermost, 1\n nop\n nop\n");
+"""
+SP, FP = AMD64.sp, AMD64.fp
+
+
+def saved(offset: int) -> Where:
+    return Where(None, offset, deref=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Rule(Where(SP, 16), saved(-8), saved(-16)), "(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))"),
+        (Rule(Where(FP, 16), saved(-8), None), "(cfa, ra, fp) = (rbp + 16, *(cfa - 8), rbp)"),
+        (Rule(Where(SP, -4), saved(-8), saved(0)), "(cfa, ra, fp) = (rsp - 4, *(cfa - 8), *(cfa))"),
+        (Rule(Where(10, 0), saved(-8), Where(FP, 0, deref=True)), "(cfa, ra, fp) = (r10, *(cfa - 8), *(rbp))"),
+        (Rule(Where(FP, -16, deref=True), Where(1, 0), Where(9, 8)), "(cfa, ra, fp) = (*(rbp - 16), rdx, r9 + 8)"),
+        (Rule(Where(SP, 8), None, None), "(cfa, ra, fp) = (rsp + 8, rip, rbp)"),
+        (Rule(Where(40, 8), saved(-8), None), "(cfa, ra, fp) = (register 40 + 8, *(cfa - 8), rbp)"),
+        (Rule(Where(SP, 8), saved(-8), None, ra_signed=True), "(cfa, ra, fp) = (rsp + 8, *(cfa - 8) signed, rbp)"),
+        (OUTERMOST, "outermost frame: ra undefined"),
+    ],
+)
+def test_equation(rule: Rule, text: str) -> None:
+    assert equation(rule, AMD64) == text
+    assert rule_fields(rule, AMD64)["rule"] == text
+
+
+def test_rule_fields_are_the_rule_in_parts() -> None:
+    assert rule_fields(Rule(Where(SP, 16), saved(-8), None), AMD64) == {
+        "rule": "(cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp)",
+        "cfa": {"base": "rsp", "offset": 16, "deref": False},
+        "ra": {"base": "cfa", "offset": -8, "deref": True},
+        "fp": None,
+        "ra_signed": False,
+    }
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    return compile_c(SOURCE, "-O2", "-Wa,--gsframe", peer_binutils=True)
+
+
+def lookup(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["lookup", *map(str, arguments)])
+
+
+def address_of(program: Path, name: str) -> int:
+    return next(symbol.address for symbol in open_elf(program).functions() if symbol.name == name)
+
+
+def test_every_spelling_of_an_address(program: Path) -> None:
+    calls = address_of(program, "calls")
+    spellings = [
+        "calls",
+        f"{calls:x}",
+        f"{calls:#x}",
+        f"0X{calls:X}",
+        f"{calls:016x}",
+        "calls+0",
+        "calls+0x0",
+    ]
+    result = lookup(program, *spellings)
+    assert result.exit_code == 0
+    assert set(result.stdout.splitlines()) == {f"{calls:#x} <calls>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)"}
+    assert len(result.stdout.splitlines()) == len(spellings)
+
+
+def test_offsets_are_decimal_or_marked_hexadecimal(program: Path) -> None:
+    main = address_of(program, "main")
+    lines = lookup(program, "main+10", "main+0x10").stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"{main + 10:#x} <main+0xa>", f"{main + 16:#x} <main+0x10>"]
+
+
+def test_a_name_that_is_also_a_number_is_the_name(program: Path) -> None:
+    add = address_of(program, "add")
+    assert lookup(program, "add").stdout.startswith(f"{add:#x} <add>: ")
+    assert lookup(program, "0xadd").stdout.startswith("0xadd: ")
+    assert lookup(program, "abba").stdout.startswith("0xabba: ")
+
+
+def test_outermost_frame(program: Path) -> None:
+    result = lookup(program, "outermost")
+    assert result.exit_code == 0
+    assert result.stdout.endswith(" <outermost>: outermost frame: ra undefined\n")
+
+
+@pytest.mark.parametrize("fde_type", FdeType)
+def test_function_without_rows(fde_type: FdeType, tmp_path: Path) -> None:
+    """The specification: an outermost frame, if the FDE is of the default type."""
+    table = FunctionTable(kinds=[Kind(fde_type)], start=array("Q", [0x1000]), size=array("I", [16]), kind=array("H", [0]))
+    table.first_row.append(0)
+    file = write_sframe_elf(tmp_path / "file", bytes(Encoder(table, AMD64).encode(0x2000)), AMD64, 0x2000)
+    result = lookup("--json", file, "100f", "1010")
+    covered, behind = json.loads(result.stdout)["addresses"]
+    assert result.exit_code == 1
+    assert behind["rule"] is None
+    if fde_type is FdeType.FLEX:
+        assert covered["rule"] is None
+    else:
+        assert covered["rule"] == "outermost frame: ra undefined"
+        assert covered["function"] == {"start": 0x1000, "size": 16, "row_offset": None}
+    assert find(open_sframe(open_elf(file)), 0x1000) == (None if fde_type is FdeType.FLEX else OUTERMOST)
+
+
+A64 = [
+    (Rule(Where(31, 16), saved(-8), saved(-16), ra_signed=True), "(cfa, ra, fp) = (sp + 16, *(cfa - 8) signed, *(cfa - 16))"),
+    (Rule(Where(31, 0), None, None, ra_signed=True), "(cfa, ra, fp) = (sp, x30 signed, x29)"),
+]
+Z = [
+    (Rule(Where(15, 160), None, None), "(cfa, ra, fp) = (r15 + 160, r14, r11)"),
+    (Rule(Where(11, 320), Where(17, 0), Where(16, 0)), "(cfa, ra, fp) = (r11 + 320, f2, f0)"),
+]
+
+
+@pytest.mark.parametrize(("abi", "rule", "text"), [*((AARCH64, *case) for case in A64), *((S390X, *case) for case in Z)])
+def test_registers_have_the_abi_s_names(abi: Abi, rule: Rule, text: str) -> None:
+    assert equation(rule, abi) == text
+
+
+def test_address_without_a_rule_is_a_finding(program: Path) -> None:
+    result = lookup(program, "main", "0x1", "calls")
+    assert result.exit_code == 1
+    assert [line.partition(": ")[2][:5] for line in result.stdout.splitlines()] == ["(cfa,", "not c", "(cfa,"]
+    assert result.stdout.splitlines()[1] == "0x1: not covered by the SFrame section"
+
+
+@pytest.mark.parametrize(
+    "text", ["nosuch", "main+", "main+zz", "+5", "", "0x", "-5", "12345678901234567", "main+99999999999999999999"]
+)
+def test_what_is_no_address_is_a_finding(program: Path, text: str) -> None:
+    result = lookup(program, "--", text, "main")
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines() + result.stderr.splitlines()) == 2
+    assert " <main>: " in result.stdout.splitlines()[-1]
+
+
+def test_name_of_several_functions(compile_c: Compiler) -> None:
+    source = SOURCE + '__asm__(".type twin,@function\\n twin: nop\\n .type twin2,@function\\n twin2: nop\\n");'
+    program = compile_c(source, "-O2", "-Wa,--gsframe", peer_binutils=True)
+    data = program.read_bytes().replace(b"\0twin2\0", b"\0twin\0\0")
+    copy = program.with_name("twins")
+    copy.write_bytes(data)
+    first, second = sorted(symbol.address for symbol in open_elf(copy).functions() if symbol.name == "twin")
+    result = lookup(copy, "twin")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"sframegen: {copy}: 2 functions are named twin: {first:#x}, {second:#x}\n"
+
+
+def test_json(program: Path) -> None:
+    result = lookup("--json", program, "main", "0x1")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["file"] == str(program)
+    covered, missing = document["addresses"]
+    assert (covered["address"], covered["name"]) == (address_of(program, "main"), "main")
+    assert covered["cfa"] == {"base": "rsp", "offset": 8, "deref": False}
+    assert covered["function"]["start"] == covered["address"]
+    assert missing == {"address": 1, "name": None, "rule": None}
+
+
+@pytest.mark.parametrize("arguments", [("-O2", "-Wl,-s")])
+def test_file_without_a_section(compile_c: Compiler, arguments: tuple[str, ...]) -> None:
+    plain = compile_c(SOURCE, *arguments)
+    result = lookup(plain, "1000")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"sframegen: {plain}: no SFrame section\n")
+
+
+def test_every_row_of_a_program_is_found_at_its_own_address(program: Path) -> None:
+    section = open_sframe(open_elf(program))
+    table = read_sframe(open_elf(program)).table
+    for function in range(len(table)):
+        for offset, rule in table.rows(function):
+            assert find(section, table.start[function] + offset) == rule
+
+
+def two_functions(directory: Path, first: int, second: int) -> Path:
+    """A file with functions of 16 bytes at the two addresses, of one row each."""
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(SP, 8), saved(-8)), Rule(Where(SP, 16), saved(-8))])
+    for number, start in enumerate((first, second)):
+        table.start.append(start)
+        table.size.append(16)
+        table.kind.append(0)
+        table.row_start.append(0)
+        table.row_rule.append(number)
+        table.first_row.append(number + 1)
+    return write_sframe_elf(directory / "file", bytes(Encoder(table, AMD64).encode(0x2000)), AMD64, 0x2000)
+
+
+def test_functions_that_do_not_ascend_are_refused_once(tmp_path: Path) -> None:
+    file = two_functions(tmp_path, 0x1040, 0x1000)
+    result = lookup(file, "1000", "1040")
+    assert (result.exit_code, result.stdout) == (1, "")
+    message = "functions are not in ascending order of address: no unwinder can search this section"
+    assert result.stderr == f"sframegen: {file}: .sframe: {message}\n"
+
+
+def test_damage_elsewhere_does_not_matter(tmp_path: Path) -> None:
+    """The rest of the section is not decoded."""
+    file = two_functions(tmp_path, 0x1000, 0x1040)
+    data = bytearray(file.read_bytes())
+    data[64 + 56 + 28 + 16 + 12] = 0xFF  # behind ELF and program header and the section's: the second function's offset of FREs
+    file.write_bytes(data)
+    assert lookup(file, "1000").output == "0x1000: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n"
+    result = lookup(file, "1040", "100f")
+    assert (result.exit_code, result.stdout) == (1, "0x100f: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n")
+    assert result.stderr == f"sframegen: {file}: .sframe+0x2c: function's FREs lie outside the FRE sub-section\n"
+
+
+def test_names_of_a_few_addresses_are_those_of_all(program: Path) -> None:
+    elf = open_elf(program)
+    symbols = elf.function_symbols()
+    names = FunctionNames(symbols)
+    places = sorted({symbol.address + near for symbol in symbols for near in (-1, 0, 1, symbol.size, 1 << 40)})
+    assert {names.at(place) for place in places} > {"main", "main+0x1", "add", None}
+    for wanted in (places, places[::-7], *([place] for place in places)):
+        few = FunctionNames(elf.function_symbols_before(wanted))
+        assert [few.at(place) for place in wanted] == [names.at(place) for place in wanted]
+    assert elf.function_symbols_before([]) == elf.function_symbols_before([0]) == []

@@ -1,0 +1,208 @@
+"""Every system call that touches the files fails, or is the last of the process, in turn: nothing is lost, nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from sframegen import add_section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.peers import Compiler, Peers
+
+pytestmark = pytest.mark.once
+
+HERE = Path(__file__).parent / "faults"
+NOTHING, ERROR, FULL, SHORT, KILL, HALF_KILL, TERM = range(7)  # as in faults.c
+FAULTS = {
+    "I/O error": (ERROR, errno.EIO),
+    "disk full from there on": (FULL, 0),
+    "SIGKILL after it or half of it": (HALF_KILL, 0),
+}
+MORE_FAULTS = FAULTS | {
+    "SIGKILL before it": (KILL, 0),
+    "SIGTERM": (TERM, 0),
+    "interrupted": (ERROR, errno.EINTR),
+    "half of it done": (SHORT, 0),
+}
+KILLED = -signal.SIGKILL
+MODE = 0o4751
+
+# Everything that is used to read, write, keep and replace.
+CALLS = {"flock", "mmap64", "openat64", "ioctl", "lseek64", "copy_file_range", "ftruncate64", "write"}
+CALLS |= {
+    "flistxattr",
+    "fgetxattr",
+    "fsetxattr",
+    "fchown",
+    "fchmod",
+    "futimens",
+    "fsync",
+    "linkat",
+    "renameat",
+    "close",
+}
+
+
+class Scenario(NamedTuple):
+    """What is run in a directory with `files`, links to the first of the same source; which names are new after it."""
+
+    arguments: list[str]
+    files: dict[str, str]
+    changed: list[str]
+    faults: dict[str, tuple[int, int]] = FAULTS
+    poor: bool = False  # a file system that has no nameless files and copies nothing itself
+
+
+ADD = ["add-section", "-j1", "--no-verify"]
+IN_PLACE = Scenario([*ADD, "-p", "program"], {"program": "program"}, ["program"], MORE_FAULTS)
+SCENARIOS = {
+    "in place": IN_PLACE,
+    "in place, poor file system": IN_PLACE._replace(poor=True),
+    "new output": Scenario([*ADD, "-o", "output", "program"], {"program": "program"}, ["output"]),
+    "output that exists": Scenario([*ADD, "-o", "output", "program"], {"program": "program", "output": "other"}, ["output"]),
+    "two outputs": Scenario(
+        [*ADD, "--output-dir", "new", "program", "other"], {"program": "program", "other": "other"}, ["new/program", "new/other"]
+    ),
+    "hard links": Scenario([*ADD, "program", "link"], {"program": "program", "link": "program"}, ["program", "link"]),
+    "convert": Scenario(["convert", "--no-verify", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
+    "replace": Scenario([*ADD, "--replace", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
+    "remove": Scenario(["remove", "--no-verify", "converted"], {"converted": "converted"}, ["converted"]),
+    "object": Scenario([*ADD, "object.o"], {"object.o": "object"}, ["object.o"], MORE_FAULTS),
+    "object with a section": Scenario([*ADD, "--replace", "--format", "2", "filled.o"], {"filled.o": "filled"}, ["filled.o"]),
+    "section taken out of an object": Scenario(["remove", "--no-verify", "filled.o"], {"filled.o": "filled"}, ["filled.o"]),
+    "archive": Scenario([*ADD, "lib.a"], {"lib.a": "archive"}, ["lib.a"], MORE_FAULTS),
+    "section taken out of an archive": Scenario(["remove", "--no-verify", "full.a"], {"full.a": "full"}, ["full.a"]),
+    "verified": Scenario(["add-section", "program"], {"program": "program"}, ["program"]),
+}
+
+
+class Server:
+    """Runs the command line with faults: tests/hostile/faults."""
+
+    def __init__(self, library: Path) -> None:
+        command = [sys.executable, str(HERE / "server.py"), str(library)]
+        environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def run(self, scenario: Scenario, directory: Path, call: int, fault: tuple[int, int]) -> dict[str, Any]:
+        names = {*scenario.files, *scenario.changed, "new"}
+        arguments = [str(directory / word) if word in names else word for word in scenario.arguments]
+        action, error = fault
+        request = {"arguments": arguments, "below": str(directory), "call": call, "action": action, "error": error}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(request | {"poor": scenario.poor}), file=self.process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def end(self) -> None:
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(compile_c: Compiler) -> Iterator[Server]:
+    server = Server(compile_c((HERE / "faults.c").read_text(), "-shared", "-fPIC", name="faults.so"))
+    yield server
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def sources(compile_c: Compiler, peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    files = {
+        "program": compile_c("int main(void) { return 0; }", "-O2", name="program"),
+        "other": compile_c("int main(void) { return 1; }", "-O2", name="other"),
+    }
+    directory = tmp_path_factory.mktemp("with-section")
+    files["object"] = compile_c("int f(int); int g(int x) { return f(x) + 1; }", "-O2", "-c", name="object.o")
+    files["archive"] = directory / "lib.a"
+    subprocess.run([peers.tool("ar"), "rcs", files["archive"], files["object"]], check=True)
+    for name, source in {"converted": "program", "filled": "object", "full": "archive"}.items():
+        files[name] = directory / name
+        add_section(files[source], output=files[name], verify=False)
+    return files
+
+
+def set_up(directory: Path, scenario: Scenario, sources: dict[str, Path]) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    made: dict[str, Path] = {}
+    for name, source in scenario.files.items():
+        path = directory / name
+        if source in made:
+            path.hardlink_to(made[source])
+            continue
+        made[source] = path
+        shutil.copyfile(sources[source], path)
+        if os.geteuid() == 0:
+            os.chown(path, 12345, 23456)
+        path.chmod(MODE)
+        os.setxattr(path, "user.note", b"kept")
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_fault_loses_anything(
+    name: str, server: Server, sources: dict[str, Path], tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario, directory = SCENARIOS[name], tmp_path / "directory"
+
+    def run(call: int, fault: tuple[int, int]) -> tuple[dict[str, Any], dict[str, bytes]]:
+        set_up(directory, scenario, sources)
+        return server.run(scenario, directory, call, fault), contents(directory)
+
+    answer, new = run(0, (NOTHING, 0))
+    assert (answer["status"], answer["stderr"]) == (0, "")
+    assert set(new) == {*scenario.files, *scenario.changed}
+    old = {file: sources[source].read_bytes() for file, source in scenario.files.items()}
+    calls = answer["calls"]
+    outcomes: Counter[str] = Counter()
+    for (kind, fault), call in ((item, call) for item in scenario.faults.items() for call in range(1, len(calls) + 1)):
+        answer, after = run(call, fault)
+        status, lines = answer["status"], answer["stderr"].splitlines()
+        outcomes[kind] += 1
+        where = (kind, call, calls[call - 1], answer)
+        # every file is as before, or as after a run without fault; names that were to be made may be missing
+        for file in old.keys() | new.keys():
+            if file in after:
+                assert after[file] in (old.get(file), new[file]), where
+                assert stat.S_IMODE((directory / file).stat().st_mode) == MODE, where
+            else:
+                assert file not in old, where
+        stray = after.keys() - old.keys() - new.keys()
+        assert not stray or (status == KILLED and all(Path(file).name.startswith(".sframegen.") for file in stray)), where
+        if status == 0:
+            assert after == new, where
+            assert not lines, where
+        elif status == 1:
+            assert 1 <= len(lines) <= len(scenario.changed), where
+            assert all(line.startswith(f"sframegen: {directory}/") for line in lines), where
+        else:
+            assert status == {KILL: KILLED, HALF_KILL: KILLED, TERM: 128 + signal.SIGTERM}[fault[0]], where
+            assert not lines, where
+    record_property("faults", outcomes.total())
+    with capsys.disabled():
+        print(f"\n{name}: {len(calls)} calls, {outcomes.total()} faults tried")
+
+
+def test_every_call_is_counted(server: Server, sources: dict[str, Path], tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    set_up(tmp_path / "directory", IN_PLACE, sources)
+    assert set(server.run(IN_PLACE, tmp_path / "directory", 0, (NOTHING, 0))["calls"]) - {"unlinkat"} == CALLS

@@ -1,0 +1,118 @@
+"""Damaged files through the whole job: add-section ends with a section that can be read, or with one error line."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen import add_section, read
+from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, ElfFile, open_elf
+from sframegen.program.build import build_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+CASE_SECONDS = 5.0
+PROGRAM = """
+__attribute__((noinline)) int leaf(int n) { volatile char b[n]; b[0] = n; return b[0]; }
+int twice(int n) { return leaf(n) + leaf(n + 1); }
+"""
+SMALL = ("-O2", "-nostdlib", "-shared", "-fPIC", "-s", "-Wl,--build-id", "-Wl,-z,noseparate-code", "-Wl,-z,norelro")
+KINDS = {
+    "eh_frame": SMALL,
+    "eh_frame by segment": SMALL,
+    "debug_frame": (*(flag for flag in SMALL if flag != "-s"), "-g1", "-fno-asynchronous-unwind-tables"),
+}
+
+
+@contextmanager
+def time_cap() -> Iterator[None]:
+    def give_up(*_: object) -> NoReturn:
+        raise TimeoutError(f"still running after {CASE_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    rest = signal.setitimer(signal.ITIMER_REAL, CASE_SECONDS)[0]
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, rest)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(data: bytes, tmp_path: Path) -> bool:
+    """Whether the damaged file could be given a section; it is left as it was in any case."""
+    file, out = tmp_path / "damaged", tmp_path / "out"
+    file.write_bytes(data)
+    out.unlink(missing_ok=True)
+    refusal = ""
+    with time_cap():
+        try:
+            summary = add_section(file, output=out, verify=False)
+        except FormatError as error:
+            refusal = str(error)
+    assert file.read_bytes() == data
+    if refusal:
+        assert refusal.startswith(f"{file}: ")
+        assert "\n" not in refusal
+        assert not out.exists()
+        return False
+    if summary.section_bytes:
+        assert len(read(out).table.row_start) == summary.rows
+    else:
+        assert out.read_bytes() == data
+    return True
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def victim(request: pytest.FixtureRequest, compile_c: Compiler) -> bytes:
+    data = bytearray(compile_c(PROGRAM, *KINDS[request.param]).read_bytes())
+    if request.param == "eh_frame by segment":
+        data[40:48] = bytes(8)  # e_shoff
+        data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+        del data[max(segment.p_offset + segment.p_filesz for segment in ElfFile(memoryview(bytes(data))).segments) :]
+    assert len(data) < 20_000
+    return bytes(data)
+
+
+def test_truncated_at_any_byte(victim: bytes, tmp_path: Path) -> None:
+    assert attempt(victim, tmp_path)
+    # Where nothing is read that lies behind, a cut is not noticed; it is in the first half.
+    sizes = range(0, len(victim), 1 if build_kind() == "compiled" else 7)
+    outcomes = [attempt(victim[:size], tmp_path) for size in sizes]
+    assert not any(outcomes[: (EHDR_SIZE + PHDR_SIZE) // sizes.step])
+
+
+def interesting(path: Path) -> Iterator[range]:
+    """Headers, tables of segments, sections and names, notes, CFI: what is read."""
+    elf = open_elf(path)
+    yield range(EHDR_SIZE)
+    yield range(elf.header.e_phoff, elf.header.e_phoff + elf.phnum * PHDR_SIZE)
+    yield range(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)
+    for section in elf.sections:
+        if section.name in {".eh_frame", ".eh_frame_hdr", ".debug_frame", ".shstrtab", ".note.gnu.build-id"}:
+            yield range(section.header.sh_offset, section.header.sh_offset + section.header.sh_size)
+    if not elf.sections:
+        for segment in elf.segments:
+            if segment.p_filesz < 1000:  # PT_GNU_EH_FRAME, PT_NOTE
+                yield range(segment.p_offset, segment.p_offset + segment.p_filesz + 200)
+
+
+def test_any_flipped_bit(victim: bytes, tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.write_bytes(victim)
+    places = sorted({place for places in interesting(original) for place in places if place < len(victim)})
+    outcomes = set()
+    damaged = bytearray(victim)
+    for place in places:
+        for bit in range(8) if build_kind() == "compiled" else (place % 8,):  # interpreted: an eighth of them, for the time
+            damaged[place] ^= 1 << bit
+            outcomes.add(attempt(bytes(damaged), tmp_path))
+            damaged[place] ^= 1 << bit
+    assert outcomes == {True, False}

@@ -1,0 +1,129 @@
+"""Files of gigabytes, all but a few kilobytes of them holes: neither memory nor disk space nor time is needed for those."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sframegen import add_section, convert, read
+from sframegen.elf.file import PT_LOAD, RECORDS, SHT_PROGBITS, Ehdr, Phdr, Shdr, open_elf
+from sframegen.format.locate import sframe_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+GIB = 1 << 30
+COMMANDS = {"add-section": True, "add-section --replace --optimize=none": True, "convert --format=2": True, "remove": False}
+MARK = b"behind the hole"
+MEMORY_KB = 200_000  # at most; measured: 25,000
+# The command line, which prints at its end how much memory it had at most, files that it maps included.
+MEASURED = """
+import atexit, sys
+from sframegen.cli.commands import main
+def tell():
+    print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
+atexit.register(tell)
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    return compile_c("int main(void) { return 7; }", "-O2", name="program")
+
+
+def with_hole(program: Path, large: Path, size: int) -> Path:
+    """The program with another section, not loaded, of `size` bytes, none of them written but the last."""
+    elf = open_elf(program)
+    start = len(elf.data) + -len(elf.data) % 4096
+    header = elf.header._replace(e_shoff=start + size, e_shnum=elf.shnum + 1)
+    added = Shdr(0, SHT_PROGBITS, 0, 0, start, size, 0, 0, 1, 0)
+    with large.open("wb") as out:
+        out.write(elf.data)
+        out.seek(start + size - len(MARK))
+        out.write(MARK)
+        out.writelines(RECORDS[Shdr, elf.byte_order].pack(*section) for section in [*(s.header for s in elf.sections), added])
+        out.seek(0)
+        out.write(RECORDS[Ehdr, elf.byte_order].pack(*header))
+    large.chmod(0o755)
+    return large
+
+
+def with_memory(program: Path, large: Path, size: int) -> Path:
+    """The program with `size` bytes more of .bss."""
+    elf = open_elf(program)
+    number = max(n for n, segment in enumerate(elf.segments) if segment.p_type == PT_LOAD)
+    segment = elf.segments[number]._replace(p_memsz=elf.segments[number].p_memsz + size)
+    content = bytearray(elf.data)
+    code = RECORDS[Phdr, elf.byte_order]
+    code.pack_into(content, elf.header.e_phoff + number * code.size, *segment)
+    large.write_bytes(content)
+    return large
+
+
+def check(large: Path, size: int, *, has_section: bool = True) -> None:
+    assert bool(sframe_of(open_elf(large))) == has_section
+    assert large.stat().st_size > size
+    assert large.stat().st_blocks * 512 < 1 << 20
+    elf = open_elf(large)
+    end = next(s.header.sh_offset + s.header.sh_size for s in elf.sections if s.header.sh_size >= size)
+    assert bytes(elf.data[end - len(MARK) : end]) == MARK
+
+
+@pytest.mark.parametrize("size", [2 * GIB + 4096, 5 * GIB])
+def test_holes_cost_nothing(program: Path, tmp_path: Path, size: int) -> None:
+    large = with_hole(program, tmp_path / "large", size)
+    before = large.stat().st_size
+    for command, has_section in COMMANDS.items():
+        arguments = [sys.executable, "-c", MEASURED, *command.split(), "--no-verify", str(large)]
+        done = subprocess.run(arguments, check=True, capture_output=True, text=True)
+        assert int(done.stderr) < MEMORY_KB
+        check(large, size, has_section=has_section)
+        assert subprocess.run([large], check=False).returncode == 7
+    assert large.stat().st_size == before
+
+
+def test_memory_that_is_not_in_the_file_costs_nothing(program: Path, tmp_path: Path) -> None:
+    large = with_memory(program, tmp_path / "large", 5 * GIB)
+    add_section(large)
+    assert len(read(large).table) > 0
+    assert max(segment.p_vaddr for segment in open_elf(large).segments) > 5 * GIB
+    assert large.stat().st_size < 100_000
+
+
+def unsupported(*_: Any) -> int:
+    raise OSError(errno.EXDEV, "another file system")
+
+
+def test_holes_stay_where_the_kernel_does_not_copy(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linker.files.copying.os.copy_file_range", unsupported)
+    large = with_hole(program, tmp_path / "large", 2 * GIB)
+    add_section(large, verify=False)
+    check(large, 2 * GIB)
+    convert(large, 2, verify=False, output=tmp_path / "other")
+    check(tmp_path / "other", 2 * GIB)
+
+
+def test_too_little_memory_for_lief(program: Path, tmp_path: Path) -> None:
+    large = with_hole(program, tmp_path / "large", 4 * GIB)
+    before = large.stat()
+    limit = 5 * GIB  # the file, and what it is copied from
+    done = subprocess.run(
+        [sys.executable, "-c", "from sframegen.cli.commands import main; main()", "add-section", large],
+        check=False,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sframegen: {large}: cannot be read back: LIEF needs as much memory as the file is large, 4,29")
+    assert done.stderr.count("\n") == 1
+    after = large.stat()
+    assert (after.st_ino, after.st_mtime_ns, list(tmp_path.iterdir())) == (before.st_ino, before.st_mtime_ns, [large])

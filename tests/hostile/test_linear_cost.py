@@ -1,0 +1,409 @@
+"""Files made to be costly: four times the size costs about four times the work and memory, counted, not timed.
+
+Each repeats something that is cheap once, over bytes that all of them share. Of compiled modules only the calls are counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import struct
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cfi as cfi_package
+import linker
+import sframegen
+from linker.inject import undo
+from sframegen.elf.file import (
+    ET_DYN,
+    ET_REL,
+    PF_R,
+    PF_X,
+    PT_DYNAMIC,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    PT_NOTE,
+    RECORDS,
+    SHF_ALLOC,
+    SHF_EXECINSTR,
+    SHT_DYNSYM,
+    SHT_GNU_SFRAME,
+    SHT_GROUP,
+    SHT_NOTE,
+    SHT_PROGBITS,
+    SHT_RELA,
+    SHT_STRTAB,
+    SHT_SYMTAB,
+    Ehdr,
+    Phdr,
+    Shdr,
+    Sym,
+)
+from sframegen.format.abi import AMD64
+from sframegen.format.records import HEADER_CODE, MAGIC
+from tests.fuzz.seeds import archive
+from tests.fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, merge, objects, remove, synthesize
+from tests.support.inputs.cfi_writer import Frames, sleb, uleb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType, ModuleType
+
+GROWTH = 4
+SLACK = 1.5  # what is paid once, tables that double, logarithms
+FOLDERS = tuple(str(Path(package.__file__ or "").parent) for package in (cfi_package, linker, sframegen))
+
+
+def work(run: Callable[[bytes], None], data: bytes) -> tuple[int, int]:
+    """Lines executed, and the most bytes that were allocated at a time."""
+    lines = 0
+
+    def line(_frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return line
+
+    gc.collect()
+    tracemalloc.start()
+    previous = sys.gettrace()
+    sys.settrace(lambda frame, *_: line if frame.f_code.co_filename.startswith(FOLDERS) else None)
+    try:
+        run(data)
+    finally:
+        sys.settrace(previous)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return lines, peak
+
+
+# -- ELF files
+
+
+def elf_file(body: bytes, sections: list[Shdr], segments: list[Phdr] | None = None, kind: int = ET_DYN) -> bytes:
+    """Program headers, `body` at file offset 4096, section headers: the first section is the null one."""
+    segments = segments or []
+    table = b"".join(RECORDS[Phdr, "little"].pack(*segment) for segment in segments)
+    front = table.ljust(4096 - 64, b"\0") + body
+    end = 64 + len(front)
+    ident = b"\x7fELF\2\1\1" + bytes(9)
+    count = len(sections) + 1
+    header = Ehdr(ident, kind, AMD64.machine, 1, 0, 64 if segments else 0, end, 0, 64, 56, len(segments), 64, count, 1)
+    rows = [Shdr(*[0] * 10), *sections]
+    return RECORDS[Ehdr, "little"].pack(*header) + front + b"".join(RECORDS[Shdr, "little"].pack(*row) for row in rows)
+
+
+def section(kind: int, offset: int, size: int, flags: int = 0, **fields: int) -> Shdr:
+    return Shdr(0, kind, flags, offset if flags else 0, offset, size, 0, 0, 8, 0)._replace(**fields)
+
+
+BODY = 4096  # where it begins
+NAMES = b"\0.text\0.eh_frame\0.sframe\0"
+TEXT, EH_FRAME, SFRAME = (NAMES.index(name) for name in (b".text", b".eh_frame", b".sframe"))
+
+
+def many(count: int, body: bytes, *sections: Shdr, segments: list[Phdr] | None = None, kind: int = ET_DYN) -> bytes:
+    """`count` times these sections, behind one of names at the body's end."""
+    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
+    return elf_file(body + NAMES, [names, *[one for one in sections for _ in range(count)]], segments, kind)
+
+
+def load(offset: int, size: int, flags: int = PF_R) -> Phdr:
+    return Phdr(PT_LOAD, flags, offset, offset, offset, size, size, 0x1000)
+
+
+def note_sections(count: int) -> bytes:
+    body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
+    notes = [section(SHT_NOTE, BODY + 16 * n, 16 * (2 * count - n), SHF_ALLOC) for n in range(count)]
+    return many(1, body * 2 * count, *notes)
+
+
+def note_sections_of_a_linked_file(count: int) -> bytes:
+    body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
+    return many(count, body * count, section(SHT_NOTE, BODY, 16 * count, SHF_ALLOC), segments=[load(0, BODY + 16 * count)])
+
+
+def note_segments(count: int) -> bytes:
+    body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
+    notes = [Phdr(PT_NOTE, PF_R, BODY + 16 * n, 0, 0, 16 * (2 * count - n), 0, 4) for n in range(min(count, 72))]
+    return many(1, body * 2 * count, section(SHT_PROGBITS, BODY, 16), segments=notes)
+
+
+def endless_names(count: int) -> bytes:
+    body = b"x" * 64 * count
+    names = section(SHT_STRTAB, BODY, len(body))
+    return elf_file(body, [names, *[section(SHT_PROGBITS, BODY, 1, sh_name=n) for n in range(count)]])
+
+
+def symbol_tables(count: int) -> bytes:
+    """Of one that covers all symbols, so many: each an anchor for functions that could be joined."""
+    frames = Frames(address=BODY)
+    cie = frames.cie()
+    for n in range(2):
+        frames.plain_fde(cie, 0x1000 + BODY + 32 * n, 30)
+    body = bytes(frames.data).ljust(0x1000, b"\0") + b"\x90" * 64
+    body += RECORDS[Sym, "little"].pack(0, 2, 0, 1, 0x2000, 8) * count
+    at, size = BODY + 0x1040, 24 * count
+    text = section(SHT_PROGBITS, BODY + 0x1000, 64, SHF_ALLOC | SHF_EXECINSTR, sh_name=TEXT)
+    cfi = section(SHT_PROGBITS, BODY, len(frames.data), SHF_ALLOC, sh_name=EH_FRAME)
+    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
+    tables = [section(SHT_SYMTAB, at, size), section(SHT_DYNSYM, at, size)] * count
+    return elf_file(body + NAMES, [names, text, cfi, *tables], [load(0, BODY + len(body), PF_R | PF_X)])
+
+
+# -- code
+
+
+def code_file(code: bytes, *sections: Shdr, data: bytes = b"", segments: Sequence[Phdr] = ()) -> bytes:
+    """`code` of which nothing says what it is, and `data` behind it."""
+    text = section(SHT_PROGBITS, BODY, len(code), SHF_ALLOC | SHF_EXECINSTR, sh_name=TEXT)
+    body = code + data
+    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
+    return elf_file(body + NAMES, [names, text, *sections], [load(BODY, len(code), PF_R | PF_X), *segments])
+
+
+def all_branch_to_the_first(count: int) -> bytes:
+    return code_file(b"".join(b"\x53\x0f\x84" + (-7 * n - 7).to_bytes(4, "little", signed=True) for n in range(count)))
+
+
+def functions_that_leave_to_the_next(count: int) -> bytes:
+    return code_file(b"\x85\xff\x74\x01\xc3\xe9\x0b\0\0\0".ljust(16, b"\xcc") * count)
+
+
+def functions_in_one_another(count: int) -> bytes:
+    """Each goes on in the middle of the one before, with another frame."""
+    one = b"\x53\x31\xc0\xe8\0\0\0\0\x0f\x84" + (-0x13).to_bytes(4, "little", signed=True) + b"\x5b\xc3"
+    return code_file(one.ljust(16, b"\x90") * count)
+
+
+def jump_tables(count: int) -> bytes:
+    jump = b"\x48\x8d\x05\0\0\0\0\x48\x63\x0c\x90\x48\x01\xc1\xff\xe1"
+    return code_file((b"\x83\xfa\x0f\x77\x10" + jump) * count)
+
+
+def begins_everywhere(count: int) -> bytes:
+    """A symbol and a pointer for each byte."""
+    code = b"\x53\x90\x5b\xc3" * count
+    symbols = b"".join(RECORDS[Sym, "little"].pack(0, 2, 0, 2, BODY + n, 1) for n in range(len(code)))
+    pointers = b"".join((BODY + n).to_bytes(8, "little") for n in range(len(code)))
+    at = BODY + len(code)
+    tables = section(SHT_SYMTAB, at, len(symbols), sh_link=1, sh_entsize=24)
+    return code_file(code, tables, data=symbols + pointers, segments=[load(at, len(symbols) + len(pointers))])
+
+
+def calls_that_do_not_return(count: int) -> bytes:
+    """Each function ends in a call of the one before, the first in a trap: one after the other is found out."""
+    calls = (b"\x50\xe8" + (-16 * (n > 0) - 6).to_bytes(4, "little", signed=True) for n in range(count))
+    return code_file(b"\x50\x0f\x0b".ljust(16, b"\xcc") + b"".join(call.ljust(16, b"\xcc") for call in calls))
+
+
+def described_code(code: bytes) -> bytes:
+    """One function by its call frame information."""
+    at = (BODY + len(code) + 7) // 8 * 8
+    frames = Frames(address=at)
+    frames.plain_fde(frames.cie(), BODY, len(code))
+    size = len(frames.data)
+    cfi = section(SHT_PROGBITS, at, size, SHF_ALLOC, sh_name=EH_FRAME)
+    return code_file(code, cfi, data=bytes(at - BODY - len(code)) + frames.data, segments=[load(at, size)])
+
+
+def pushes(count: int) -> bytes:
+    return described_code(b"\x53" * count)
+
+
+def frames_of_all_sizes(count: int) -> bytes:
+    """`sub rsp, n`: each with another number."""
+    return described_code(b"".join(b"\x48\x81\xec" + (8 * n).to_bytes(4, "little") for n in range(1, count + 1)))
+
+
+def shared_relocations(count: int) -> bytes:
+    body = bytes(24 * count)
+    at = BODY + 16
+    tables = [section(SHT_RELA, at, len(body))] * count
+    return code_file(b"\xc3" * 16, *tables, data=body, segments=[load(at, len(body))] * min(count, 64))
+
+
+# -- objects and archives
+
+
+def objects_file(count: int, body: bytes, *sections: Shdr) -> bytes:
+    text = section(SHT_PROGBITS, BODY, 64, SHF_ALLOC | SHF_EXECINSTR, sh_name=TEXT)
+    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
+    return elf_file(body + NAMES, [names, text, *sections * count], kind=ET_REL)
+
+
+def relocation_tables(count: int) -> bytes:
+    body = bytes(24 * count)
+    cfi = section(SHT_PROGBITS, BODY, 0, SHF_ALLOC, sh_name=EH_FRAME)
+    return objects_file(1, body, cfi, *[section(SHT_RELA, BODY, len(body), sh_info=3)] * count)
+
+
+def relocated_sections(count: int) -> bytes:
+    """Sections of relocations and what they apply to, each looked for among all others."""
+    one, all_sections = section(SHT_RELA, BODY, 0), []
+    for number in range(count):
+        all_sections += [section(SHT_GNU_SFRAME, BODY, 0), one._replace(sh_info=3 + 2 * number)]
+    return objects_file(1, b"", *all_sections)
+
+
+def group_sections(count: int) -> bytes:
+    frames = Frames(address=0)
+    cie = frames.cie()
+    frames.plain_fde(cie, 0, 30)
+    body = bytes(frames.data) + bytes(4 * count)
+    cfi = section(SHT_PROGBITS, BODY, len(frames.data), SHF_ALLOC, sh_name=EH_FRAME)
+    return objects_file(1, body, cfi, *[section(SHT_GROUP, BODY, len(body))] * count)
+
+
+def sframe_sections(count: int) -> bytes:
+    body = shared_rows(count)
+    return objects_file(1, body, *[section(SHT_GNU_SFRAME, BODY, len(body), SHF_ALLOC)] * count)
+
+
+def long_names(count: int) -> bytes:
+    return archive([(b"//", b"x" * 60 * count), *[(b"/%d" % n, b"") for n in range(count)]])
+
+
+# -- sections
+
+
+def shared_rows(count: int) -> bytes:
+    """V3 functions of the same rows, two bytes each."""
+    index = b"".join(struct.pack("<qII", 64 * n, 64, 0) for n in range(count))
+    rows = b"".join(struct.pack("<BBB", n, 0x02, 8) for n in range(60))
+    block = struct.pack("<HBBB", 60, 0, 0, 0) + rows
+    header = struct.pack("<" + HEADER_CODE, MAGIC, 3, 0, 3, 0, -8, 0, count, 60, len(block), 0, len(index))
+    return header + index + block
+
+
+def pieces(count: int) -> bytes:
+    return shared_rows(1) * count
+
+
+def many_entries(count: int) -> bytes:
+    """CIEs, and functions of each that overlap."""
+    frames = Frames(address=cfi.ADDRESS)
+    for n in range(count):
+        frames.plain_fde(frames.cie(), 0x1800 + n % 64, 256, bytes([0x41, 0x0E, 16]))
+    return b"\0" + bytes(frames.data)
+
+
+def one_long_program(count: int) -> bytes:
+    """Of a CIE, which holds for all its functions."""
+    frames = Frames(address=cfi.ADDRESS)
+    cie = frames.cie(bytes([0x0C, 7, 8, 0x90, 1]) + bytes([0x0E, 8]) * 16 * count)
+    for n in range(count):
+        frames.plain_fde(cie, 0x1800 + n, 1)
+    return b"\0" + bytes(frames.data)
+
+
+def one_long_expression(count: int) -> bytes:
+    """Of a CIE; each row of its function is another rule with it."""
+    expression = bytes([0x77, 8]) + bytes([0x96]) * 16 * count
+    frames = Frames(address=cfi.ADDRESS)
+    cie = frames.cie(bytes([0x0F]) + uleb(len(expression)) + expression)
+    rows = b"".join(bytes([0x41, 0x11, 16]) + sleb(-n) for n in range(count))
+    frames.plain_fde(cie, 0x2400, 0x1000, rows)
+    return b"\0" + bytes(frames.data)
+
+
+def states(count: int) -> bytes:
+    """Each row another rule."""
+    frames = Frames(address=cfi.ADDRESS)
+    cie = frames.cie()
+    frames.plain_fde(cie, 0x2400, 0x1C00, b"".join(bytes([0x41, 0x0E]) + uleb(8 * n) for n in range(count)))
+    return b"\0" + bytes(frames.data)
+
+
+# -- files that have a section
+
+
+def with_record(data: bytes, entries: int) -> bytes:
+    """A record of so many bytes that stay as they are; the original ends where the record begins."""
+    old = [(n, data[n : n + 1]) for n in range(entries)]
+    return data + undo.pack(len(data), old, [data[:entries]])
+
+
+def recorded_sections(count: int) -> bytes:
+    body = struct.pack("<HBBBbbBIIIII", MAGIC, 3, 0, 3, 0, -8, 0, 0, 0, 0, 0, 0)
+    sections = [section(SHT_GNU_SFRAME, BODY, len(body), SHF_ALLOC, sh_name=SFRAME)]
+    sections += [section(SHT_PROGBITS, BODY, 1, SHF_ALLOC | SHF_EXECINSTR)] * count
+    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
+    return with_record(elf_file(body + NAMES, [names, *sections], [load(0, BODY)]), count)
+
+
+def own_segments(count: int) -> bytes:
+    """Segments that are of a section alone, and a dynamic section that could name a place in each."""
+    count = min(count, 64)
+    body = struct.pack("<HBBBbbBIIIII", MAGIC, 3, 0, 3, 0, -8, 0, 0, 0, 0, 0, 0) + bytes([1] * 16) * 16 * count
+    sframe = Phdr(PT_GNU_SFRAME, PF_R, BODY, BODY, BODY, 28, 28, 8)
+    dynamic = Phdr(PT_DYNAMIC, PF_R, BODY + 28, 0, 0, len(body) - 28, 0, 8)
+    return many(1, body, section(SHT_PROGBITS, 0, 0), segments=[sframe, dynamic, *[load(BODY, 28)] * count])
+
+
+CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
+    "note sections": (elf, note_sections, 64),
+    "note sections of a linked file": (inject, note_sections_of_a_linked_file, 64),
+    "note segments": (elf, note_segments, 18),
+    "endless names": (elf, endless_names, 64),
+    "symbol tables": (add, symbol_tables, 64),
+    "relocation tables": (objects, relocation_tables, 64),
+    "relocated sections": (objects, relocated_sections, 64),
+    "section groups": (objects, group_sections, 64),
+    "sframe sections": (objects, sframe_sections, 16),
+    "long names": (objects, long_names, 200),
+    "shared rows": (decode, shared_rows, 40),
+    "shared rows, looked up": (lookup, shared_rows, 40),
+    "pieces": (merge, pieces, 40),
+    "entries": (cfi, many_entries, 64),
+    "a long program": (cfi, one_long_program, 64),
+    "a long expression": (cfi, one_long_expression, 300),
+    "states": (cfi, states, 200),
+    "a record": (remove, recorded_sections, 64),
+    "segments of a section alone": (remove, own_segments, 16),
+    "branches to the first": (synthesize, all_branch_to_the_first, 100),
+    "functions that leave to the next": (synthesize, functions_that_leave_to_the_next, 40),
+    "functions in one another": (synthesize, functions_in_one_another, 40),
+    "jump tables": (synthesize, jump_tables, 80),
+    "begins everywhere": (synthesize, begins_everywhere, 16),
+    "calls that do not return": (synthesize, calls_that_do_not_return, 40),
+    "pushes": (instructions, pushes, 2000),
+    "shared relocations": (synthesize, shared_relocations, 64),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_costs_what_its_size_allows(name: str) -> None:
+    target, make, count = CASES[name]
+    small, large = make(count), make(count * GROWTH)
+    target.run(small)  # what is only done once
+    header = BODY if target in (synthesize, instructions) else 0  # of code alone: what is before it costs nothing
+    allowed = SLACK * (len(large) - header) / (len(small) - header)
+    for before, after in zip(work(target.run, small), work(target.run, large), strict=True):
+        assert after <= max(before, 10_000) * allowed
+
+
+# Large enough that what is kept for each byte shows; a child, as the limit holds for all that a process has mapped.
+IN_MEMORY = """
+import sys
+from tests.fuzz.limits import address_space, limited
+from tests.fuzz.targets import instructions
+from tests.hostile from tests.hostile import test_linear_cost
+make, count = getattr(test_linear_cost, sys.argv[1]), int(sys.argv[2])
+instructions.run(make(100))
+data = make(count)
+with limited(len(data), address_space(), 60):
+    instructions.run(data)
+"""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("make", "count"), [("pushes", 960_000), ("frames_of_all_sizes", 137_000)])
+def test_has_the_memory_that_the_docs_promise(make: str, count: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", IN_MEMORY, make, str(count)], env=environment, check=True)

@@ -1,0 +1,125 @@
+"""Too little memory, files that become shorter while they are read: one line, whatever was being done."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.machines import isa_of
+from sframegen.format.abi import AMD64
+from sframegen.program.workers import outcomes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.once
+MANY = "\n".join(f"int f{n}(int x) {{ volatile char b[{8 * n + 8}]; b[0] = x; return b[0]; }}" for n in range(400))
+
+
+@pytest.fixture(scope="module")
+def library(compile_c: Compiler) -> Path:
+    return compile_c(MANY, "-shared", "-fPIC")
+
+
+def run(*arguments: object, memory: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (memory, memory))
+    command = [sys.executable, "-m", "sframegen", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("megabytes", range(14, 62, 4))
+def test_too_little_memory_is_one_line(megabytes: int, jobs: int, library: Path) -> None:
+    """In whatever is done when there is no more: starting, loading a library, reading, forking, a process's own work."""
+    done = run("check", "--instructions", f"-j{jobs}", library, memory=megabytes << 20)
+    assert done.returncode in (0, 1)
+    if done.returncode:
+        assert done.stderr.startswith("sframegen: ")
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def fails(_item: object) -> bytes:
+    raise MemoryError
+
+
+class TooLarge:
+    """A result whose bytes there is no room for."""
+
+    def __reduce__(self) -> str:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("work", [fails, lambda _item: TooLarge()])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_too_little_memory_refuses_an_item(work: object, jobs: int, capfd: pytest.CaptureFixture[str]) -> None:
+    found = list(outcomes(work, ["one", "two"], jobs))  # type: ignore[arg-type,var-annotated]
+    assert [type(outcome) for _, outcome in found] == [MemoryError, MemoryError]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_capstone_s_lack_of_memory_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = disassembler(*isa_of(AMD64).capstone)
+    failure = reader._capstone.CsError(reader._capstone.CS_ERR_MEM)
+    monkeypatch.setattr(reader, "_handle", type("Handle", (), {"disasm_lite": lambda *_: (_ for _ in ()).throw(failure)})())
+    with pytest.raises(MemoryError):
+        list(reader.texts(b"\x90", 0))
+
+
+# -- files that become shorter when they have just been mapped
+
+CUT = """
+import mmap, os
+from sframegen.cli.start import main
+mapped = mmap.mmap
+
+def cut(descriptor, *arguments, **options):
+    found = mapped(descriptor, *arguments, **options)
+    os.truncate(os.readlink(f"/proc/self/fd/{descriptor}"), 4096)
+    return found
+
+mmap.mmap = cut
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("add-section", "-j1"), ("add-section", "-j1", "--no-verify", "-o", "OUT"), ("check", "-j1"), ("dump",), ("remove", "-j1")],
+)
+def test_a_file_that_becomes_shorter_is_one_line(arguments: tuple[str, ...], library: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "file", tmp_path / "out"
+    file.write_bytes(library.read_bytes())
+    command = [sys.executable, "-c", CUT, *(str(out) if word == "OUT" else word for word in arguments), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sframegen: {file}: it became shorter while it was read\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_that_become_shorter_are_a_line_each(library: Path, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one", "two")]
+    for file in files:
+        file.write_bytes(library.read_bytes())
+    done = subprocess.run([sys.executable, "-c", CUT, "check", "-j2", *files], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [f"sframegen: {file}: it became shorter while it was read" for file in files]
+
+
+def test_a_section_that_was_read_needs_its_file_no_more(library: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    sframegen.add_section(library, output=file)
+    expected = sframegen.read(file).table
+    section = sframegen.read(file)
+    os.truncate(file, 0)
+    assert list(section.table.start) == list(expected.start)
+    assert sframegen.find(section, expected.start[1]) is not None

@@ -1,0 +1,297 @@
+"""docs/build-systems.md: its examples give sections with every link, once, and bad news stops no build that does not ask for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+import sframegen
+from sframegen import Severity, add_section, examine, read
+from sframegen.cli.commands import cli
+from sframegen.cli.integration import HERE, PLACES
+from tests import ROOT
+
+DOCUMENT = (ROOT / "docs" / "build-systems.md").read_text()
+START = "from sframegen.cli.start import"
+SOURCES = {
+    "say.c": "int say(void) { return 7; }\n",
+    "main.c": "int say(void);\nint main(void) { return say(); }\n",
+}
+SIGNED = '__attribute__((section(".signature"), used)) static char signature[] = "by elfsign";\n'  # add-section refuses it
+PLAIN = {
+    "Makefile": "main: main.o libsay.so\nlibsay.so: say.c\n\t$(CC) -shared -fPIC -o $@ $<\n",
+    "CMakeLists.txt": """\
+cmake_minimum_required(VERSION 3.21)
+project(example C)
+add_library(say SHARED say.c)
+add_executable(main main.c)
+target_link_libraries(main say)
+""",
+    "meson.build": """\
+project('example', 'c')
+executable('main', 'main.c', link_with: shared_library('say', 'say.c'))
+""",
+}
+
+
+class Example(NamedTuple):
+    heading: str
+    commands: int  # the how manieth of the section's shell blocks
+    project: str  # the name of the project file
+    language: str | None  # of the section's block that it is; without one, it is PLAIN
+    tools: tuple[str, ...]
+    other: tuple[str, str] = ("", "")  # words of the commands, and others in their place
+
+
+EXAMPLES = {
+    "any build": Example("Any build", 0, "Makefile", None, ("make",)),
+    "cmake, ninja": Example("CMake", 0, "CMakeLists.txt", "cmake", ("cmake", "ninja")),
+    "cmake, make": Example("CMake", 0, "CMakeLists.txt", "cmake", ("cmake", "make"), ("Ninja", "'Unix Makefiles'")),
+    "cmake, unchanged": Example("CMake", 1, "CMakeLists.txt", None, ("cmake", "make")),
+    "meson": Example("Meson", 1, "meson.build", "meson", ("meson", "ninja")),
+    "meson, unchanged": Example("Meson", 0, "meson.build", None, ("meson", "ninja")),
+    "make": Example("GNU make", 0, "Makefile", "make", ("make",)),
+    "ninja": Example("Ninja", 0, "build.ninja", "ninja", ("ninja",)),
+}
+IN_PROJECT = ("cmake, ninja", "meson", "make")  # these ask for sframegen themselves, each time
+
+
+def blocks(heading: str, language: str) -> list[str]:
+    [section] = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", DOCUMENT, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+
+
+def needs(*tools: str) -> None:
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} on this machine")
+
+
+class Build:
+    """An example in a directory of its own."""
+
+    def __init__(self, directory: Path, example: Example) -> None:
+        needs("gcc", *example.tools)
+        self.directory = directory
+        commands = blocks(example.heading, "sh")[example.commands].replace(*example.other)
+        self.first, self.again = commands, commands.splitlines()[-1]
+        project = PLAIN[example.project] if example.language is None else blocks(example.heading, example.language)[0]
+        for name, text in {**SOURCES, example.project: project}.items():
+            (directory / name).write_text(text)
+
+    def run(self, commands: str, path: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SFRAMEGEN", "PYTHON", "MAKE"))}
+        return subprocess.run(
+            ["sh", "-e", "-c", commands],
+            cwd=self.directory,
+            env=kept | {"PATH": path} | environment,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def output(self, name: str) -> Path:
+        [file] = (file for file in self.directory.rglob(name) if "shims" not in file.parts)
+        return file
+
+    def state(self, name: str) -> tuple[int, int]:
+        status = self.output(name).stat()
+        return status.st_ino, status.st_mtime_ns
+
+
+@pytest.fixture(scope="module")
+def without() -> str:
+    """PATH, but for where sframegen is."""
+    directories = os.environ["PATH"].split(os.pathsep)
+    return os.pathsep.join(directory for directory in directories if not Path(directory, "sframegen").exists())
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory, without: str) -> str:
+    """PATH with the sframegen that is tried."""
+    program = tmp_path_factory.mktemp("bin") / "sframegen"
+    code = f"import sys; sys.path.append({str(Path(sframegen.__file__).parents[1])!r}); {START} main; main()"
+    program.write_text(f"""#!/bin/sh\nexec {sys.executable} -I -c "{code}" "$@"\n""")
+    program.chmod(0o755)
+    return f"{program.parent}{os.pathsep}{without}"
+
+
+def good(file: Path) -> bool:
+    return all(finding.severity is Severity.NOTE for finding in examine(file).findings)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(tmp_path: Path, path: str, name: str) -> None:
+    build = Build(tmp_path, EXAMPLES[name])
+    done = build.run(build.first, path)
+    assert done.returncode == 0, done.stdout
+    assert "warning: " not in done.stdout
+    assert good(build.output("main"))
+    assert good(build.output("libsay.so"))
+    assert subprocess.run([build.output("main")], env={"LD_LIBRARY_PATH": str(tmp_path)}, check=False).returncode == 7
+
+    before = build.state("main"), build.state("libsay.so")
+    assert build.run(build.again, path).returncode == 0
+    assert (build.state("main"), build.state("libsay.so")) == before
+
+    # main gets no section any more: a warning
+    (tmp_path / "main.c").write_text(SIGNED + SOURCES["main.c"])
+    done = build.run(build.again, path)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"sframegen: warning: \S*main: .*signature", done.stdout)
+    assert not good(build.output("main"))
+    assert build.state("libsay.so") == before[1]
+    before = build.state("main"), before[1]
+    assert build.run(build.again, path).returncode == 0
+    assert (build.state("main"), build.state("libsay.so")) == before
+
+    # or a failure, that time and the next
+    (tmp_path / "main.c").write_text(SOURCES["main.c"] + SIGNED)
+    for _ in range(2):
+        done = build.run(build.again, path, SFRAMEGEN_LINK_OPTIONS="--fatal", SFRAMEGEN_FLAGS="--fatal")
+        assert done.returncode != 0
+        assert re.search(r"sframegen: \S*main: .*signature", done.stdout)
+        assert list(tmp_path.rglob("main")) == []
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", IN_PROJECT)
+def test_without_sframegen_all_is_built_and_is_what_gets_the_section(tmp_path: Path, path: str, without: str, name: str) -> None:
+    build = Build(tmp_path, EXAMPLES[name])
+    done = build.run(build.first, without)
+    assert done.returncode == 0, done.stdout
+    assert "sframegen" in done.stdout
+    expected = {}
+    for output in ("main", "libsay.so"):
+        file = build.output(output).rename(tmp_path / f"{output}.with")
+        assert not good(file)
+        add_section(file, verify=False)
+        expected[output] = file.read_bytes()
+    build.run("rm -rf build main.o", path)
+    assert build.run(build.first, path).returncode == 0
+    assert {output: build.output(output).read_bytes() for output in expected} == expected
+
+
+KILLED = "import os, sframegen.api as api; api.add_section = lambda *_, **__: os.kill(os.getpid(), 9); " + START
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("ninja", START, KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
+        ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen is not there any more; linked without"),
+        (
+            "cmake, ninja",
+            START,
+            KILLED,
+            "sframegen: warning: main: sframegen was killed; linked without",
+        ),
+    ],
+)
+def test_sframegen_is_killed_or_gone(tmp_path: Path, path: str, name: str, old: str, new: str, message: str) -> None:
+    build = Build(tmp_path, EXAMPLES[name])
+    build.run(build.first, path)
+    for shim in tmp_path.rglob("sframegen-link"):
+        shim.write_text(shim.read_text().replace(old, new))
+    for options, status in {"": 0, "--fatal": 1}.items():
+        (tmp_path / "main.c").write_text(SOURCES["main.c"])
+        done = build.run(build.again, path, SFRAMEGEN_LINK_OPTIONS=options)
+        assert done.returncode == status
+        assert (message in done.stdout) is (status == 0)
+        assert status or not good(build.output("main"))
+
+
+# -- CMake
+
+
+def cmake(directory: Path, path: str, text: str) -> subprocess.CompletedProcess[str]:
+    """Configures and builds with those lines after the project's."""
+    build = Build(directory, EXAMPLES["cmake, unchanged"])
+    project = PLAIN["CMakeLists.txt"].replace("project(example C)\n", "project(example C)\nfind_package(Sframegen REQUIRED)\n")
+    (directory / "CMakeLists.txt").write_text(project + text)
+    return build.run(f"cmake -S . -B build -DSframegen_DIR={HERE / 'cmake'}\ncmake --build build", path)
+
+
+@pytest.mark.once
+def test_cmake_targets_with_options(tmp_path: Path, path: str) -> None:
+    done = cmake(tmp_path, path, "sframegen_add_section(main)\nsframegen_add_section(main FORMAT 2 OPTIMIZE size FATAL VERIFY)\n")
+    assert done.returncode == 0, done.stdout
+    assert read(tmp_path / "build" / "main").header.version == 2
+    assert not good(tmp_path / "build" / "libsay.so")
+    [launcher] = re.findall(r"\S+/sframegen-link", (tmp_path / "build" / "CMakeFiles" / "main.dir" / "link.txt").read_text())
+    assert '"--format 2 --optimize size --verify --fatal ' in Path(launcher).read_text()
+
+
+@pytest.mark.once
+def test_cmake_directories_below_and_what_the_project_does_afterwards(tmp_path: Path, path: str) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "CMakeLists.txt").write_text(
+        "add_library(plugin MODULE ../say.c)\nadd_library(archive STATIC ../say.c)\n"
+        "add_custom_command(TARGET plugin POST_BUILD COMMAND cp $<TARGET_FILE:plugin> copy.so)\n"
+    )
+    done = cmake(tmp_path, path, "sframegen_add_section_directory(FATAL)\nadd_subdirectory(below)\n")
+    assert done.returncode == 0, done.stdout
+    assert good(tmp_path / "build" / "below" / "copy.so")
+    assert not good(tmp_path / "build" / "main")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("add_library(archive STATIC say.c)\nsframegen_add_section(archive)", "nothing is linked for archive"),
+        ("add_library(headers INTERFACE)\nsframegen_add_section(main headers)", "nothing is linked for headers"),
+        ("add_executable(there IMPORTED)\nsframegen_add_section(there)", "nothing is linked for there"),
+        ("sframegen_add_section(mian)", "mian"),
+        ("sframegen_add_section_directory(FATALLY)", "no such option: FATALLY"),
+        ("sframegen_add_section(main FORMAT 9)", "link --install: 2"),
+    ],
+)
+def test_cmake_says_what_is_wrong(tmp_path: Path, path: str, text: str, message: str) -> None:
+    done = cmake(tmp_path, path, text)
+    assert done.returncode != 0
+    assert message in " ".join(done.stdout.split())
+
+
+@pytest.mark.once
+def test_cmake_finds_no_program(tmp_path: Path, without: str) -> None:
+    elsewhere = shutil.copytree(HERE / "cmake", tmp_path / "a" / "b" / "c" / "d" / "e" / "cmake")
+    build = Build(tmp_path, EXAMPLES["cmake, ninja"])
+    done = build.run(f"cmake -S . -B build -DSframegen_DIR={elsewhere} -DSFRAMEGEN=/gone/sframegen", without)
+    assert done.returncode == 0, done.stdout
+    assert "no program sframegen" in done.stdout
+
+
+# -- others
+
+
+@pytest.mark.once
+def test_cargo_s_linker_is_a_shim_that_stands_for_the_compiler(tmp_path: Path, path: str) -> None:
+    [configuration], [commands] = blocks("Cargo", "toml"), blocks("Cargo", "console")
+    linker = tomllib.loads(configuration)["target"]["x86_64-unknown-linux-gnu"]["linker"]
+    build = Build(tmp_path, EXAMPLES["any build"])
+    *install, cargo = commands.splitlines()
+    assert cargo == "cargo build"
+    done = build.run("\n".join([*install, "gcc -c main.c say.c", f"{linker} -o main main.o say.o"]), path)
+    assert done.returncode == 0, done.stdout
+    assert good(tmp_path / "main")
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_integration_prints_what_is_there(name: str) -> None:
+    done = CliRunner().invoke(cli, ["integration", f"--{name}"])
+    assert (done.exit_code, done.stdout) == (0, f"{HERE / PLACES[name].path}\n")
+    assert (HERE / PLACES[name].path).exists()
+    assert name in CliRunner().invoke(cli, ["integration"]).stdout

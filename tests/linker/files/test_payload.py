@@ -1,0 +1,148 @@
+"""What follows the ELF image: refused, because it would no longer be found; with the section added first, it is found."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.format.locate import sframe_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    from tests.support.peers import Compiler, Peers
+
+PLAIN = "int main(void) { return 0; }"
+# As the runtime of AppImages: the image is as long as its section headers, or its last section, say.
+APPIMAGE = r"""
+#include <elf.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv) {
+  FILE *self = fopen("/proc/self/exe", "rb");
+  Elf64_Ehdr header;
+  Elf64_Shdr last;
+  char magic[4] = "";
+  fread(&header, sizeof header, 1, self);
+  fseek(self, header.e_shoff + (header.e_shnum - 1) * sizeof last, SEEK_SET);
+  fread(&last, sizeof last, 1, self);
+  unsigned long table = header.e_shoff + header.e_shnum * sizeof last, section = last.sh_offset + last.sh_size;
+  fseek(self, table > section ? table : section, SEEK_SET);
+  fread(magic, 4, 1, self);
+  return memcmp(magic, "hsqs", 4) != 0;
+}
+"""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["add-section", *map(str, arguments)])
+
+
+def zip_archive() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("greeting", "hello\n")
+    return file.getvalue()
+
+
+@pytest.fixture
+def squashfs(tmp_path: Path) -> bytes:
+    if shutil.which("mksquashfs") is None:
+        pytest.skip("no mksquashfs on this machine")
+    (tmp_path / "content").mkdir()
+    (tmp_path / "content" / "AppRun").write_text("#!/bin/sh\n")
+    subprocess.run(["mksquashfs", tmp_path / "content", tmp_path / "image", "-quiet", "-no-progress"], check=True)
+    return (tmp_path / "image").read_bytes()
+
+
+@pytest.fixture
+def program(compile_c: Compiler, tmp_path: Path) -> Callable[[str], Path]:
+    def copy(source: str) -> Path:
+        return Path(shutil.copy2(compile_c(source), tmp_path / "program"))
+
+    return copy
+
+
+def append(file: Path, payload: bytes) -> None:
+    with file.open("ab") as out:
+        out.write(payload)
+
+
+def assert_refused(file: Path, kind: str) -> None:
+    before = file.read_bytes()
+    for options in ([], ["--force"], ["--dry-run"]):
+        result = run(*options, file)
+        assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+        assert (
+            f"bytes follow the ELF image at 0x{file_end(file):x}{kind}: they would not be found behind a section; " in result.stderr
+        )
+        assert result.stderr.endswith("add it before they are appended\n")
+    assert file.read_bytes() == before
+
+
+def file_end(file: Path) -> int:
+    header = open_elf(file).header
+    return header.e_shoff + header.e_shnum * 64
+
+
+def test_a_zip_archive(program: Callable[[str], Path]) -> None:
+    """Found from the end of the file."""
+    file = program(PLAIN)
+    append(file, zip_archive())
+    assert_refused(file, ", a zip archive")
+
+
+def test_a_zip_archive_behind_a_section(program: Callable[[str], Path]) -> None:
+    file = program(PLAIN)
+    assert run(file).exit_code == 0
+    append(file, zip_archive())
+    with zipfile.ZipFile(file) as archive:
+        assert archive.read("greeting") == b"hello\n"
+        assert archive.testzip() is None
+    subprocess.run([file], check=True)
+    assert sframe_of(open_elf(file)) is not None
+
+
+def test_an_appimage(program: Callable[[str], Path], squashfs: bytes) -> None:
+    """Found behind the section headers."""
+    file = program(APPIMAGE)
+    assert subprocess.run([file], check=False).returncode == 1
+    append(file, squashfs)
+    subprocess.run([file], check=True)
+    assert_refused(file, ", a squashfs image, as in AppImages")
+
+
+def test_an_appimage_whose_runtime_has_a_section(program: Callable[[str], Path], squashfs: bytes, peers: Peers) -> None:
+    """objcopy drops the way back, which is behind the section headers."""
+    file = program(APPIMAGE)
+    assert run(file).exit_code == 0
+    subprocess.run([peers.tool("objcopy"), file], check=True)
+    append(file, squashfs)
+    subprocess.run([file], check=True)
+    assert sframe_of(open_elf(file)) is not None
+
+
+@pytest.mark.parametrize(
+    "payload", [b"#!/bin/sh\n", b"\0" * 5000 + b"x", b"\1" * (3 << 20)], ids=["script", "zeros before", "long"]
+)
+def test_something_else(payload: bytes, program: Callable[[str], Path]) -> None:
+    file = program(PLAIN)
+    append(file, payload)
+    assert_refused(file, "")
+
+
+def test_zeros_between(program: Callable[[str], Path]) -> None:
+    file = program(PLAIN)
+    append(file, bytes(4096 - file.stat().st_size % 4096) + zip_archive())
+    assert_refused(file, ", a zip archive")

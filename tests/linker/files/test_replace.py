@@ -1,0 +1,478 @@
+"""A target is the old file or the new one, and the new one keeps what is not its content."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import resource
+import signal
+import stat
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pytest
+
+from cfi.errors import FormatError
+from linker.files.copying import copy_file
+from linker.files.location import locate
+from linker.files.replace import Replaced, Source, take_over, write_atomically
+from linker.inject.apply import writes_of
+from linker.inject.plan import plan_injection
+from linker.inject.restore import original_of
+from sframegen import add_section
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.opening import map_descriptor, map_file
+from tests.support.inputs.linker_inputs import section_of, small_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.once
+
+NEW = b"new content"
+NOBODY = 65534
+CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    path = tmp_path / "target"
+    path.write_bytes(b"old content")
+    path.chmod(0o751)
+    os.utime(path, ns=(10**18, 2 * 10**18 + 1))
+    return path
+
+
+def write_new(out: BinaryIO) -> None:
+    out.write(NEW)
+
+
+def put(
+    target: Path,
+    write: Callable[[BinaryIO], None],
+    check: Callable[[Path], None] | None = None,
+    *,
+    source: Path,
+    hard_links: Sequence[Path] = (),
+    preserve_timestamps: bool = False,
+) -> Replaced:
+    """`write_atomically` by paths, in place where `target` is `source`."""
+    with ExitStack() as held:
+        location, *links = [held.enter_context(locate(path)) for path in (target, *hard_links)]
+        opened = held.enter_context(reading(source))
+        return write_atomically(
+            location,
+            write,
+            check,
+            source=opened,
+            in_place=location.is_at(opened.status),
+            hard_links=links,
+            preserve_timestamps=preserve_timestamps,
+        )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Source]:
+    with path.open("rb") as file:
+        yield Source(file.fileno(), os.fstat(file.fileno()))
+
+
+@contextmanager
+def opened_elf(path: Path) -> Iterator[ElfFile]:
+    """One whose descriptor is there to copy from."""
+    with reading(path) as source:
+        yield ElfFile(map_descriptor(source.descriptor, str(path))[0], str(path), source.status, source.descriptor)
+
+
+def only(target: Path) -> bool:
+    return [entry.name for entry in target.parent.iterdir()] == [target.name]
+
+
+def test_in_place(target: Path) -> None:
+    assert put(target, write_new, source=target) == Replaced(0, [])
+    assert target.read_bytes() == NEW
+    assert stat.S_IMODE(target.stat().st_mode) == 0o751
+    assert target.stat().st_mtime_ns != 2 * 10**18 + 1
+    assert only(target)
+
+
+def test_timestamps(target: Path) -> None:
+    put(target, write_new, source=target, preserve_timestamps=True)
+    assert (target.stat().st_atime_ns, target.stat().st_mtime_ns) == (10**18, 2 * 10**18 + 1)
+
+
+def test_another_name(target: Path) -> None:
+    output = target.with_name("output")
+    assert put(output, write_new, source=target) == Replaced(0, [])
+    assert output.read_bytes() == NEW
+    assert stat.S_IMODE(output.stat().st_mode) == 0o751
+    assert target.read_bytes() == b"old content"
+
+
+def test_another_name_that_exists(target: Path) -> None:
+    output = target.with_name("output")
+    output.write_bytes(b"something")
+    put(output, write_new, source=target)
+    assert output.read_bytes() == NEW
+    assert stat.S_IMODE(output.stat().st_mode) == 0o751
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_symbolic_links_are_followed(target: Path, dangling: bool) -> None:
+    real = target.with_name("real")
+    if not dangling:
+        real.write_bytes(b"through the link")
+    link = target.with_name("link")
+    link.symlink_to("real")
+    put(link, write_new, source=target)
+    assert link.is_symlink()
+    assert real.read_bytes() == NEW
+
+
+def test_hard_links_are_counted(target: Path) -> None:
+    for name in ("one", "two"):
+        target.with_name(name).hardlink_to(target)
+    assert put(target, write_new, source=target).other_names == 2
+    assert target.read_bytes() == NEW
+    assert target.with_name("one").read_bytes() == b"old content"
+
+
+def test_extended_attributes(target: Path) -> None:
+    try:
+        os.setxattr(target, "user.note", b"kept")
+    except OSError:
+        pytest.skip("this file system has no extended attributes")
+    put(target, write_new, source=target)
+    assert os.getxattr(target, "user.note") == b"kept"
+
+
+def test_owner_capabilities_and_set_user_id(target: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    os.chown(target, 12345, 23456)
+    target.chmod(0o4755)
+    os.setxattr(target, "security.capability", CAPABILITY)
+    put(target, write_new, source=target)
+    status = target.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (12345, 23456, 0o4755)
+    assert os.getxattr(target, "security.capability") == CAPABILITY
+
+
+def test_an_owner_who_cannot_be_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    descriptor = os.open(target, os.O_RDWR)
+    other = Source(descriptor, os.stat_result([0o104755, *target.stat()[1:4], os.getuid() + 1, *target.stat()[5:]]))
+    monkeypatch.setattr("linker.files.replace.os.fchown", refuse)
+    with pytest.raises(PermissionError):
+        take_over(other, descriptor, strict=True)
+    take_over(other, descriptor, strict=False)
+    assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o755
+    os.close(descriptor)
+
+
+def fail_in_write(target: Path, error: BaseException) -> None:
+    def write(out: BinaryIO) -> None:
+        out.write(b"half")
+        raise error
+
+    put(target, write, source=target)
+
+
+def fail_in_check(target: Path, error: BaseException) -> None:
+    def check(written: Path) -> None:
+        assert written.read_bytes() == NEW
+        raise error
+
+    put(target, write_new, check, source=target)
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), OSError(28, "No space left"), KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.parametrize("fail", [fail_in_write, fail_in_check])
+def test_failures_leave_nothing(target: Path, fail: Callable[[Path, BaseException], None], error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        fail(target, error)
+    assert target.read_bytes() == b"old content"
+    assert only(target)
+
+
+def test_a_signal_leaves_nothing(target: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise SystemExit(143)
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with pytest.raises(SystemExit):
+            put(target, lambda _: os.kill(os.getpid(), signal.SIGTERM), source=target)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert target.read_bytes() == b"old content"
+    assert only(target)
+
+
+def test_the_check_comes_before_the_rename(target: Path) -> None:
+    seen = []
+    put(target, write_new, lambda path: seen.append((path.read_bytes(), target.read_bytes())), source=target)
+    assert seen == [(NEW, b"old content")]
+
+
+def test_replacing_is_synced_and_new_files_are_not(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    replace = os.replace
+
+    def sync(descriptor: int) -> None:
+        calls.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    def rename(name: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        calls.append("rename")
+        replace(name, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    put(target, write_new, source=target)
+    assert calls == ["file", "rename", "directory"]
+    calls.clear()
+    put(target.with_name("output"), write_new, source=target)
+    assert calls == ["rename"]
+
+
+def test_only_regular_files(target: Path) -> None:
+    with pytest.raises(OSError, match="not a regular file"):
+        put(target.parent, write_new, source=target)
+
+
+# -- where files cannot be made or written
+
+
+@pytest.fixture
+def anyone() -> Iterator[Path]:
+    """A directory that everyone can reach, and this process is no longer root."""
+    with TemporaryDirectory() as name:
+        user = os.geteuid()
+        if user == 0:
+            os.chown(name, NOBODY, -1)
+            os.seteuid(NOBODY)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(user)
+
+
+def test_a_read_only_file_in_a_directory_of_ours(anyone: Path) -> None:
+    file = anyone / "file"
+    file.write_bytes(b"old content")
+    file.chmod(0o444)
+    put(file, write_new, source=file)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (NEW, 0o444)
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [(0o555, "cannot create a file in its directory: Permission denied"), (0o333, "its directory cannot be read: Perm")],
+)
+def test_a_directory_that_may_not_be_changed(anyone: Path, mode: int, message: str) -> None:
+    file = anyone / "file"
+    file.write_bytes(b"old content")
+    anyone.chmod(mode)
+    with pytest.raises(OSError, match=message) as error:
+        put(file, write_new, source=file)
+    anyone.chmod(0o755)
+    assert error.value.filename == str(file)
+    assert file.read_bytes() == b"old content"
+    assert only(file)
+
+
+def test_a_file_of_someone_else() -> None:
+    """Who may not give it back to its owner does not replace it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a file of another user")
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        file = Path(name, "file")
+        file.write_bytes(b"old content")
+        os.seteuid(NOBODY)
+        try:
+            with pytest.raises(OSError, match="owner, mode or attributes cannot be kept: Operation not permitted"):
+                put(file, write_new, source=file)
+            assert put(Path(name, "copy"), write_new, source=file).other_names == 0
+        finally:
+            os.seteuid(0)
+        assert (file.read_bytes(), Path(name, "copy").read_bytes()) == (b"old content", NEW)
+
+
+def test_no_room(target: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(NEW) - 1, before[1]))
+    try:
+        with pytest.raises(OSError, match="cannot be written: File too large") as error:
+            put(target, write_new, source=target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.value.filename == str(target)
+    assert target.read_bytes() == b"old content"
+    assert only(target)
+
+
+def test_a_long_name(target: Path) -> None:
+    longest = target.rename(target.with_name("\N{SNOWMAN}" * 85))
+    put(longest, write_new, source=longest)
+    assert longest.read_bytes() == NEW
+
+
+def test_no_nameless_files(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has its temporary name from the start; `check` reads it whatever that name leads to."""
+    opened = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse)
+    names = []
+    put(target, write_new, lambda new: names.append(new.resolve()), source=target)
+    assert [(name.parent, name.name[:11]) for name in names] == [(target.parent, ".sframegen.")]
+    assert target.read_bytes() == NEW
+    assert only(target)
+
+
+def test_other_names_follow(target: Path) -> None:
+    links = [target.with_name("one"), target.with_name("two")]
+    for name in (*links, target.with_name("three")):
+        name.hardlink_to(target)
+    assert put(target, write_new, source=target, hard_links=links).other_names == 1
+    assert [name.read_bytes() for name in links] == [NEW, NEW]
+    assert target.samefile(links[0])
+    assert target.with_name("three").read_bytes() == b"old content"
+    assert len(list(target.parent.iterdir())) == 4
+
+
+def test_a_name_of_another_file_does_not_follow(target: Path) -> None:
+    other = target.with_name("other")
+    other.write_bytes(b"something else")
+    with pytest.raises(OSError, match="it keeps the old file: it is no longer a name of that file") as error:
+        put(target, write_new, source=target, hard_links=[other])
+    assert error.value.filename == str(other)
+    assert other.read_bytes() == b"something else"
+    assert len(list(target.parent.iterdir())) == 2
+
+
+# -- how the original gets into the new file
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    path = tmp_path / "original"
+    path.write_bytes(small_file() + bytes(range(256)) * 40_000)
+    return path
+
+
+def unsupported(*_: object) -> int:
+    raise OSError(errno.EOPNOTSUPP, "not supported")
+
+
+@pytest.mark.parametrize("without", [[], ["fcntl.ioctl"], ["fcntl.ioctl", "os.copy_file_range"]])
+def test_every_way_to_copy(original: Path, without: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in without:
+        monkeypatch.setattr(f"linker.files.copying.{name}", unsupported)
+    with original.with_name("copy").open("wb") as out, opened_elf(original) as elf:
+        copy_file(elf, out)
+    assert original.with_name("copy").read_bytes() == original.read_bytes()
+
+
+def test_to_another_file_system(original: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == original.stat().st_dev:
+        pytest.skip("/dev/shm is no other file system")
+    with TemporaryDirectory(dir=shared) as directory:
+        output = Path(directory, "output")
+        for source in (original, output):
+            with opened_elf(source) as elf:
+                put(output, partial(copy_file, elf), source=source)
+        assert output.read_bytes() == original.read_bytes()
+        assert only(output)
+
+
+def test_a_full_disk_is_not_tried_again(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("linker.files.copying.fcntl.ioctl", unsupported)
+    monkeypatch.setattr("linker.files.copying.os.copy_file_range", full)
+    with original.with_name("copy").open("wb") as out, opened_elf(original) as elf, pytest.raises(OSError, match="No space left"):
+        copy_file(elf, out)
+
+
+def replace(file: Path) -> None:
+    file.with_name("other").write_bytes(file.read_bytes())
+    file.with_name("other").replace(file)
+
+
+def append(file: Path) -> None:
+    with file.open("ab") as out:
+        out.write(b"x")
+
+
+def touch(file: Path) -> None:
+    os.utime(file, ns=(0, 0))
+
+
+def hidden(file: Path) -> None:
+    """Other content at the same times: only the time of change differs, which nobody can set."""
+    times = file.stat()
+    file.write_bytes(file.read_bytes()[::-1])
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [append, touch, hidden])
+def test_what_changed_since_it_was_read_is_not_copied(original: Path, change: Callable[[Path], None]) -> None:
+    with opened_elf(original) as elf:
+        change(original)
+        with original.with_name("copy").open("wb") as out, pytest.raises(FormatError, match="changed while it was read"):
+            copy_file(elf, out)
+
+
+@pytest.mark.parametrize("change", [replace, append, touch])
+def test_what_changed_since_then_is_not_replaced(target: Path, change: Callable[[Path], None]) -> None:
+    with pytest.raises(OSError, match="cannot be replaced: someone else changed it meanwhile") as error:
+        put(target, write_new, lambda _: change(target), source=target)
+    assert error.value.filename == str(target)
+    assert target.read_bytes() in (b"old content", b"old contentx")
+    assert only(target)
+
+
+def test_a_file_that_is_emptied_before_it_is_mapped(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped(*arguments: Any, **options: Any) -> mmap.mmap:
+        os.truncate(original, 0)
+        return whole(*arguments, **options)
+
+    whole = mmap.mmap
+    monkeypatch.setattr("sframegen.elf.opening.mmap.mmap", mapped)
+    with pytest.raises(FormatError, match="the file is empty"):
+        map_file(original)
+
+
+def test_a_section_of_another_size(original: Path) -> None:
+    original.write_bytes(small_file())
+    elf = open_elf(original)
+    with pytest.raises(ValueError, match="plan is for 28 bytes"):
+        writes_of(plan_injection(elf, 28), elf, section_of(29)[:29])
+
+
+def test_the_original_is_that_of_the_open_file(compile_c: Compiler, tmp_path: Path) -> None:
+    """Its name may lead elsewhere by now, to a FIFO that would keep us waiting."""
+    program, file = compile_c("int main(void) { return 0; }", "-O2", name="named"), tmp_path / "file"
+    add_section(program, output=file, verify=False)
+    with opened_elf(file) as elf:
+        file.unlink()
+        os.mkfifo(file)
+        original = original_of(elf)
+    assert original is not None
+    assert original.elf.data == program.read_bytes()

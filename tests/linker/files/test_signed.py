@@ -1,0 +1,174 @@
+"""Signed files, and those with a checksum of themselves, are changed on demand only."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from linker.files.replace import Source
+from linker.files.signed import APPENDED_MARKER, appended_size, signatures
+from sframegen.cli.commands import cli
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.format.locate import sframe_of
+from tests.support.inputs.linker_inputs import small_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from tests.support.peers import Compiler
+
+SOURCE = "int main(void) { return 0; }"
+# Room for the signature, and a note that says who packaged it: neither is a reason.
+UNSIGNED = """
+__asm__(".section .sha256_sig, \\"a\\"\\n .zero 64\\n .previous\\n"
+        ".section .note.package, \\"a\\", @note\\n .balign 4\\n .long 4, 4, 0xcafe1a7e\\n .asciz \\"FDO\\"\\n .asciz \\"{ }\\"\\n"
+        ".previous");
+"""
+SECTIONS = [".signature", ".SUNW_signature", "signature", ".sha256_sig", ".codesign"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["add-section", "-j1", *map(str, arguments)])
+
+
+def integrity_note(kind: str) -> str:
+    return f"""__asm__(".section .note.fdo.integrity, \\"a\\", @note\\n .balign 4\\n .long 4, 32\\n {kind}\\n .asciz \\"FDO\\"\\n"
+               ".zero 32\\n .previous");"""
+
+
+def appended(data: bytes, size: int = 300) -> bytes:
+    """As the kernel's sign-file does it."""
+    return data + b"\x30\x82" + os.urandom(size - 2) + struct.pack(">5B3xI", 0, 0, 2, 0, 0, size) + APPENDED_MARKER
+
+
+@pytest.fixture
+def program(compile_c: Compiler, tmp_path: Path) -> Callable[..., Path]:
+    def make(source: str = "", **sections: str) -> Path:
+        file = tmp_path / "program"
+        file.write_bytes(compile_c(source + SOURCE).read_bytes())
+        for name, content in sections.items():
+            (tmp_path / "content").write_text(content)
+            subprocess.run(["objcopy", "--add-section", f"{name}={tmp_path / 'content'}", file], check=True)
+        file.chmod(0o755)
+        return file
+
+    return make
+
+
+def assert_only_by_force(file: Path, reason: str) -> None:
+    before = file.read_bytes()
+    for options in ([], ["--dry-run"], ["-o", file.with_name("output")]):
+        result = run(*options, file)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert (
+            result.stderr == f"sframegen: {file}: signed: {reason}; --force changes it all the same, and it is to be signed anew\n"
+        )
+    assert file.read_bytes() == before
+    assert not file.with_name("output").exists()
+    result = run("--force", file)
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: to be signed anew: {reason}\n")
+    assert sframe_of(open_elf(file)) is not None
+    subprocess.run([file], check=True)
+
+
+def test_files_that_only_look_signed(program: Callable[..., Path]) -> None:
+    file = program(UNSIGNED)
+    file.with_name("program.hmac").touch()  # of some other program named so
+    file.with_name("program.chk").touch()
+    assert run(file).exit_code == 0
+
+
+def found(file: Path) -> list[str]:
+    with file.open("rb") as source:
+        return signatures(open_elf(file), file, Source(source.fileno(), file.stat()))
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_sections(name: str, program: Callable[..., Path]) -> None:
+    file = program(**{name: "sig"})
+    [reason] = found(file)
+    assert reason.startswith("a signature ")
+    assert reason.endswith(f" in {name}")
+    assert_only_by_force(file, reason)
+
+
+@pytest.mark.parametrize("kind", [".long 0xcafe2a8e", ".byte 0xca, 0xfe, 0x2a, 0x8e"])
+def test_a_checksum_in_a_note(kind: str, program: Callable[..., Path]) -> None:
+    assert_only_by_force(program(integrity_note(kind)), "a FIPS 140 checksum in a note")
+
+
+@pytest.mark.parametrize("name", [".program.hmac", "fipscheck/program.hmac"])
+def test_a_checksum_beside_it(name: str, program: Callable[..., Path]) -> None:
+    file = program()
+    beside = file.parent / name
+    beside.parent.mkdir(exist_ok=True)
+    beside.write_text("00")
+    assert_only_by_force(file, f"a checksum in {beside}")
+
+
+def test_a_checksum_beside_a_library(tmp_path: Path) -> None:
+    file = tmp_path / "libsoftokn3.so"
+    file.write_bytes(small_file())
+    file.with_suffix(".chk").touch()
+    assert found(file) == [f"a checksum in {tmp_path}/libsoftokn3.chk"]
+
+
+def test_an_appended_signature(program: Callable[..., Path]) -> None:
+    file = program()
+    size = file.stat().st_size
+    file.write_bytes(appended(file.read_bytes()))
+    assert appended_size(open_elf(file)) == file.stat().st_size - size
+    assert_only_by_force(file, "a signature appended to it")
+
+
+def test_a_kernel_module(compile_c: Compiler, tmp_path: Path) -> None:
+    """An object: its new sections are appended too."""
+    file = tmp_path / "module.ko"
+    file.write_bytes(appended(compile_c(SOURCE, "-c", name="module.o").read_bytes()))
+    before = file.read_bytes()
+    result = run(file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    reason = "a signature appended to it"
+    assert result.stderr == f"sframegen: {file}: signed: {reason}; --force changes it all the same, and it is to be signed anew\n"
+    assert file.read_bytes() == before
+    result = run("--force", file)
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: to be signed anew: {reason}\n")
+    assert appended_size(open_elf(file)) == 0
+    assert open_elf(file).section(".sframe") is not None
+
+
+def test_an_appended_signature_that_is_cut(tmp_path: Path) -> None:
+    """Its size is whatever was written there."""
+    (tmp_path / "file").write_bytes(small_file() + APPENDED_MARKER)
+    elf = open_elf(tmp_path / "file")
+    assert 0 < appended_size(elf) <= len(elf.data)
+    assert appended_size(ElfFile(memoryview(small_file()))) == 0
+
+
+@pytest.mark.parametrize(("attribute", "value"), [("security.ima", b"\x04\x04" + bytes(32)), ("security.evm", b"\x02" + bytes(20))])
+def test_attributes_of_the_integrity_architecture(attribute: str, value: bytes, program: Callable[..., Path]) -> None:
+    """They are of the content, and do not go with another."""
+    file = program()
+    try:
+        os.setxattr(file, attribute, value)
+    except OSError as error:
+        pytest.skip(f"cannot set {attribute} here: {error.strerror}")
+    assert_only_by_force(file, f"its attribute {attribute}")
+    assert os.listxattr(file) == []
+
+
+def test_all_reasons_in_one_line(program: Callable[..., Path]) -> None:
+    file = program(signature="sig")
+    file.with_name(".program.hmac").touch()
+    file.write_bytes(appended(file.read_bytes()))
+    result = run(file)
+    assert len(result.stderr.splitlines()) == 1
+    assert [piece in result.stderr for piece in ("appended", "by bsign", ".program.hmac")] == [True] * 3

@@ -1,0 +1,359 @@
+"""add-section on a file that has a section: nothing happens if it is the same, else it gives way, if that is asked for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sframegen
+from linker.inject import undo
+from sframegen.cli.commands import cli
+from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME, open_elf
+from sframegen.format.locate import read_sframe, sframe_of
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
+from sframegen.tables.compare import agree
+from sframegen.tables.optimize import LEVELS
+from tests.linker.inject.test_run import REFUSED, STRIPPERS, blocked_library, run
+from tests.support.cross import ARM64, S390X
+from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of
+from tests.support.programs import PROGRAM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.cross import Machine
+    from tests.support.peers import Compiler, Peers
+
+REMEDY = "has an SFrame section, and not the one that would be added; --replace"
+
+
+def add(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["add-section", "-j1", "--no-verify", *map(str, arguments)])
+
+
+def assert_one_section(file: Path) -> None:
+    elf = open_elf(file)
+    (segment,) = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    (section,) = [s.header for s in elf.sections if s.header.sh_type == SHT_GNU_SFRAME or s.name == ".sframe"]
+    assert section.sh_type == SHT_GNU_SFRAME
+    assert (section.sh_addr, section.sh_offset, section.sh_size) == (segment.p_vaddr, segment.p_offset, segment.p_filesz)
+    assert len([s for s in elf.segments if s.p_type == PT_LOAD and s.p_vaddr <= segment.p_vaddr < s.p_vaddr + s.p_filesz]) == 1
+
+
+def assert_same_rules(file: Path, original: Path, directory: Path, **options: Any) -> None:
+    """As in a section that is added to the original."""
+    sframegen.add_section(original, output=directory / "expected", verify=False, **options)
+    one, other = (read_sframe(open_elf(path)).table for path in (file, directory / "expected"))
+    assert agree(one, other, 15, {})
+
+
+def unchanged(file: Path, action: Callable[[], Any]) -> Any:
+    before, data = file.stat(), file.read_bytes()
+    result = action()
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert file.read_bytes() == data
+    return result
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# -- our own section, with the way back
+
+
+def test_a_second_time_nothing_happens(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    sframegen.add_section(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), output=file, verify=False)
+    assert unchanged(file, lambda: sframegen.add_section(file)).note == "has it already"
+    assert unchanged(file, lambda: sframegen.add_section(file, replace=True)).note == "has it already"
+
+
+@pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
+def test_other_machines(machine: Machine, peers: Peers, tmp_path: Path) -> None:
+    original, file = machine.compiler(peers, tmp_path)(PROGRAM, "-O2"), tmp_path / "file"
+    sframegen.add_section(original, output=file, verify=False)
+    assert unchanged(file, lambda: sframegen.add_section(file)).note == "has it already"
+    sframegen.add_section(file, replace=True, optimize="none", verify=False)
+    assert_one_section(file)
+    subprocess.run([peers.tool(f"{machine.prefix}strip"), file], check=True)
+    assert unchanged(file, lambda: sframegen.add_section(file, optimize="none")).note == "has it already"
+    printed = [subprocess.run(machine.command(machine.root, f), check=True, capture_output=True).stdout for f in (original, file)]
+    assert printed[0] == printed[1] != b""
+    sframegen.add_section(file, replace=True, version=2, verify=False)
+    assert read_sframe(open_elf(file)).header.version == 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels_take_turns_and_the_file_does_not_grow(level: str, compile_c: Compiler, tmp_path: Path) -> None:
+    original, file = compile_c(PROGRAM, "-O2"), tmp_path / "file"
+    expected = {}
+    for name in LEVELS:
+        sframegen.add_section(original, output=file, verify=False, optimize=name)
+        expected[name] = file.read_bytes()
+    assert len(set(expected.values())) == len(LEVELS)
+    for name in [level, *LEVELS, level, level]:
+        sframegen.add_section(file, replace=True, optimize=name)
+        assert file.read_bytes() == expected[name]
+    sframegen.remove(file)
+    assert file.read_bytes() == original.read_bytes()
+
+
+def test_the_tail_layout(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    original, file = blocked_library(compile_c, tmp_path), tmp_path / "file.so"
+    sframegen.add_section(original, output=file, verify=False)
+    data = file.read_bytes()
+    unchanged(file, lambda: sframegen.add_section(file))
+    sframegen.add_section(file, replace=True, version=2)
+    sframegen.add_section(file, replace=True)
+    assert file.read_bytes() == data
+    subprocess.run([peers.tool("llvm-strip"), file], check=True)
+    stripped = file.read_bytes()
+    unchanged(file, lambda: sframegen.add_section(file))
+    sframegen.add_section(file, replace=True, optimize="none")
+    assert_one_section(file)
+    run(file, "library", compile_c)
+    sframegen.remove(file)
+    assert file.read_bytes() == stripped
+
+
+def test_another_section_is_refused_with_the_remedy(compile_c: Compiler, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)
+    for options in (["--format", "2"], ["--optimize", "none"], ["--dry-run", "--optimize", "size"]):
+        result = unchanged(file, lambda options=options: add(*options, file))  # type: ignore[misc]
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"sframegen: {file}: {REMEDY}")
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_the_command_says(compile_c: Compiler, tmp_path: Path) -> None:
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)
+    first = unchanged(file, lambda: add("--strict", file))
+    assert first.stdout.endswith("; has it already\n")
+    assert unchanged(file, lambda: add("--dry-run", file)).stdout == first.stdout
+    assert unchanged(file, lambda: add("-o", copy, file)).exit_code == 0
+    assert copy.read_bytes() == file.read_bytes()
+    lines = unchanged(file, lambda: add("--dry-run", "--replace", "--format", 2, file)).stdout.splitlines()
+    assert lines[1].startswith("layout: front")
+    assert unchanged(file, lambda: add("--dry-run", "--replace", "--json", "--format", 2, file)).exit_code == 0
+    assert add("--replace", "--format", 2, "-o", copy, file).exit_code == 0
+    assert read_sframe(open_elf(copy)).header.version == 2
+
+
+# -- after other tools, without the way back
+
+
+@pytest.mark.parametrize("tool", STRIPPERS)
+def test_after_other_tools_nothing_happens(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    if (tool, kind) in REFUSED:
+        return
+    file = stripped_by(tool, compile_c(source_of(kind), *FLAGS, *KINDS[kind]), peers, tmp_path)
+    assert unchanged(file, lambda: sframegen.add_section(file)).note == "has it already"
+    assert REMEDY in unchanged(file, lambda: add("--format", 2, file)).stderr
+
+
+@pytest.mark.parametrize("tool", STRIPPERS)
+@pytest.mark.parametrize(("earlier", "later"), [("none", "size"), ("size", "none")])
+def test_after_other_tools_it_can_be_replaced(
+    tool: str, earlier: str, later: str, compile_c: Compiler, peers: Peers, tmp_path: Path
+) -> None:
+    """In its place, where it fits, else in a new one; what add-section was given comes back."""
+    original = compile_c(PROGRAM, "-O2")
+    file = stripped_by(tool, original, peers, tmp_path, optimize=earlier)
+    data, section = file.read_bytes(), sframe_bytes(file)
+    place = sframe_of(open_elf(file))
+    for level in (later, "share", later):
+        sframegen.add_section(file, replace=True, optimize=level)
+        size = file.stat().st_size
+        unchanged(file, lambda level=level: sframegen.add_section(file, replace=True, optimize=level))  # type: ignore[misc]
+        assert_one_section(file)
+        assert_same_rules(file, original, tmp_path, optimize=level)
+        assert subprocess.run([file], check=False, capture_output=True).returncode == 0
+        if level == later:
+            sizes = {size}
+    assert sizes == {file.stat().st_size}
+    now = sframe_of(open_elf(file))
+    assert place is not None
+    assert now is not None
+    assert (now[1] == place[1]) is (later == "size")
+    assert file.read_bytes().find(section, 0, undo_start(file)) == -1
+    removal = sframegen.remove(file)
+    assert removal.one_line().endswith("; it had an SFrame section then")
+    assert file.read_bytes() == data
+
+
+def stripped_by(tool: str, original: Path, peers: Peers, directory: Path, **options: Any) -> Path:
+    file, added = directory / "stripped", directory / "added"
+    sframegen.add_section(original, output=added, verify=False, **options)
+    arguments = [argument.format(**{"in": added, "out": file}) for argument in STRIPPERS[tool]]
+    subprocess.run([peers.tool(tool), *arguments], check=True, capture_output=True)
+    file.chmod(0o755)
+    return file
+
+
+def sframe_bytes(file: Path) -> bytes:
+    found = sframe_of(open_elf(file))
+    assert found is not None
+    return bytes(found[0])
+
+
+def undo_start(file: Path) -> int:
+    record = undo.read(open_elf(file).data)
+    assert record is not None
+    return record.start
+
+
+# -- sections by GNU ld
+
+
+@pytest.fixture
+def by_ld(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy2(compile_c(PROGRAM, "-O2", "-Wa,--gsframe", peer_binutils=True), tmp_path / "by-ld"))
+
+
+@pytest.fixture
+def by_ld_in_part(peers: Peers, tmp_path: Path) -> Path:
+    """Of two objects one has a section: less than what all of the code needs."""
+    one, two, file = tmp_path / "one.o", tmp_path / "two.o", tmp_path / "in-part"
+    tools = str(Path(peers.tool("as")).parent)
+    subprocess.run(["gcc", "-B", tools, "-O2", "-c", "-xc", "-o", one, "-"], input=PROGRAM, text=True, check=True)
+    source = "int f(int n) { return n + 1; }\n"
+    subprocess.run(["gcc", "-B", tools, "-O2", "-Wa,--gsframe", "-c", "-xc", "-o", two, "-"], input=source, text=True, check=True)
+    subprocess.run(["gcc", "-B", tools, "-o", file, one, two], check=True)
+    return file
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gnu_ld_s_section_is_superseded_in_its_place(level: str, by_ld: Path, peers: Peers) -> None:
+    data, section = by_ld.read_bytes(), sframe_bytes(by_ld)
+    place = sframe_of(open_elf(by_ld))
+    assert REMEDY in unchanged(by_ld, lambda: add(by_ld)).stderr
+    for _ in range(2):
+        assert add("--replace", "--optimize", level, by_ld).exit_code == 0
+        size = by_ld.stat().st_size
+        now = sframe_of(open_elf(by_ld))
+        assert place is not None
+        assert now is not None
+        assert now[1] == place[1]
+    assert_one_section(by_ld)
+    assert by_ld.stat().st_size == size
+    assert_readable(by_ld, peers)
+    assert by_ld.read_bytes().find(section, 0, undo_start(by_ld)) == -1
+    subprocess.run([by_ld], check=True, capture_output=True)
+    unchanged(by_ld, lambda: sframegen.add_section(by_ld, optimize=level))
+    assert sframegen.remove(by_ld).restored
+    assert by_ld.read_bytes() == data
+
+
+def test_gnu_ld_s_section_is_superseded_elsewhere(by_ld_in_part: Path, peers: Peers, tmp_path: Path) -> None:
+    file = by_ld_in_part
+    data, section = file.read_bytes(), sframe_bytes(file)
+    printed = subprocess.run([file], check=True, capture_output=True).stdout
+    for level in ("fast", "none", "fast"):
+        sframegen.add_section(file, replace=True, optimize=level)
+        assert_one_section(file)
+        assert_readable(file, peers)
+        assert subprocess.run([file], check=True, capture_output=True).stdout == printed
+        assert section not in file.read_bytes()[: undo_start(file)]
+        unchanged(file, lambda level=level: sframegen.add_section(file, replace=True, optimize=level))  # type: ignore[misc]
+    size = file.stat().st_size
+    sframegen.add_section(file, replace=True, optimize="none")
+    sframegen.add_section(file, replace=True)
+    assert file.stat().st_size == size
+    copy = tmp_path / "copy"
+    sframegen.remove(file, output=copy)
+    assert copy.read_bytes() == data
+    for tool in STRIPPERS:
+        arguments = [argument.format(**{"in": file, "out": copy}) for argument in STRIPPERS[tool]]
+        subprocess.run([peers.tool(tool), *arguments], check=True, capture_output=True)
+        assert_one_section(copy)
+        assert subprocess.run([copy], check=True, capture_output=True).stdout == printed
+        assert unchanged(copy, lambda: sframegen.add_section(copy)).note == "has it already"
+
+
+def assert_readable(file: Path, peers: Peers) -> None:
+    done = subprocess.run([peers.tool("readelf"), "-aW", "--sframe", file], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+# -- hostile files
+
+
+def test_a_second_section_beside_a_damaged_one(compile_c: Compiler, tmp_path: Path) -> None:
+    """Every byte of the section's header in turn: refused in one line, or replaced by a good one."""
+    original, file = compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path / "file"
+    sframegen.add_section(original, output=file, verify=False)
+    found = sframe_of(open_elf(file))
+    assert found is not None
+    data = file.read_bytes()
+    at = data.index(bytes(found[0]))
+    good = bytes(found[0])
+    for place in range(28):
+        for value in (0, 0xFF):
+            spoiled = bytearray(data)
+            if spoiled[at + place] == value:
+                continue
+            spoiled[at + place] = value
+            file.write_bytes(spoiled)
+            result = add(file)
+            assert (result.exit_code, len(result.stderr.splitlines())) in ((1, 1), (0, 0))
+            assert add("--replace", file).exit_code == 0
+            assert sframe_bytes(file) == good or read_sframe(open_elf(file))
+            run(file, "pie", compile_c)
+
+
+def test_a_truncated_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    changed = inject_bytes(small_file())
+    for size in range(0, len(changed), 23):
+        (tmp_path / "file").write_bytes(changed[:size])
+        result = add("--replace", tmp_path / "file")
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert (result.exit_code, len(result.stderr.splitlines())) in ((0, 0), (1, 1))
+
+
+# -- whether two tables say the same, padding apart
+
+
+def table_of(*functions: tuple[int, int, list[tuple[int, int]]]) -> FunctionTable:
+    """Of (start, size, rows of offset and CFA offset)."""
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(7, 8 * number)) for number in range(5)])
+    for start, size, rows in functions:
+        table.start.append(start)
+        table.size.append(size)
+        table.kind.append(0)
+        for offset, rule in rows:
+            table.row_start.append(offset)
+            table.row_rule.append(rule)
+        table.first_row.append(len(table.row_start))
+    return table
+
+
+TWO = [(0x1000, 20, [(0, 1), (4, 2)]), (0x1020, 20, [(0, 3)]), (0x1100, 9, [(0, 3)])]
+
+
+@pytest.mark.parametrize(
+    ("functions", "same"),
+    [
+        (TWO, True),
+        ([(0x1000, 52, [(0, 1), (4, 2), (32, 3)]), TWO[2]], True),  # joined
+        ([(0x1000, 32, [(0, 1), (4, 2)]), *TWO[1:]], True),
+        ([(0x1000, 20, [(0, 1), (4, 2)]), (0x1020, 241, [(0, 3)])], False),  # far more than padding
+        (TWO[:2], False),
+        ([(0x1000, 20, [(0, 1), (4, 4)]), *TWO[1:]], False),
+        ([(0x1000, 20, [(0, 1), (5, 2)]), *TWO[1:]], False),
+        ([(0x1000, 21, [(0, 1), (4, 2), (20, 4)]), *TWO[1:]], False),
+        ([], False),
+    ],
+)
+def test_tables_that_agree_but_for_padding(functions: list[tuple[int, int, list[tuple[int, int]]]], same: bool) -> None:
+    one, other = table_of(*TWO), table_of(*functions)
+    assert agree(one, other, 15, {}) is agree(other, one, 15, {}) is same
+    assert agree(other, other, 0, {})

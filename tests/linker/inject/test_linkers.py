@@ -1,0 +1,180 @@
+"""Files as each linker lays them out: those with a section added run as before, and what cannot be done is refused in one line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from linker.inject.restore import original_of
+from linker.inject.verify import verify
+from sframegen.elf.file import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS, open_elf
+from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.peers import Compiler, Peers
+
+LINKERS = ("bfd", "newest bfd", "gold", "lld", "mold")
+PEERS = {"newest bfd": "ld.bfd", "lld": "ld.lld"}
+SHAPES = {
+    "pie": ("-fPIE", "-pie"),
+    "no-pie": ("-fno-pie", "-no-pie"),
+    "library": ("-fPIC", "-shared", "-DLIBRARY"),
+    "static": ("-fno-pie", "-static"),
+    "static-pie": ("-fPIE", "-static-pie"),
+    "one segment for headers and code": ("-fPIE", "-pie", "-Wl,-z,noseparate-code"),
+    "64 KiB pages": ("-fPIE", "-pie", "-Wl,-z,max-page-size=0x10000"),
+    "2 MiB pages, fixed": ("-fno-pie", "-no-pie", "-Wl,-z,max-page-size=0x200000"),
+    "2 MiB pages, library": ("-fPIC", "-shared", "-DLIBRARY", "-Wl,-z,max-page-size=0x200000"),
+    "64 KiB pages, static": ("-fno-pie", "-static", "-Wl,-z,max-page-size=0x10000"),
+    "a segment for every section": ("-fPIE", "-pie", "-Wl,-z,separate-loadable-segments"),
+    "one read-only segment": ("-fPIE", "-pie", "-Wl,--no-rosegment"),
+    "no section headers": ("-fPIE", "-pie", "-Wl,-z,nosectionheader"),
+    "no section headers, static": ("-fno-pie", "-static", "-Wl,-z,nosectionheader"),
+    "a read-only segment of its own": ("-fPIE", "-pie", "-Wl,--rosegment"),
+    "huge .bss": ("-fPIE", "-pie", "-DHUGE"),
+}
+ONLY = {  # linkers that have the option; all others have all the other shapes
+    "static-pie": ("bfd", "newest bfd", "lld", "mold"),
+    "one segment for headers and code": ("bfd", "newest bfd", "lld", "mold"),
+    "a segment for every section": ("lld",),
+    "one read-only segment": ("lld",),
+    "a read-only segment of its own": ("gold", "newest bfd"),
+    "no section headers": ("newest bfd",),
+    "no section headers, static": ("newest bfd",),
+}
+CASES = [(linker, shape) for linker in LINKERS for shape in SHAPES if linker in ONLY.get(shape, LINKERS)]
+REMEDY = "; --min-kernel 5.18 puts them at the end of the file"
+RELOCATIONS = r"no room for two more program headers: \.rela\.(plt|dyn) cannot move" + REMEDY
+CODE = r"no room for two more program headers: \.init cannot move" + REMEDY
+BUILD_ID = "no room for two more program headers: the build-id note would leave the first page of the file" + REMEDY
+REFUSED = {  # for kernels before 5.18
+    ("gold", "static"): RELOCATIONS,
+    ("gold", "64 KiB pages, static"): RELOCATIONS,
+    ("gold", "a read-only segment of its own"): CODE,
+    ("lld", "static"): RELOCATIONS,
+    ("lld", "64 KiB pages, static"): RELOCATIONS,
+    ("lld", "static-pie"): BUILD_ID,
+    ("mold", "static"): RELOCATIONS,
+    ("mold", "64 KiB pages, static"): RELOCATIONS,
+    ("mold", "static-pie"): BUILD_ID,
+}
+HUGE = "#ifdef HUGE\n" + LARGE_BSS.replace("100 << 20", "1500 << 20") + "#endif\n"
+
+
+@pytest.fixture
+def linked(compile_c: Compiler, peers: Peers) -> Callable[[str, str], Path]:
+    def link(linker: str, shape: str) -> Path:
+        where = ("-B", str(Path(peers.tool(PEERS[linker])).parent)) if linker in PEERS else ()
+        if not where and shutil.which(f"ld.{linker}") is None:
+            pytest.skip(f"no ld.{linker} on this machine")
+        return compile_c(
+            HUGE + SOURCE, *FLAGS, *SHAPES[shape], f"-fuse-ld={linker.removeprefix('newest ')}", *where, name=name_of(shape)
+        )
+
+    return link
+
+
+def assert_runs(file: Path, shape: str, compile_c: Compiler) -> None:
+    loader = [compile_c(SOURCE, *FLAGS, "-DLOADER", name="loader")] if "-shared" in SHAPES[shape] else []
+    done = subprocess.run([*loader, file.absolute()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
+
+
+@pytest.mark.parametrize(("linker", "shape"), CASES)
+def test_every_shape_of_every_linker(
+    linker: str, shape: str, linked: Callable[[str, str], Path], compile_c: Compiler, tmp_path: Path
+) -> None:
+    original, result = linked(linker, shape), tmp_path / "result"
+    min_kernel = None
+    if (linker, shape) in REFUSED:
+        for old in (None, "5.17"):
+            with pytest.raises(FormatError, match=REFUSED[linker, shape] + "$") as error:
+                inject(original, result, min_kernel=old)
+            assert "\n" not in str(error.value)
+        min_kernel = "5.18"
+    plan = inject(original, result, min_kernel=min_kernel)
+    assert plan.layout == ("tail" if min_kernel else "front")
+    assert_runs(result, shape, compile_c)
+    before, after = open_elf(original), open_elf(result)
+    assert verify(plan, before, result) == []
+    assert after.build_id() == before.build_id() is not None
+    way_back = original_of(after)
+    assert way_back is not None
+    assert way_back.elf.data == before.data
+    [segment] = [s for s in after.segments if s.p_type == PT_GNU_SFRAME]
+    assert segment.p_vaddr == plan.section_address
+    moved = {name for item in plan.moves for name in item.names}
+    for section in before.sections:
+        header = section.header
+        if header.sh_addr and header.sh_size and header.sh_type != SHT_NOBITS and section.name not in moved | {".dynamic"}:
+            assert after.at(header.sh_addr, header.sh_size) == before.contents(section), section.name
+
+
+@pytest.mark.parametrize("linker", LINKERS)
+@pytest.mark.parametrize("shape", ["pie", "library"])
+def test_readers_find_nothing_new(
+    linker: str, shape: str, linked: Callable[[str, str], Path], peers: Peers, tmp_path: Path
+) -> None:
+    def remarks(*command: str) -> set[str]:
+        done = subprocess.run([peers.tool(command[0]), *command[1:]], capture_output=True, text=True, check=False)
+        return {line for line in (done.stdout if command[0] == "eu-elflint" else done.stderr).splitlines() if line != "No errors"}
+
+    original, result = linked(linker, shape), tmp_path / name_of(shape)
+    inject(original, result)
+    new = remarks("eu-elflint", "--gnu-ld", str(result)) - remarks("eu-elflint", "--gnu-ld", str(original))
+    assert len([line for line in new if "0x6474e554" in line or "'.sframe' has unsupported type" in line]) == 2
+    assert len(new) == 2, new
+    assert remarks("readelf", "-aW", str(result)) == set()
+
+
+@pytest.mark.parametrize("tool", [("strip", "-o"), ("objcopy",), ("eu-strip", "-o")])
+def test_a_static_program_that_gave_headers_up(
+    tool: tuple[str, ...], linked: Callable[[str, str], Path], compile_c: Compiler, peers: Peers, tmp_path: Path
+) -> None:
+    """The newest GNU ld puts relocations right behind the build-id, and the other notes at the end."""
+    original, result, changed = linked("newest bfd", "static"), tmp_path / "result", tmp_path / "changed"
+    plan = inject(original, result)
+    assert [s.p_type for s in plan.dropped_segments] == [PT_NOTE, PT_NOTE]
+    assert plan.moves == ()
+    assert plan.overwritten()[-1] == (64, len(plan.segments) * PHDR_SIZE)
+    files = [result, changed] if tool == ("objcopy",) else [changed, result]
+    subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, capture_output=True)
+    assert_runs(changed, "static", compile_c)
+    elf = open_elf(changed)
+    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
+    assert elf.build_id() == open_elf(original).build_id() is not None
+
+
+@pytest.mark.parametrize("tool", [("strip", "-o"), ("objcopy",), ("eu-strip", "-o"), ("llvm-strip", "-o"), ("llvm-objcopy",)])
+@pytest.mark.parametrize(("linker", "shape"), REFUSED)
+def test_programs_with_their_table_at_the_end_survive_other_tools(
+    linker: str,
+    shape: str,
+    tool: tuple[str, ...],
+    linked: Callable[[str, str], Path],
+    compile_c: Compiler,
+    peers: Peers,
+    tmp_path: Path,
+) -> None:
+    """Where the kernel says that the table is depends on the PT_LOAD that holds it."""
+    original, result, changed = linked(linker, shape), tmp_path / "result", tmp_path / "changed"
+    inject(original, result, min_kernel="5.18")
+    files = [changed, result] if "-o" in tool else [result, changed]
+    subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, stderr=subprocess.PIPE)
+    assert_runs(changed, shape, compile_c)
+    elf = open_elf(changed)
+    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
+    assert elf.build_id() == open_elf(original).build_id() is not None
+
+
+def name_of(shape: str) -> str:
+    return "file.so" if "-shared" in SHAPES[shape] else "file"

@@ -1,0 +1,306 @@
+"""What only newer kernels bear: --min-kernel, and dynamic loaders, which are told from libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from click.testing import CliRunner, Result
+
+from linker.inject.kernels import Change, Kernel, kernel_of, safe_on
+from linker.inject.layout import NoRoomError
+from linker.inject.plan import plan_injection
+from sframegen import FormatError, add_section, remove
+from sframegen.cli.commands import cli
+from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.file import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR, ElfFile, open_elf
+from sframegen.elf.role import Role, role_of
+from sframegen.format.locate import sframe_of
+from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
+
+if TYPE_CHECKING:
+    from linker.inject.image import Image
+    from sframegen.elf.file import ByteOrder
+    from tests.support.peers import Compiler, Peers
+
+pytestmark = pytest.mark.once
+
+REFUSAL = (
+    "a dynamic loader: Linux before 6.7 starts no program with one that has a segment after its .bss; "
+    "--min-kernel 6.7 allows it, as does add-section --force"
+)
+MODULE = "int value; int *at = &value; int get(void) { return *at + 7; }\n"
+MODULE_FLAGS = ("-shared", "-fPIC", "-nostdlib", "-Wl,-e,get")  # older GNU ld gave every library an entry point
+# It is a loader only in that programs name it: it starts none of them.
+UNKNOWN_LOADER = r"""
+static char space[100];
+__attribute__((used)) static void begin(void) {
+  static const char text[] = "loaded\n";
+  long result;
+  space[99] = 1;
+  __asm__ volatile("syscall" : "=a"(result) : "0"(1), "D"(1), "S"(text), "d"(7) : "rcx", "r11", "memory");
+  __asm__ volatile("syscall" : "=a"(result) : "0"(231), "D"(space[0]) : "rcx", "r11", "memory");
+}
+__asm__(".globl first\n.hidden first\nfirst: .cfi_startproc\n.cfi_undefined rip\nand $-16, %rsp\ncall begin\n.cfi_endproc");
+"""
+UNKNOWN_FLAGS = ("-O1", "-shared", "-fPIC", "-nostdlib", "-Wl,-e,first", "-fno-stack-protector")
+
+
+def role(file: Path) -> Role:
+    elf = open_elf(file)
+    return role_of(elf, read_dynamic(elf))
+
+
+def system_loader() -> Path:
+    program = open_elf(Path(sys.executable).resolve())
+    segment = next((s for s in program.segments if s.p_type == PT_INTERP), None)
+    if segment is None or program.header.e_machine != 62:
+        pytest.skip("no x86-64 program with a dynamic loader here")
+    return Path(bytes(program.data[segment.p_offset : segment.p_offset + segment.p_filesz - 1]).decode())
+
+
+@pytest.mark.parametrize(
+    ("version", "kernel", "safe"),
+    [
+        ("5.17", (5, 17), set()),
+        ("5.18", (5, 18), {Change.TABLE_AT_THE_END}),
+        ("6.6.99-generic", (6, 6), {Change.TABLE_AT_THE_END}),
+        ("6.7", (6, 7), set(Change)),
+        ("6.18.44+deb13-amd64", (6, 18), set(Change)),
+        ("10.0", (10, 0), set(Change)),
+    ],
+)
+def test_versions(version: str, kernel: tuple[int, int], safe: set[Change]) -> None:
+    assert kernel_of(version) == Kernel(*kernel)
+    assert safe_on(version) == safe
+
+
+def test_without_a_version_nothing_is_allowed() -> None:
+    assert safe_on(None) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "version", ["", "6", "6.", "6.x", "v6.7", "6.7 ", "6.7;x", "6.7$(x)", "6.7\n", "-6.7", "6.99999999", "\u0666.7"]
+)
+def test_what_is_no_version(version: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^not a Linux version such as 5\.18"):
+        kernel_of(version)
+    with pytest.raises(ValueError, match=r"^not a Linux version"):
+        add_section(tmp_path / "missing", min_kernel=version)
+    for command in ("add-section", "add-tree", "link", "merge"):
+        result = CliRunner().invoke(cli, [command, f"--min-kernel={version}", "-o", "a", str(tmp_path)])
+        assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), Role.LIBRARY),  # the relocations have symbols: others may define value and at
+        (("-Wl,-Bsymbolic", "-fvisibility=hidden"), Role.UNSURE),
+        (("-Wl,-Bsymbolic", "-fvisibility=hidden", "-Wl,-z,pack-relative-relocs", "-Wl,-e,0"), Role.LIBRARY),
+        (("-Wl,-Bsymbolic", "-fvisibility=hidden", "-Wl,-soname,libmodule.so.1"), Role.UNSURE),
+        (("-Wl,-soname,ld-module.so.1",), Role.LOADER),
+        (("-Wl,-soname,ld64.so.1",), Role.LOADER),
+        (("-Wl,-soname,ld.so.1.2",), Role.LOADER),
+        (("-Wl,-soname,ldap.so.1",), Role.LIBRARY),
+        (("-Wl,-soname,old-module.so.1",), Role.LIBRARY),
+        (("-Dget=get", "-Dvalue=_rtld_global"), Role.LOADER),  # glibc
+        (("-Dvalue=_dl_debug_addr",), Role.LOADER),  # musl
+        (("-Dvalue=rtld_db_dlactivity",), Role.LOADER),  # Android
+        (("-Dvalue=_rtld_global", "-Wl,--no-as-needed", "-lc"), Role.LIBRARY),  # needs another
+        (("-Wl,-e,0", "-Dvalue=_rtld_global"), Role.LIBRARY),  # does not begin
+    ],
+)
+def test_loaders_and_libraries(flags: tuple[str, ...], expected: Role, compile_c: Compiler) -> None:
+    assert role(compile_c(MODULE, *MODULE_FLAGS, *flags, name="m.so")) is expected
+
+
+@pytest.mark.parametrize("flags", [("-pie", "-fPIE"), ("-static-pie", "-fPIE"), ("-no-pie",), ("-static",)])
+def test_programs(flags: tuple[str, ...], compile_c: Compiler) -> None:
+    assert role(compile_c(SOURCE, *FLAGS, *flags)) is Role.PROGRAM
+
+
+@pytest.mark.parametrize("data", [small_file(library=True), small_file("big", library=True)])
+def test_relocations_that_are_not_in_the_file(data: bytes) -> None:
+    """Two tags of a file without DT_NEEDED say where they are: in none of its segments."""
+    mark = "<QQ" if data[5] == 1 else ">QQ"
+    changed = data.replace(struct.pack(mark, 1, 1), struct.pack(mark, 7, 1 << 40)).replace(
+        struct.pack(mark, 11, 24), struct.pack(mark, 8, 24)
+    )
+    elf = ElfFile(memoryview(changed), "file")
+    with pytest.raises(FormatError, match="file: program header table: no segment maps 24 bytes at address 0x10000000000"):
+        role_of(elf, read_dynamic(elf))
+
+
+def test_a_module_with_an_entry_point_is_no_loader(compile_c: Compiler, tmp_path: Path) -> None:
+    """As 26 modules of PostgreSQL, linked by an older GNU ld."""
+    module, result = compile_c(MODULE, *MODULE_FLAGS, name="m.so"), tmp_path / "m.so"
+    assert open_elf(module).header.e_entry
+    assert add_section(module, output=result).warnings == []
+    assert ctypes.CDLL(str(result)).get() == 7
+
+
+@pytest.mark.parametrize("options", [{"force": True}, {"min_kernel": "6.7"}, {"min_kernel": "6.7", "force": True}])
+def test_a_library_that_may_be_a_loader(options: dict[str, object], compile_c: Compiler, tmp_path: Path) -> None:
+    module = compile_c(MODULE, *MODULE_FLAGS, "-Wl,-Bsymbolic,-z,norelro", "-fvisibility=hidden", name="hidden.so")
+    result = tmp_path / "m.so"
+    with pytest.raises(FormatError, match="may be " + REFUSAL):
+        add_section(module, output=result)
+    assert not result.exists()
+    summary = add_section(module, output=result, **options)  # type: ignore[arg-type]
+    assert [warning.partition(":")[0] for warning in summary.warnings] == ["may be a dynamic loader"] * (len(options) == 1) * (
+        "force" in options
+    )
+    ctypes.CDLL(str(result))
+
+
+@pytest.mark.parametrize("tool", ["", "strip", "eu-strip", "llvm-strip"])
+def test_the_systems_loader(tool: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """Started by itself, and by the kernel for a program."""
+    original, file = system_loader(), tmp_path / "ld.so"
+    assert role(original) is Role.LOADER
+    for options in ({}, {"min_kernel": "6.6"}):
+        with pytest.raises(FormatError, match="is " + REFUSAL):
+            add_section(original, output=file, **options)  # type: ignore[arg-type]
+    add_section(original, output=file, min_kernel="6.7")
+    if tool:
+        subprocess.run([peers.tool(tool), "-o", tmp_path / "stripped", file], check=True)
+        (tmp_path / "stripped").rename(file)
+    assert sframe_of(open_elf(file)) is not None
+    program = compile_c(SOURCE, *FLAGS)
+    named = tmp_path / "named"
+    subprocess.run([peers.tool("patchelf"), "--set-interpreter", file, "--output", named, program], check=True)
+    for command in ([file, program], [named]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
+    if not tool:
+        remove(file)
+        assert file.read_bytes() == original.read_bytes()
+
+
+CANNOT_MOVE = r"no room for two more program headers: \.init cannot move; "
+
+
+def test_a_loader_never_has_its_table_at_the_end() -> None:
+    """glibc's and musl's look for it e_phoff bytes after their first byte, where strip does not leave it."""
+    data = small_file(library=True, blocked=256)
+    needed, strings = struct.pack("<QQQ", 1, 1, 4), b"other\0" * 3  # DT_NEEDED, before DT_HASH
+    assert data.count(needed) == 1
+    alone = data.replace(needed, struct.pack("<QQQ", 14, 1, 4))
+    loader = alone.replace(strings, b"_rtld_global".ljust(len(strings), b"\0"), 1)
+    with pytest.raises(FormatError, match=CANNOT_MOVE + "only linking it again helps$"):
+        plan_injection(ElfFile(memoryview(loader)), 28, allowed=frozenset(Change))
+    assert plan_injection(ElfFile(memoryview(alone)), 28, allowed=frozenset(Change)).layout == "tail"  # that may be one
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_a_program_has_its_table_at_the_end_where_kernels_find_it(order: ByteOrder) -> None:
+    program = ElfFile(memoryview(small_file(order, blocked=256)))
+    with pytest.raises(FormatError, match=CANNOT_MOVE + r"--min-kernel 5\.18 puts them at the end of the file$"):
+        plan_injection(program, 28, allowed=frozenset([Change.SEGMENT_IN_A_LOADER]))
+    plan = plan_injection(program, 28, allowed=frozenset([Change.TABLE_AT_THE_END]))
+    [table] = [segment for segment in plan.segments if segment.p_type == PT_PHDR]
+    [holder] = [segment for segment in plan.segments if segment.p_type == PT_LOAD and segment.p_offset == plan.table_offset]
+    assert table[2:7] == holder[2:7]
+    assert table.p_filesz == plan.table_size
+    assert (plan.layout, plan.moves) == ("tail", ())
+
+
+def test_no_kernel_has_room_after_the_last_address() -> None:
+    """The refusal names no version then."""
+    data = bytearray(small_file(blocked=256))
+    struct.pack_into("<Q", data, 64 + 4 * PHDR_SIZE + 16, (1 << 63) - 0x5000)  # p_vaddr of the last PT_LOAD
+    with pytest.raises(FormatError, match=CANNOT_MOVE + "only linking it again helps$"):
+        plan_injection(ElfFile(memoryview(data)), 28)
+
+
+def test_a_loader_that_nobody_knows(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    original, file, program = compile_c(UNKNOWN_LOADER, *UNKNOWN_FLAGS, name="loader"), tmp_path / "loader", tmp_path / "program"
+    assert role(original) is Role.UNSURE
+    assert add_section(original, output=file, min_kernel="6.7").section_bytes
+    assert [s.p_type for s in open_elf(file).segments].count(PT_LOAD) > [s.p_type for s in open_elf(original).segments].count(
+        PT_LOAD
+    )
+    subprocess.run([peers.tool("patchelf"), "--set-interpreter", file, "--output", program, compile_c(SOURCE, *FLAGS)], check=True)
+    for command in (file, program):
+        assert subprocess.run([command], capture_output=True, text=True, check=True).stdout == "loaded\n"
+
+
+class TestCommands:
+    """On a static program of lld, which has no room before its relocations."""
+
+    @pytest.fixture
+    def link(self, peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        Path("main.c").write_text("int main(void) { return 0; }")
+        subprocess.run(["gcc", "-c", "main.c"], check=True)
+        return ["gcc", "-static", "-fuse-ld=lld", "-B", str(Path(peers.tool("ld.lld")).parent), "-Wl,-Map=map", "main.o"]
+
+    @pytest.fixture
+    def program(self, link: list[str]) -> Path:
+        subprocess.run([*link, "-o", "program"], check=True)
+        return Path("program")
+
+    @staticmethod
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(cli, list(map(str, arguments)))
+
+    @staticmethod
+    def is_good(file: Path) -> bool:
+        subprocess.run([file.absolute()], check=True)
+        return sframe_of(open_elf(file)) is not None
+
+    def test_add_section(self, program: Path) -> None:
+        result = self.run("add-section", program)
+        assert result.exit_code == 1
+        assert result.stderr.endswith("cannot move; --min-kernel 5.18 puts them at the end of the file\n")
+        assert self.run("add-section", "--min-kernel", "5.18", program).exit_code == 0
+        assert self.is_good(program)
+        assert self.run("add-section", "--min-kernel", "6.1", program).stdout.endswith("; has it already\n")
+
+    def test_add_tree(self, program: Path) -> None:
+        Path("root").mkdir()
+        program.rename("root/program")
+        assert "--min-kernel 5.18" in self.run("add-tree", "root").stderr
+        for line in ("1 file given a section", "0 files given a section, 1 unchanged"):
+            result = self.run("add-tree", "--min-kernel", "5.18", "root")
+            assert (result.exit_code, result.stderr) == (0, "")
+            assert line in result.stdout
+            assert self.is_good(Path("root/program"))
+
+    def test_link(self, link: list[str]) -> None:
+        tool = [sys.executable, "-m", "sframegen", "link"]
+        done = subprocess.run([*tool, "--", *link, "-o", "without"], capture_output=True, text=True, check=True)
+        assert done.stderr.endswith("puts them at the end of the file; linked without a new section\n")
+        done = subprocess.run(
+            [*tool, "--min-kernel", "5.18", "--", *link, "-o", "with"], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        assert self.is_good(Path("with"))
+
+    def test_linkers_made_with_it(self, link: list[str]) -> None:
+        result = self.run("link", "--min-kernel", "5.18", "--install", "shims", Path(link[4], "ld.lld"))
+        assert result.exit_code == 0
+        Path("shims/ld").rename("shims/ld.lld")
+        subprocess.run([*link[:3], "-B", "shims/", *link[3:], "-o", "program"], check=True)
+        assert self.is_good(Path("program"))
+
+    def test_merge(self, program: Path) -> None:
+        assert self.run("add-section", "main.o").exit_code == 0
+        merge = ["merge", "--map", "map", "-o", "out", program, "main.o"]
+        assert "--min-kernel 5.18" in self.run(*merge).stderr
+        assert not Path("out").exists()
+        assert self.run(*merge, "--min-kernel", "5.18").exit_code == 0
+        assert self.is_good(Path("out"))
+
+
+def test_a_refusal_comes_from_another_process_whole() -> None:
+    error = NoRoomError(cast("Image", SimpleNamespace(elf=SimpleNamespace(name="file"))), "no reason")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -1,0 +1,439 @@
+"""`sframegen remove`: the file that add-section was given, or, where others have written it since, one without the section."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sframegen
+from cfi.errors import FormatError
+from linker.inject import undo
+from sframegen.cli.commands import cli
+from sframegen.elf.file import (
+    PF_W,
+    PF_X,
+    PHDR_SIZE,
+    PT_DYNAMIC,
+    PT_GNU_SFRAME,
+    PT_INTERP,
+    PT_LOAD,
+    RECORDS,
+    SHT_GNU_SFRAME,
+    Ehdr,
+    ElfFile,
+    Phdr,
+    open_elf,
+)
+from sframegen.format.locate import sframe_of
+from sframegen.tables.optimize import LEVELS
+from tests.linker.inject.test_run import REFUSED, STRIPPERS, assert_table_is_found, blocked_library, run
+from tests.support.cross import ARM64, S390X
+from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of, without_sections
+from tests.support.programs import PROGRAM
+
+if TYPE_CHECKING:
+    from tests.support.cross import Machine
+    from tests.support.peers import Compiler, Peers
+
+
+def remove(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["remove", "-j1", *map(str, arguments)])
+
+
+def added(original: Path, directory: Path, **options: Any) -> Path:
+    file = directory / "added"
+    sframegen.add_section(original, output=file, verify=False, **options)
+    return file
+
+
+def assert_nothing_is_left(file: Path) -> None:
+    elf = open_elf(file)
+    assert [s for s in elf.segments if s.p_type == PT_GNU_SFRAME] == []
+    assert [s for s in elf.sections if s.header.sh_type == SHT_GNU_SFRAME or s.name == ".sframe"] == []
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_path: Path) -> None:
+    """The dynamic section, whose tags follow what moves, is in a segment of code then."""
+    original = compile_c(SOURCE, "-shared", "-fPIC")
+    data = bytearray(original.read_bytes())
+    elf = ElfFile(memoryview(bytes(data)))
+    for number, segment in enumerate(elf.segments):
+        if segment.p_type == PT_LOAD and segment.p_flags & PF_W:
+            at = elf.header.e_phoff + number * PHDR_SIZE
+            RECORDS[Phdr, "little"].pack_into(data, at, *segment._replace(p_flags=segment.p_flags | PF_X))
+    original.write_bytes(data)
+    file = added(original, tmp_path)
+    assert "patched: DT_" in str(sframegen.add_section(original, dry_run=True).plan)
+    assert sframegen.remove(file).restored
+    assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize(("spoiled", "finding"), [("old", "does not give the original back"), ("new", "would not be used")])
+def test_a_record_that_gives_something_else_back_is_not_written(
+    compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, spoiled: str, finding: str
+) -> None:
+    original = compile_c(SOURCE, "-shared", "-fPIC")
+    data = original.read_bytes()
+    dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT_DYNAMIC)
+    pack = undo.pack
+
+    def wrong(size: int, old: list[tuple[int, bytes]], new: Any) -> bytes:
+        if spoiled == "new":
+            return pack(size, old, [*new, b"?"])
+        number, (at, before) = next((n, one) for n, one in enumerate(old) if dynamic.p_offset <= one[0])
+        return pack(size, [*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]], new)
+
+    monkeypatch.setattr(undo, "pack", wrong)
+    with pytest.raises(FormatError, match=f"verification failed, nothing was changed: its undo record {finding}"):
+        sframegen.add_section(original)
+    assert original.read_bytes() == data
+
+
+def test_the_file_is_what_it_was(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
+    file = added(original, tmp_path)
+    assert sframe_of(open_elf(file)) is not None
+    removal = sframegen.remove(file)
+    assert (removal.restored, removal.output) == (True, str(file))
+    assert file.read_bytes() == original.read_bytes()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level(level: str, compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(PROGRAM, "-O2")
+    file = added(original, tmp_path, optimize=level)
+    sframegen.remove(file)
+    assert file.read_bytes() == original.read_bytes()
+
+
+def test_the_tail_layout(compile_c: Compiler, tmp_path: Path) -> None:
+    original = blocked_library(compile_c, tmp_path)
+    file = added(original, tmp_path)
+    assert open_elf(file).section(".sframegen.phdrs") is not None
+    sframegen.remove(file)
+    assert file.read_bytes() == original.read_bytes()
+
+
+@pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
+def test_other_machines(machine: Machine, peers: Peers, tmp_path: Path) -> None:
+    original = machine.compiler(peers, tmp_path)(PROGRAM, "-O2")
+    file = added(original, tmp_path)
+    sframegen.remove(file)
+    assert file.read_bytes() == original.read_bytes()
+
+
+def test_without_section_headers(compile_c: Compiler, tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.write_bytes(without_sections(compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes()))
+    file = added(original, tmp_path)
+    file.chmod(0o755)
+    data = file.read_bytes()
+    sframegen.remove(file)
+    assert file.read_bytes() == original.read_bytes()
+    file.write_bytes(data + b"\0")  # the record is no longer at the end
+    assert not sframegen.remove(file).restored
+    assert_nothing_is_left(file)
+    run(file, "pie", compile_c)
+
+
+def test_after_convert(compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(PROGRAM, "-O2")
+    file = added(original, tmp_path)
+    sframegen.convert(file, 2, verify=False)
+    assert sframegen.remove(file).restored
+    assert file.read_bytes() == original.read_bytes()
+
+
+def test_what_is_edited_in_place_stays_edited(compile_c: Compiler, tmp_path: Path) -> None:
+    """Data of the program, outside of what add-section wrote: the original with that edit."""
+    original = compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes()
+    file = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path)
+    file.write_bytes(file.read_bytes().replace(b"counter %d\n", b"COUNTER %d\n"))
+    assert sframegen.remove(file).restored
+    assert file.read_bytes() == original.replace(b"counter %d\n", b"COUNTER %d\n")
+
+
+def test_moved_metadata_that_is_edited_is_not_lost(compile_c: Compiler, tmp_path: Path) -> None:
+    """The interpreter's name in its new place: giving back the old one would undo the edit."""
+    file = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path)
+    elf = open_elf(file)
+    interp = next(s for s in elf.segments if s.p_type == PT_INTERP)
+    assert interp.p_offset > elf.segments[0].p_filesz + 64
+    data = bytearray(file.read_bytes())
+    data[interp.p_offset + 1 : interp.p_offset + 4] = b"LIB"
+    file.write_bytes(data)
+    assert not sframegen.remove(file).restored
+    assert_nothing_is_left(file)
+    assert file.read_bytes()[interp.p_offset : interp.p_offset + 4] == b"/LIB"
+
+
+# -- written by others since
+
+
+@pytest.mark.parametrize("tool", STRIPPERS)
+def test_after_other_tools(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """It runs, no header speaks of SFrame, eu-elflint finds nothing new, and other tools take what is left."""
+    if (tool, kind) in REFUSED:
+        return
+    changed, result, again = tmp_path / "changed", tmp_path / "result", tmp_path / "again"
+    tools(peers, tool, added(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), tmp_path), changed)
+    removal = sframegen.remove(changed, output=result)
+    assert not removal.restored
+    assert_nothing_is_left(result)
+    assert_table_is_found(result)
+    run(result, kind, compile_c)
+    assert len(problems(result, peers)) <= len(problems(changed, peers))
+    assert sframe_bytes(changed) not in result.read_bytes()
+    for other in STRIPPERS:
+        if (other, kind) not in REFUSED:
+            tools(peers, other, result, again)
+            run(again, kind, compile_c)
+
+
+def tools(peers: Peers, tool: str, file: Path, output: Path) -> None:
+    arguments = [argument.format(**{"in": file, "out": output}) for argument in STRIPPERS[tool]]
+    output.unlink(missing_ok=True)
+    done = subprocess.run([peers.tool(tool), *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def problems(file: Path, peers: Peers) -> list[str]:
+    done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).splitlines()
+
+
+def sframe_bytes(file: Path) -> bytes:
+    found = sframe_of(open_elf(file))
+    assert found is not None
+    return bytes(found[0])
+
+
+@pytest.mark.parametrize("tool", list(STRIPPERS)[:-1])
+def test_after_other_tools_in_the_tail_layout(tool: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    changed = tmp_path / "changed.so"
+    arguments = [a.format(**{"in": added(blocked_library(compile_c, tmp_path), tmp_path), "out": changed}) for a in STRIPPERS[tool]]
+    subprocess.run([peers.tool(tool), *arguments], check=True, stderr=subprocess.PIPE)
+    loads = count_loads(changed)
+    assert not sframegen.remove(changed).restored
+    assert_nothing_is_left(changed)
+    assert count_loads(changed) == loads - 1  # the section was alone in it
+    run(changed, "library", compile_c)
+
+
+def count_loads(file: Path) -> int:
+    return sum(segment.p_type == PT_LOAD for segment in open_elf(file).segments)
+
+
+def test_a_segment_that_holds_moved_metadata_stays(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    file, changed = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path), tmp_path / "changed"
+    tools(peers, "strip", file, changed)
+    loads = count_loads(changed)
+    sframegen.remove(changed)
+    assert count_loads(changed) == loads
+
+
+@pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
+def test_other_machines_after_strip(machine: Machine, peers: Peers, tmp_path: Path) -> None:
+    original = machine.compiler(peers, tmp_path)(PROGRAM, "-O2")
+    file = added(original, tmp_path)
+    subprocess.run([peers.tool(f"{machine.prefix}strip"), file], check=True)
+    assert not sframegen.remove(file).restored
+    assert_nothing_is_left(file)
+    printed = [subprocess.run(machine.command(machine.root, f), check=True, capture_output=True).stdout for f in (original, file)]
+    assert printed[0] == printed[1] != b""
+
+
+# -- sections by others
+
+
+@pytest.fixture
+def by_ld(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy2(compile_c(PROGRAM, "-O2", "-Wa,--gsframe", peer_binutils=True), tmp_path / "by-ld"))
+
+
+def test_sections_by_others_are_removed_by_force_alone(by_ld: Path, peers: Peers) -> None:
+    data, section = by_ld.read_bytes(), sframe_bytes(by_ld)
+    printed = subprocess.run([by_ld], check=True, capture_output=True).stdout
+    result = remove(by_ld)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--force takes it out" in result.stderr
+    assert by_ld.read_bytes() == data
+    result = remove("--force", by_ld)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert_nothing_is_left(by_ld)
+    assert section not in by_ld.read_bytes()
+    assert subprocess.run([by_ld], check=True, capture_output=True).stdout == printed
+    assert subprocess.run([peers.tool("readelf"), "-a", by_ld], check=True, capture_output=True, text=True).stderr == ""
+
+
+# -- hostile files
+
+
+def test_every_bit_of_the_record() -> None:
+    """Flipped: the record is void. The file is as whole as it was."""
+    data = small_file()
+    changed = inject_bytes(data)
+    record = undo.read(memoryview(changed))
+    assert record is not None
+    for place in range(record.original_size, len(changed)):
+        for bit in range(8):
+            spoiled = bytearray(changed)
+            spoiled[place] ^= 1 << bit
+            assert undo.read(memoryview(spoiled)) is None
+
+
+def test_a_truncated_file_is_refused_or_cleaned(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    changed = inject_bytes(small_file())
+    outcomes: Counter[int] = Counter()
+    for size in range(0, len(changed), 23):
+        file.write_bytes(changed[:size])
+        result = remove("--no-verify", file)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert (result.exit_code, len(result.stderr.splitlines())) in ((0, 0), (1, 1))
+        assert result.exit_code or open_elf(file)
+        outcomes[result.exit_code] += 1
+    assert min(outcomes[0], outcomes[1]) > 5
+
+
+ORIGINAL = small_file()
+
+
+def header_with(**changes: Any) -> tuple[int, bytes]:
+    return 0, RECORDS[Ehdr, "little"].pack(*ElfFile(memoryview(ORIGINAL)).header._replace(**changes))
+
+
+def text_offset() -> int:
+    text = ElfFile(memoryview(ORIGINAL)).section(".text")
+    assert text is not None
+    return text.header.sh_offset
+
+
+LIES = {  # size and bytes that a record claims to give back
+    "ten bytes": (10, []),
+    "no ELF file": (len(ORIGINAL), [(0, b"not ELF")]),
+    "a part": (text_offset() + 8, [(0, ORIGINAL[:0x200])]),
+    "another entry": (len(ORIGINAL), [header_with(e_entry=7), (64, ORIGINAL[64:0x200])]),
+    "no segments": (len(ORIGINAL), [header_with(e_phnum=0)]),
+    "other code": (len(ORIGINAL), [(0, ORIGINAL[:0x200]), (text_offset(), b"\xcc" * 4)]),
+    "another address": (len(ORIGINAL), [(0, ORIGINAL[:64]), (64, ORIGINAL[64:0x200].replace(b"\0\x10\0", b"\0\x20\0"))]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
+    """Its checksum is right. The section is taken out as if there were no record."""
+    size, old = LIES[lie]
+    changed = inject_bytes(ORIGINAL)
+    record = undo.read(memoryview(changed))
+    assert record is not None
+    body = changed[: record.start]
+    data = body + undo.pack(size, old, [*(body[at : at + len(before)] for at, before in old), body[size:]])
+    assert undo.read(memoryview(data)) is not None
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    assert not sframegen.remove(file).restored
+    assert_nothing_is_left(file)
+    before, after = ElfFile(memoryview(data)), open_elf(file)
+    assert len(after.data) == len(data)
+    assert after.header.e_entry == before.header.e_entry
+    assert after.data[text_offset() : text_offset() + 16] == before.data[text_offset() : text_offset() + 16]
+
+
+def test_headers_that_call_code_a_section_are_all_that_goes(tmp_path: Path) -> None:
+    elf = ElfFile(memoryview(ORIGINAL))
+    text = elf.section(".text")
+    assert text is not None
+    place = (text.header.sh_offset, text.header.sh_addr, text.header.sh_addr, 16, 16)
+    number = next(n for n, s in enumerate(elf.segments) if s.p_type == 4)  # the build-id's
+    data = bytearray(ORIGINAL)
+    RECORDS[Phdr, "little"].pack_into(data, 64 + number * 56, PT_GNU_SFRAME, 4, *place, 8)
+    data[text.header.sh_offset : text.header.sh_offset + 2] = b"\xe2\xde"
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    assert sframegen.remove(file, force=True).plan is not None
+    data[64 + number * 56 : 64 + number * 56 + 56] = bytes(56)
+    assert file.read_bytes() == data
+
+
+# -- the command
+
+
+def test_nothing_to_remove(compile_c: Compiler, tmp_path: Path) -> None:
+    file = Path(shutil.copy2(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path / "file"))
+    before = file.stat()
+    result = remove(file)
+    assert (result.exit_code, result.output) == (0, f"{file}: no SFrame section: nothing to remove\n")
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert remove("-q", "--output-dir", tmp_path / "dir", file).output == ""
+    assert (tmp_path / "dir/file").read_bytes() == file.read_bytes()
+
+
+def test_output_and_dry_run_leave_the_file_alone(compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(SOURCE, *FLAGS, *KINDS["pie"])
+    file = added(original, tmp_path)
+    data = file.read_bytes()
+    result = remove("--dry-run", "--output-dir", tmp_path / "dir", file)
+    size = original.stat().st_size
+    assert result.stdout == f"{file}: as it was before add-section; {len(data):,} -> {size:,} bytes\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["added"]
+    document = json.loads(remove("--json", "-o", tmp_path / "new", file).stdout)
+    assert (document["restored"], document["output"], document["size"]) == (True, str(tmp_path / "new"), size)
+    assert (tmp_path / "new").read_bytes() == original.read_bytes()
+    assert file.read_bytes() == data
+    file.write_bytes(data + b"\0")
+    result = remove("--dry-run", file)
+    assert "taken out" in result.stdout
+    assert "written over: 0x40 bytes at offset 0x0" in result.stdout.splitlines()
+    assert json.loads(remove("--json", "--dry-run", file).stdout)["plan"] == result.stdout.splitlines()[1:]
+    assert file.read_bytes() == data + b"\0"
+
+
+def test_several_files_and_hard_links(compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(SOURCE, *FLAGS, *KINDS["pie"])
+    file, other = added(original, tmp_path), tmp_path / "other"
+    other.hardlink_to(file)
+    (tmp_path / "text").write_text("no ELF file")
+    result = CliRunner().invoke(cli, ["remove", "-j2", str(file), str(tmp_path / "text"), str(other)])
+    assert (result.exit_code, len(result.stdout.splitlines()), len(result.stderr.splitlines())) == (1, 1, 1)
+    assert file.samefile(other)
+    assert file.read_bytes() == original.read_bytes()
+
+
+@pytest.mark.parametrize("spoil", [0x20, 0x1010, -1])
+def test_verification_stops_what_went_wrong(
+    spoil: int, compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path)
+    data = file.read_bytes()
+
+    def restore(self: undo.Undo, out: BinaryIO) -> None:
+        genuine(self, out)
+        out.seek(spoil, 2 if spoil < 0 else 0)
+        out.write(b"?")
+
+    genuine = undo.Undo.restore
+    monkeypatch.setattr(undo.Undo, "restore", restore)
+    result = remove(file)
+    assert result.exit_code == 1
+    assert "verification failed, nothing was changed" in result.stderr
+    assert file.read_bytes() == data
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"".join([header_with(e_type=4)[1], ORIGINAL[64:]]))
+    with pytest.raises(FormatError, match="neither a program nor a library"):
+        sframegen.remove(file)

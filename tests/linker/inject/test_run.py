@@ -1,0 +1,269 @@
+"""Real programs and libraries with an added section: they run, no loaded byte changed, and the original can be had back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from linker.inject import undo
+from linker.inject.verify import verify
+from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
+from tests.support.inputs.linker_inputs import (
+    FLAGS,
+    KINDS,
+    SOURCE,
+    blocking_script,
+    inject,
+    section_of,
+    source_of,
+    without_sections,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.peers import Compiler, Peers
+
+pytestmark = pytest.mark.once
+
+LIBRARIES = {kind for kind, flags in KINDS.items() if "-shared" in flags}
+STRIPPERS = {
+    "strip": ("-o", "{out}", "{in}"),
+    "objcopy": ("{in}", "{out}"),
+    "eu-strip": ("-o", "{out}", "{in}"),
+    "llvm-strip": ("-o", "{out}", "{in}"),
+    "llvm-objcopy": ("{in}", "{out}"),
+    "patchelf": ("--set-rpath", "/a/path/longer/than/anything/that/was/in/the/table/of/strings", "--output", "{out}", "{in}"),
+}
+REFUSED = {  # by the tool, for the original just as well
+    ("llvm-strip", "static"),
+    ("llvm-objcopy", "static"),
+    ("patchelf", "static"),  # has no .dynamic
+    ("patchelf", "static-pie"),  # crashes afterwards
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(file: Path, kind: str, compile_c: Compiler) -> None:
+    file.chmod(0o755)
+    loader = [str(compile_c(SOURCE, *FLAGS, "-DLOADER", name="loader"))] if kind in LIBRARIES else []
+    done = subprocess.run([*loader, file.absolute()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
+
+
+def assert_section_is_whole(file: Path, size: int = 3001) -> None:
+    elf = open_elf(file)
+    (segment,) = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    assert segment.p_filesz == size
+    assert elf.at(segment.p_vaddr, size) == section_of(size)[:size]
+    section = elf.section(".sframe")
+    if elf.sections:
+        assert section is not None
+        header = section.header
+        assert (header.sh_type, header.sh_addr, header.sh_offset, header.sh_size) == (SHT_GNU_SFRAME, *segment[3:1:-1], size)
+
+
+def assert_table_is_found(file: Path) -> None:
+    """As kernels before 5.18 look for it."""
+    elf = open_elf(file)
+    first = next(s for s in elf.segments if s.p_type == PT_LOAD)
+    for segment in elf.segments:
+        if segment.p_type == PT_PHDR:
+            assert first.p_vaddr - first.p_offset + elf.header.e_phoff == segment.p_vaddr
+            assert segment.p_filesz == len(elf.segments) * 56
+
+
+def test_it_runs_and_verifies(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
+    result = tmp_path / "result"
+    plan = inject(original, result)
+    assert plan.layout == "front"
+    assert result.stat().st_size == plan.size
+    run(result, kind, compile_c)
+    assert_section_is_whole(result)
+    assert_table_is_found(result)
+    assert verify(plan, open_elf(original), result) == []
+
+
+def test_every_loaded_byte_is_where_it_was(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
+    """By the section headers of the original alone: what is in a section that does not move, other than .dynamic, is as it was."""
+    original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
+    plan = inject(original, tmp_path / "result")
+    before, after = open_elf(original), open_elf(tmp_path / "result")
+    moved = {name for item in plan.moves for name in item.names}
+    compared = 0
+    for section in before.sections:
+        header = section.header
+        if header.sh_addr and header.sh_size and header.sh_type != SHT_NOBITS and section.name not in {".dynamic", ".tbss"}:
+            new = after.section(section.name)
+            assert new is not None
+            if section.name not in moved:
+                assert new.header._replace(sh_name=0) == header._replace(sh_name=0)
+                assert after.at(header.sh_addr, header.sh_size) == before.at(header.sh_addr, header.sh_size)
+                compared += 1
+            elif section.name != ".dynsym":
+                assert after.at(new.header.sh_addr, header.sh_size) == before.contents(section)
+    assert compared > 8
+
+
+def test_the_original_comes_back(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
+    result = tmp_path / "result"
+    inject(original, result)
+    record = undo.read(open_elf(result).data)
+    assert record is not None
+    with result.open("r+b") as file:
+        record.restore(file)
+    assert result.read_bytes() == original.read_bytes()
+
+
+def test_eu_elflint_finds_nothing_new(kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    def lint(file: Path) -> set[str]:
+        done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
+        return {line for line in (done.stdout + done.stderr).splitlines() if line != "No errors"}
+
+    original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
+    inject(original, tmp_path / "result")
+    new = lint(tmp_path / "result") - lint(original)
+    assert len(new) == 2
+    assert all("unknown program header entry type 0x6474e554" in line or "'.sframe' has unsupported type" in line for line in new)
+
+
+@pytest.mark.parametrize("tool", STRIPPERS)
+def test_it_survives_other_tools(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    if (tool, kind) in REFUSED:
+        return
+    result, changed = tmp_path / "result", tmp_path / "changed"
+    inject(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), result)
+    arguments = [argument.format(**{"in": result, "out": changed}) for argument in STRIPPERS[tool]]
+    done = subprocess.run([peers.tool(tool), *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    run(changed, kind, compile_c)
+    assert_section_is_whole(changed)
+    assert_table_is_found(changed)
+    assert open_elf(changed).build_id() == open_elf(result).build_id()
+
+
+@pytest.mark.parametrize("layout", ["front", "tail"])
+def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
+    layout: str, compile_c: Compiler, peers: Peers, tmp_path: Path
+) -> None:
+    """Instead of sframegen remove."""
+    kind = "pie" if layout == "front" else "library"
+    original = compile_c(SOURCE, *FLAGS, *KINDS[kind]) if layout == "front" else blocked_library(compile_c, tmp_path)
+    inject(original, tmp_path / "a")
+    with pytest.raises(ValueError, match="take it out first"):
+        inject(tmp_path / "a", tmp_path / "never-written")
+    subprocess.run(
+        [peers.tool("objcopy"), "--remove-section", ".sframe", tmp_path / "a", tmp_path / "b"], check=True, stderr=subprocess.PIPE
+    )
+    plan = inject(tmp_path / "b", tmp_path / "c", 77)
+    run(tmp_path / "c", kind, compile_c)
+    assert_section_is_whole(tmp_path / "c", 77)
+    assert verify(plan, open_elf(tmp_path / "b"), tmp_path / "c") == []
+
+
+@pytest.mark.parametrize("tool", ["strip", "eu-strip"])
+@pytest.mark.parametrize("kind", ["pie", "no-pie", "library"])
+def test_patchelf_and_then_strip(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    inject(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), tmp_path / "a")
+    subprocess.run(
+        [peers.tool("patchelf"), "--set-rpath", "/some/where" * 9, "--output", tmp_path / "b", tmp_path / "a"], check=True
+    )
+    subprocess.run([peers.tool(tool), "-o", tmp_path / "c", tmp_path / "b"], check=True)
+    run(tmp_path / "c", kind, compile_c)
+    assert_section_is_whole(tmp_path / "c")
+
+
+@pytest.mark.parametrize("kind", ["pie", "no-pie", "static", "static-pie", "library"])
+def test_without_section_headers(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.write_bytes(without_sections(compile_c(source_of(kind), *FLAGS, *KINDS[kind]).read_bytes()))
+    plan = inject(original, tmp_path / "result")
+    run(tmp_path / "result", kind, compile_c)
+    assert open_elf(tmp_path / "result").sections == []
+    assert_section_is_whole(tmp_path / "result")
+    assert verify(plan, open_elf(original), tmp_path / "result") == []
+
+
+def test_zeros_that_follow_the_section_headers_stay(compile_c: Compiler, tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.write_bytes(compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes() + bytes(1001))
+    plan = inject(original, tmp_path / "result")
+    assert (tmp_path / "result").read_bytes()[plan.original_size - 1001 : plan.original_size] == bytes(1001)
+    assert verify(plan, open_elf(original), tmp_path / "result") == []
+    run(tmp_path / "result", "pie", compile_c)
+
+
+def test_a_library_where_code_follows_the_table(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """The tail layout, through every tool but patchelf, which breaks the original as well."""
+    original = blocked_library(compile_c, tmp_path)
+    result, changed = tmp_path / "result.so", tmp_path / "changed.so"
+    plan = inject(original, result)
+    assert plan.layout == "tail"
+    assert verify(plan, open_elf(original), result) == []
+    first = next(s for s in plan.segments if s.p_type == PT_LOAD)
+    holder = next(s for s in plan.segments if s.p_type == PT_LOAD and s.p_offset == plan.table_offset)
+    assert holder.p_vaddr - holder.p_offset == first.p_vaddr - first.p_offset
+    run(result, "library", compile_c)
+    for tool, arguments in list(STRIPPERS.items())[:-1]:
+        subprocess.run(
+            [peers.tool(tool), *(a.format(**{"in": result, "out": changed}) for a in arguments)], check=True, stderr=subprocess.PIPE
+        )
+        run(changed, "library", compile_c)
+        assert_section_is_whole(changed)
+
+
+def blocked_library(compile_c: Compiler, directory: Path) -> Path:
+    (directory / "script").write_text(blocking_script())
+    return compile_c(SOURCE, *FLAGS, *KINDS["library"], f"-Wl,-T,{directory / 'script'}", name="blocked.so")
+
+
+def system_file(name: str) -> Path:
+    for directory in ("/bin", "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"):
+        if (Path(directory) / name).exists():
+            return (Path(directory) / name).resolve()
+    pytest.skip(f"no {name} on this machine")
+
+
+def run_bash(result: Path) -> str:
+    return subprocess.run(
+        [result, "-c", "for i in 1 2; do echo $((i * 2)) $(echo $i); done"], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def run_libc(result: Path) -> str:
+    shutil.copy(result, result.parent / "libc.so.6")
+    return subprocess.run(
+        ["ls", "/"], capture_output=True, text=True, check=True, env=os.environ | {"LD_LIBRARY_PATH": str(result.parent)}
+    ).stdout
+
+
+def run_libcrypto(result: Path) -> str:
+    shutil.copy(result, result.parent / "libcrypto.so.3")
+    code = "import ctypes; print(ctypes.CDLL('libcrypto.so.3').OpenSSL_version_num())"
+    environment = os.environ | {"LD_LIBRARY_PATH": str(result.parent)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout
+
+
+@pytest.mark.parametrize(("name", "use"), [("bash", run_bash), ("libc.so.6", run_libc), ("libcrypto.so.3", run_libcrypto)])
+def test_the_machines_own(name: str, use: Callable[[Path], str], tmp_path: Path) -> None:
+    original = system_file(name)
+    (tmp_path / "new").mkdir()
+    plan = inject(original, tmp_path / "new" / "result", 100_001)
+    (tmp_path / "old").mkdir()
+    shutil.copy(original, tmp_path / "old" / "result")
+    assert use(tmp_path / "new" / "result") == use(tmp_path / "old" / "result") != ""
+    assert plan.layout == "front"
+    assert verify(plan, open_elf(original), tmp_path / "new" / "result") == []
+    assert_table_is_found(tmp_path / "new" / "result")

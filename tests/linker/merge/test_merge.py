@@ -1,0 +1,544 @@
+"""merge: many sections -> one, by properties, on objects that GNU as made, and on damaged ones."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfi.errors import FormatError
+from sframegen import add_section, check, merge, read
+from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.decode import decode
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import LAYOUTS, V2, V3, WRITABLE
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.format.reasons import Reason
+from sframegen.format.records import F_FRAME_POINTER
+from sframegen.tables.compare import difference
+from sframegen.tables.gather import DEAD, Merger, gather, select
+from tests import ROOT
+from tests.support.producers import functions
+from tests.support.tables import function_tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.format.decode import SframeSection
+    from sframegen.format.layouts import Layout
+    from tests.support.peers import Compiler, Peers
+
+CODE = [(0x1000, 1 << 40)]
+SOURCES = {
+    "main.c": "int twice(int); static int own(int a) { return twice(a) - 1; } int main(int n, char **v) { return own(n) != 1; }",
+    "twice.c": "int add(int, int); int twice(int a) { return add(a, a); } int unused(int a) { return add(a, 1) + twice(a); }",
+    "add.c": "int add(int a, int b) { volatile int room[40] = {a}; return room[0] + b; }",
+}
+
+
+def section_of(table: FunctionTable, layout: Layout = V3, flags: int = 0) -> SframeSection:
+    encoder = Encoder(table, AMD64, layout)
+    encoder.flags |= flags
+    return decode(encoder.encode(0x500000), 0x500000)
+
+
+def merged(*sections: SframeSection) -> FunctionTable:
+    merger = Merger()
+    for section in sections:
+        merger.add(section)
+    return merger.merged(CODE)[0]
+
+
+def said(table: FunctionTable) -> list[object]:
+    return [(table.start[f], table.size[f], table.kinds[table.kind[f]], table.rows(f)) for f in range(len(table))]
+
+
+def parts(table: FunctionTable, owners: list[int], count: int) -> list[FunctionTable]:
+    return [select(table, [f for f in range(len(table)) if owners[f % len(owners)] == part]) for part in range(count)]
+
+
+@settings(max_examples=40)
+@pytest.mark.parametrize("layout", [V2, V3], ids=["V2", "V3"])
+@given(st.data())
+def test_merging_is_independent_of_how_functions_are_spread_over_inputs(layout: Layout, data: st.DataObject) -> None:
+    table = data.draw(function_tables(AMD64, layout))
+    owners = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=8))
+    order = data.draw(st.permutations(range(4)))
+    sections = [section_of(part, layout) for part in parts(table, owners, 4)]
+    whole = merged(section_of(table, layout))
+    assert said(whole) == said(table)
+    assert said(merged(*(sections[number] for number in order))) == said(whole)
+    first = section_of(merged(*sections[:2]), layout)
+    last = section_of(merged(*sections[2:]), layout)
+    assert said(merged(first, *sections[2:])) == said(merged(*sections[:2], last)) == said(whole)
+
+
+@given(function_tables(AMD64, V2))
+def test_an_input_given_twice_counts_once_whatever_its_version(table: FunctionTable) -> None:
+    one = section_of(table, V2)
+    assert said(merged(one, section_of(merged(one)), one)) == said(table)
+
+
+def test_functions_without_code_go_and_are_counted() -> None:
+    table = merged(section_of(one_function(0x2000)), section_of(one_function(0x1000)))
+    assert list(table.start) == [0x1000, 0x2000]
+    merger = Merger()
+    merger.add(section_of(one_function(0x2000)), [DEAD])
+    merger.add(section_of(one_function(0x2000)), [0x3000])
+    table, dead = merger.merged(CODE)
+    assert (list(table.start), dead) == ([0x3000], 1)
+
+
+def test_of_two_at_one_address_the_longer_is_last_in_either_order() -> None:
+    short, long = one_function(0x2000, 8), one_function(0x2000, 16)
+    for sections in ((short, long), (long, short)):
+        assert list(merged(*map(section_of, sections)).size) == [8, 16]
+
+
+def test_the_frame_pointer_flag_holds_if_it_holds_for_all() -> None:
+    for flags in ((F_FRAME_POINTER, F_FRAME_POINTER), (F_FRAME_POINTER, 0)):
+        merger = Merger()
+        for number, flag in enumerate(flags):
+            merger.add(section_of(one_function(0x1000 + 16 * number), V2, flag))
+        assert merger.flags == flags[0] & flags[1]
+    assert not V3.flags & F_FRAME_POINTER
+    assert all(LAYOUTS[version].flags & F_FRAME_POINTER for version in (1, 2))
+
+
+def test_sections_for_different_abis_are_not_merged() -> None:
+    merger = Merger()
+    merger.add(section_of(one_function(0x1000)))
+    other = decode(Encoder(FunctionTable(), AARCH64).encode(0), 0)
+    with pytest.raises(FormatError, match="SFrame section for AArch64, others are for AMD64"):
+        merger.add(other)
+
+
+def one_function(start: int, size: int = 16) -> FunctionTable:
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(AMD64.sp, 8), Where(None, -8, deref=True))])
+    for column, value in ((table.start, start), (table.size, size), (table.kind, 0), (table.row_start, 0), (table.row_rule, 0)):
+        column.append(value)
+    table.first_row.append(1)
+    return table
+
+
+# -- objects and maps
+
+
+class Link:
+    """Objects of SOURCES with GNU as's sections, linked by GNU ld with a map, without the `.plt.got` whose row ld has wrong."""
+
+    def __init__(self, compile_c: Compiler, peers: Peers, directory: Path, *flags: str) -> None:
+        self.peers, self.directory = peers, directory
+        self.objects = []
+        for name, source in SOURCES.items():
+            made = compile_c(source, "-O1", "-ffunction-sections", "-Wa,--gsframe", "-c", name=f"{name}.o", peer_binutils=True)
+            self.objects.append(directory / made.name)
+            shutil.copy(made, self.objects[-1])
+        self.program, self.map = self.link("program", *self.objects, *flags)
+
+    def link(self, name: str, *arguments: str | Path) -> tuple[Path, Path]:
+        out, map_file = self.directory / name, self.directory / f"{name}.map"
+        binaries = self.peers.tool("ld").rpartition("/")[0]
+        subprocess.run(
+            ["gcc", "-no-pie", "-B", binaries, "-o", out, f"-Wl,-Map={map_file}", *arguments], check=True, capture_output=True
+        )
+        return out, map_file
+
+    def merge(self, *objects: Path) -> Path:
+        out = self.directory / "merged"
+        merge(objects or self.objects, out, executable=self.program, map_file=self.map, verify=False)
+        return out
+
+    def readelf(self, path: Path) -> str:
+        command = [self.peers.tool("readelf"), "--sframe", str(path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def linked(compile_c: Compiler, peers: Peers, tmp_path: Path) -> Link:
+    return Link(compile_c, peers, tmp_path)
+
+
+def sframe_at(path: Path) -> int:
+    """Where an object's section is in its file."""
+    section = open_elf(path).section(".sframe")
+    assert section is not None
+    return section.header.sh_offset
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def test_by_its_map_a_program_gets_the_section_that_ld_made(linked: Link) -> None:
+    assert linked.readelf(linked.merge()) == linked.readelf(linked.program)
+    assert subprocess.run([linked.merge()], check=False).returncode == 0
+
+
+def test_kernels_take_no_section_of_code_in_several_places(linked: Link, compile_c: Compiler) -> None:
+    """The warning is what check says of the result."""
+    far = compile_c('__attribute__((section(".far"))) int far(void) { return 1; }', "-c", name="far.o")
+    program, map_file = linked.link("far", *linked.objects, far, "-Wl,--section-start=.far=0x10000000")
+    assert len(open_elf(program).executable_loads()) == 2
+    out = linked.directory / "out"
+    warnings = merge(linked.objects, out, executable=program, map_file=map_file).warnings
+    found = [finding for finding in check(out, consumer="kernel") if finding.rule == "kernel-one-text"]
+    assert [finding.message for finding in found] == warnings != []
+    assert merge(linked.objects, out, executable=linked.program, map_file=linked.map).warnings == []
+
+
+def test_code_that_ld_dropped_has_no_function(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    linked = Link(compile_c, peers, tmp_path, "-Wl,--gc-sections")
+    report = merge(linked.objects, tmp_path / "out", executable=linked.program, map_file=linked.map)
+    assert (report.objects, report.dropped, report.unknown) == (3, 1, 0)
+    theirs = read(linked.program).table
+    ours = read(tmp_path / "out").table
+    assert set(map(repr, said(theirs))) <= set(map(repr, said(ours)))
+    assert len(ours) == len(theirs) + report.plt_functions  # of which ld forgets with --gc-sections
+
+
+LONG = "e" * 1300
+LONG_NAMES = f"""
+    enum {LONG} : int {{}};
+    template <class T> __attribute__((noinline)) int grouped(T a) {{ volatile int b[9] = {{(int) a}}; return b[0]; }}
+    int main(int n, char **) {{ return grouped({LONG}(n)) + grouped(n) != 2; }}
+"""
+
+
+def test_names_of_section_groups_may_be_long(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    made = compile_c(LONG_NAMES, "-x", "c++", "-O1", "-c", "-Wa,--gsframe", name="long.o", peer_binutils=True)
+    assert max(len(section.name) for section in open_elf(made).sections) > len(LONG)
+    linked = Link(compile_c, peers, tmp_path)
+    linked.program, linked.map = linked.link("long", made)
+    report = merge([made], tmp_path / "merged", executable=linked.program, map_file=linked.map, verify=False)
+    assert (report.dropped, report.silent) == (0, [])
+    assert linked.readelf(tmp_path / "merged") == linked.readelf(linked.program)
+
+
+def test_linked_code_that_no_object_describes_is_counted(linked: Link) -> None:
+    """A function lost from an object's section, an object without one, and files that were not given."""
+    main, twice, add = linked.objects
+    elf = open_elf(main)
+    relocations = elf.section(".rela.sframe")
+    assert relocations is not None
+    lost = next(section for section in elf.sections if section.name in (".text.main", ".text.startup.main"))
+    overwrite(main, relocations.header.sh_offset + 8, bytes(8))  # an empty relocation: of dropped code
+    subprocess.run([linked.peers.tool("objcopy"), "-R", ".sframe", "-R", ".rela.sframe", add], check=True)
+    code = open_elf(add).section(".text.add")
+    assert code is not None
+    out = linked.directory / "out"
+    report = merge([main, twice, add], out, executable=linked.program, map_file=linked.map, verify=False)
+    strangers = report.undescribed.pop("in files that were not given")
+    assert strangers > 0
+    assert report.undescribed == {
+        "in objects without .sframe": code.header.sh_size,
+        "in sections of which their object's .sframe says nothing": lost.header.sh_size,
+    }
+    assert report.silent == [f"{main}: {lost.name}"]
+    all_bytes = code.header.sh_size + lost.header.sh_size + strangers
+    runner = CliRunner()
+    done = runner.invoke(
+        cli, ["merge", "-v", "--map", str(linked.map), "-o", str(out), str(linked.program), *map(str, linked.objects)]
+    )
+    assert f"; {all_bytes:,} bytes of linked code that no object describes\n" in done.output
+    assert f"  says nothing of its section: {main}: {lost.name}\n" in done.output
+
+
+@pytest.mark.parametrize("name", ["-Map=written.o", "@arguments.o"])
+def test_names_of_objects_are_no_options_of_the_linker(linked: Link, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked.objects[2].rename(linked.directory / name)
+    monkeypatch.chdir(linked.directory)
+    report = merge([*linked.objects[:2], name], "out.o", linker=linked.peers.tool("ld"))
+    assert (report.objects, report.functions) == (3, 4)
+    assert not (linked.directory / "written.o").exists()
+
+
+def test_what_ld_r_makes_links_like_the_objects(linked: Link) -> None:
+    out = linked.directory / "all.o"
+    report = merge(linked.objects, out, linker=linked.peers.tool("ld"))
+    assert (report.objects, report.functions) == (3, 4)
+    program, _ = linked.link("from_all", out)
+    assert linked.readelf(program) == linked.readelf(linked.program)
+    again = linked.directory / "again.o"
+    merge([out], again, linker=linked.peers.tool("ld"))
+    program, _ = linked.link("from_again", again)
+    assert linked.readelf(program) == linked.readelf(linked.program)
+
+
+GROUPS = """
+    inline __attribute__((noinline)) int grouped(int a) { volatile int b[9] = {a}; return b[0]; }
+    int unused(int a) { return grouped(a) + 1; }
+    int main(int n, char **) { return n - 1; }
+"""
+
+
+@pytest.mark.parametrize("given", ["as it is", "with a piece for each group"])
+def test_ld_collects_garbage_from_what_merge_made_as_from_the_objects(
+    compile_c: Compiler, peers: Peers, tmp_path: Path, given: str
+) -> None:
+    flags = ("-x", "c++", "-O1", "-ffunction-sections", "-c")
+    source = tmp_path / "grouped.o"
+    if given == "as it is":
+        shutil.copy(compile_c(GROUPS, *flags, "-Wa,--gsframe", peer_binutils=True), source)
+    else:
+        shutil.copy(compile_c(GROUPS, *flags), source)
+        add_section(source)
+    merge([source], tmp_path / "one.o", linker=peers.tool("ld"))
+    assert sum(section.name == ".sframe" for section in open_elf(tmp_path / "one.o").sections) == 1
+    linked = Link(compile_c, peers, tmp_path)
+    program, _ = linked.link("collected", tmp_path / "one.o", "-Wl,--gc-sections")
+    assert not list(open_elf(program).functions_named(b"_Z6unusedi"))
+    assert not list(open_elf(program).functions_named(b"_Z7groupedi"))
+    whole, _ = linked.link("whole", tmp_path / "one.o")
+    [function] = open_elf(whole).functions_named(b"_Z7groupedi")
+    assert function.address in list(read(whole).table.start)
+
+
+def test_the_object_is_blamed_for_what_its_linker_stumbles_over(linked: Link) -> None:
+    overwrite(linked.objects[1], sframe_at(linked.objects[1]) + 8, b"\xe8\3")
+    linker = linked.directory / "ld"
+    linker.write_text("#!/bin/sh\necho own words >&2\nexit 3\n")
+    linker.chmod(0o755)
+    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x8: 1000 functions do not fit") as error:
+        merge(linked.objects, linked.directory / "out.o", linker=str(linker))
+    assert error.value.__notes__ == ["own words"]
+
+
+def test_versions_are_mixed_where_ld_refuses(linked: Link) -> None:
+    section = open_elf(linked.objects[0]).section(".sframe")
+    assert section is not None
+    old = linked.directory / "old.o"
+    subprocess.run([linked.peers.tool("objcopy"), "-R", ".sframe", "-R", ".rela.sframe", linked.objects[0], old], check=True)
+    add_section(old, version=2)
+    program, map_file = linked.link("mixed", old, *linked.objects[1:])
+    report = merge([old, *linked.objects[1:]], linked.directory / "out", executable=program, map_file=map_file)
+    assert report.versions == [2, 3]
+    assert difference(read(linked.program).table, read(linked.directory / "out").table) == (None, 0)
+
+
+def test_rows_without_words_of_older_objects_are_left_out_of_version_2(linked: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = linked.directory / "bottom.s"
+    source.write_text(functions(bottom=".undefined rip; hlt", other="nop; ret"))
+    added = linked.directory / "bottom.o"
+    subprocess.run([linked.peers.tool("as"), "-o", added, source], check=True)
+    with monkeypatch.context() as patch:
+        patch.setitem(WRITABLE, 2, V2._replace(outermost=True))
+        add_section(added, version=2, optimize="none")
+    program, map_file = linked.link("mixed", *linked.objects, added)
+    for level in ("none", "fast"):
+        out = linked.directory / level
+        report = merge([added], out, executable=program, map_file=map_file, version=2, optimize=level)
+        assert report.left_out == {Reason.OUTERMOST.value: 1}
+        assert OUTERMOST not in read(out).table.rules
+
+
+DAMAGE = {
+    "magic": (0, b"\0\0", r"\.sframe\+0x0: magic number is 0000, expected 0xdee2"),
+    "version": (2, b"\x09", r"\.sframe\+0x2: SFrame version 9 is not read"),
+    "abi": (4, b"\x02", r"an SFrame section for AArch64 in an object for AMD64"),
+    "byte order": (4, b"\x04", r"ABI s390x is big-endian, the section little-endian"),
+    "functions": (8, b"\xff\xff\0\0", r"65535 functions do not fit"),
+    "truncated": (16, b"\xff\xff\0\0", r"the FRE sub-section ends at"),
+    "size": (36, b"\xff\xff\0\0", r"a function of 65535 bytes at 0x0 is not inside of \.text\.twice"),
+    "flags": (3, b"\0", r"function 0 at -0x1c is not inside of \.text\.twice; without FUNC_START_PCREL it counts from the section"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named_with_the_object(linked: Link, name: str) -> None:
+    offset, data, message = DAMAGE[name]
+    overwrite(linked.objects[1], sframe_at(linked.objects[1]) + offset, data)
+    with pytest.raises(FormatError, match=rf"twice\.c\.o: .*{message}"):
+        linked.merge()
+    assert not (linked.directory / "merged").exists()
+
+
+def test_a_function_without_relocation_is_named(linked: Link) -> None:
+    elf = open_elf(linked.objects[1])
+    relocations = elf.section(".rela.sframe")
+    assert relocations is not None
+    overwrite(linked.objects[1], relocations.header.sh_offset + 24, struct.pack("<Q", 0))
+    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x2c: function 1 has no relocation"):
+        linked.merge()
+
+
+def test_a_relocation_of_another_kind_is_named(linked: Link) -> None:
+    elf = open_elf(linked.objects[1])
+    relocations = elf.section(".rela.sframe")
+    assert relocations is not None
+    overwrite(linked.objects[1], relocations.header.sh_offset + 8, b"\x01")
+    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x1c: relocation type 1 is not one for the start"):
+        linked.merge()
+
+
+def test_the_map_of_another_link_is_refused(linked: Link, compile_c: Compiler) -> None:
+    code = open_elf(linked.objects[2]).section(".text.add")
+    assert code is not None
+    overwrite(linked.objects[2], code.header.sh_offset, b"\x90" * code.header.sh_size)
+    with pytest.raises(FormatError, match=r"add\.c\.o: \.text\.add: its code is not what .*program has at 0x"):
+        linked.merge()
+    other = compile_c("int main(void) { return 0; }", name="other")
+    with pytest.raises(FormatError):
+        merge(linked.objects[:1], linked.directory / "out", executable=other, map_file=linked.map)
+
+
+def test_objects_that_were_not_linked_or_say_nothing_are_counted(linked: Link, compile_c: Compiler) -> None:
+    stranger = compile_c("int stranger(void) { return 0; }", "-c", "-Wa,--gsframe", name="stranger.o", peer_binutils=True)
+    subprocess.run([linked.peers.tool("objcopy"), "-R", ".sframe", "-R", ".rela.sframe", linked.objects[2]], check=True)
+    out = linked.directory / "out"
+    report = merge([*linked.objects, stranger], out, executable=linked.program, map_file=linked.map)
+    assert (report.objects, report.objects_without, report.objects_unlinked) == (2, 1, 1)
+    assert any(name.endswith("crti.o") for name in report.others)
+    with pytest.raises(FormatError, match="none of the objects is in the map"):
+        merge([stranger], out, executable=linked.program, map_file=linked.map)
+    with pytest.raises(FormatError, match="none of the objects has an SFrame section"):
+        merge(linked.objects[2:], out, executable=linked.program, map_file=linked.map)
+
+
+def test_files_of_one_name_are_told_apart_by_their_directories(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    linked = Link(compile_c, peers, tmp_path)
+    moved = []
+    for number, path in enumerate(linked.objects):
+        moved.append(tmp_path / str(number) / "same.o")
+        moved[-1].parent.mkdir()
+        shutil.copy(path, moved[-1])
+    linked.program, linked.map = linked.link("same", *moved)
+    text = linked.readelf(linked.program)
+    assert linked.readelf(linked.merge(*moved)) == text
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for number, path in enumerate(moved):
+        (elsewhere / str(number)).mkdir()
+        shutil.move(path, elsewhere / str(number) / "same.o")
+    assert linked.readelf(linked.merge(*(elsewhere / str(n) / "same.o" for n in range(3)))) == text
+    shutil.move(elsewhere / "0" / "same.o", elsewhere / "same.o")
+    with pytest.raises(FormatError, match="the map has 3 files of that name"):
+        linked.merge(elsewhere / "same.o")
+
+
+def test_archives_are_taken_by_member(linked: Link) -> None:
+    archive = linked.directory / "lib.a"
+    subprocess.run(["ar", "rc", archive, *linked.objects[1:]], check=True)
+    linked.program, linked.map = linked.link("with_archive", linked.objects[0], archive)
+    assert linked.readelf(linked.merge(linked.objects[0], archive)) == linked.readelf(linked.program)
+
+
+def test_damage_is_named_with_the_member_of_the_archive(linked: Link) -> None:
+    overwrite(linked.objects[1], sframe_at(linked.objects[1]), b"\0\0")
+    archive = linked.directory / "lib.a"
+    subprocess.run(["ar", "rc", archive, *linked.objects[1:]], check=True)
+    linked.program, linked.map = linked.link("with_archive", linked.objects[0], archive)
+    with pytest.raises(FormatError, match=r"lib\.a\(twice\.c\.o\): \.sframe\+0x0: magic number is 0000"):
+        linked.merge(linked.objects[0], archive)
+
+
+def test_the_command_tells_what_it_did(linked: Link) -> None:
+    runner = CliRunner()
+    out = str(linked.directory / "out")
+    objects = list(map(str, linked.objects))
+    done = runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, "-v", str(linked.program), *objects])
+    assert done.exit_code == 0
+    assert done.output.startswith(f"{out}: 4 functions of 3 objects, ")
+    assert "not given, though linked: " in done.output
+    assert runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, str(linked.program)]).exit_code == 2
+    failed = runner.invoke(cli, ["merge", "--linker", "no-such-ld", "-o", out, *objects])
+    assert failed.exit_code == 1
+    assert "no-such-ld: No such file or directory; --linker names another" in failed.output
+    failed = runner.invoke(cli, ["merge", "--linker", linked.peers.tool("ld"), "-o", out, *objects, objects[0]])
+    assert failed.exit_code == 1
+    *lines, last = failed.output.splitlines()
+    assert last == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"
+    assert any("multiple definition of" in line for line in lines)
+    assert any(line.endswith("first defined here") for line in lines)
+
+
+def test_to_standard_output_goes_the_file_and_nothing_else(linked: Link) -> None:
+    out = linked.directory / "out"
+    arguments: list[str | Path] = ["--map", linked.map, linked.program, *linked.objects]
+    command = [sys.executable, "-m", "sframegen", "merge", "-o"]
+    subprocess.run([*command, out, *arguments], check=True)
+    for options in ((), ("--json",)):
+        done = subprocess.run([*command, "/dev/stdout", *options, *arguments], check=True, capture_output=True)
+        assert done.stdout == out.read_bytes()
+        assert b"/dev/stdout" in done.stderr
+
+
+def test_gathered_tables_number_kinds_and_rules_once() -> None:
+    table = gather([one_function(0x1000), one_function(0x2000)])
+    assert (len(table), len(table.kinds), len(table.rules)) == (2, 1, 1)
+
+
+def test_fixed_offsets_are_those_of_each_section(linked: Link) -> None:
+    overwrite(linked.objects[1], sframe_at(linked.objects[1]) + 6, b"\xf0")
+    ours, theirs = read(linked.merge()).table, read(linked.program).table
+    rules = {ours.start[f]: {rule.ra.offset for _, rule in ours.rows(f) if rule.ra} for f in range(len(ours))}
+    assert sorted(map(sorted, rules.values())) == [[-16], [-16], *([[-8]] * (len(theirs) - 2))]
+
+
+def test_function_starts_without_pcrel_are_read(linked: Link) -> None:
+    """Relocations are then made for starts that count from the section's first byte."""
+    for path in linked.objects:
+        overwrite(path, sframe_at(path) + 3, b"\0")
+        elf = open_elf(path)
+        relocations = elf.section(".rela.sframe")
+        assert relocations is not None
+        for at in range(relocations.header.sh_offset, relocations.header.sh_offset + relocations.header.sh_size, 24):
+            offset, addend = struct.unpack_from("<Q8xq", elf.data, at)
+            overwrite(path, at + 16, struct.pack("<q", addend + offset))
+    assert linked.readelf(linked.merge()) == linked.readelf(linked.program)
+
+
+def test_an_auxiliary_header_is_passed_over() -> None:
+    section = section_of(one_function(0x1000))
+    raw = bytearray(section.data)
+    raw[7] = 8
+    raw[28:28] = bytes(8)
+    assert said(merged(decode(raw, 0x500000 - 8))) == said(merged(section))
+
+
+def test_functions_of_no_bytes_are_left_out() -> None:
+    assert list(merged(section_of(one_function(0x1000)), section_of(one_function(0x1000, 0))).size) == [16]
+
+
+def test_an_empty_relocation_is_of_dropped_code(linked: Link) -> None:
+    elf = open_elf(linked.objects[1])
+    relocations = elf.section(".rela.sframe")
+    assert relocations is not None
+    overwrite(linked.objects[1], relocations.header.sh_offset + 24 + 8, bytes(8))
+    assert len(read(linked.merge()).table) == len(read(linked.program).table) - 1
+
+
+def test_sections_of_older_assemblers_are_known_by_their_name(linked: Link) -> None:
+    elf = open_elf(linked.objects[1])
+    section = elf.section(".sframe")
+    assert section is not None
+    overwrite(linked.objects[1], elf.header.e_shoff + 64 * section.number + 4, struct.pack("<I", 1))
+    assert linked.readelf(linked.merge()) == linked.readelf(linked.program)
+
+
+def test_an_empty_section_says_nothing(linked: Link) -> None:
+    elf = open_elf(linked.objects[1])
+    section = elf.section(".sframe")
+    assert section is not None
+    overwrite(linked.objects[1], elf.header.e_shoff + 64 * section.number + 32, struct.pack("<Q", 0))
+    report = merge(linked.objects, linked.directory / "out", executable=linked.program, map_file=linked.map)
+    assert (report.objects, report.objects_without) == (2, 1)
+
+
+def test_the_table_of_policies_names_tests_that_exist() -> None:
+    policies = (ROOT / "docs" / "objects.md").read_text().partition("## Which wins")[2]
+    named = set(re.findall(r"`(test_\w+)`", policies))
+    assert len(named) > 10
+    assert named <= set(globals())

@@ -1,0 +1,345 @@
+"""add-section on objects and archives: what linkers make of them says what add-section says of the linked file."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import zlib
+from bisect import bisect_left
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi.errors import FormatError
+from linker.objects.archive import members, rewritten
+from sframegen import add_section, convert, find, read
+from sframegen.elf.file import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB, ElfFile, open_elf
+from sframegen.tables.optimize import LEVELS
+from tests.support.cross import ARM64, S390X
+from tests.support.peers import Compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sframegen.format.decode import SframeSection
+    from sframegen.format.model import FunctionTable
+    from tests.support.cross import Machine
+    from tests.support.peers import Peers
+
+HALVES = {
+    "one": """
+        #include <map>
+        #include <stdexcept>
+        #include <string>
+        int other(int);
+        template <class T> struct Kept { T value; Kept(T v) : value(v) {} ~Kept() { value = T(); } };
+        int main(int argc, char **argv) {
+            std::map<std::string, int> found;
+            Kept<std::string> kept(argv[0]);
+            for (int i = 0; i < argc; i++) found[argv[i]] = other(i);
+            try { return std::stoi("x"); } catch (const std::exception &) { return found.size() == (size_t) argc ? 0 : 1; }
+        }
+    """,
+    "two": """
+        #include <map>
+        #include <string>
+        int unused(int x) { return std::to_string(x).size(); }
+        int other(int x) {
+            char room[x + 16] __attribute__((aligned(64)));
+            std::map<std::string, int> found;
+            found[std::to_string(x)] = x;
+            __asm__ volatile("" ::"r"(room) : "memory");
+            return found.size() + x;
+        }
+    """,
+}
+FLAGS = ("-x", "c++", "-O2", "-ffunction-sections")
+
+
+def halves(compile_c: Compiler, directory: Path, *flags: str) -> dict[str, Path]:
+    """Copies of the objects, so that they may be changed."""
+    copies = {}
+    for name, source in HALVES.items():
+        made = compile_c(source, *FLAGS, "-c", *flags, name=f"{name}.o")
+        copies[name] = directory / made.name
+        shutil.copy(made, copies[name])
+    return copies
+
+
+def link(peers: Peers, out: Path, *arguments: str | Path) -> Path:
+    subprocess.run(["g++", "-B", str(peers.tool("ld.lld")).rpartition("/")[0], "-o", out, *arguments], check=True)
+    return out
+
+
+def functions(paths: list[Path]) -> set[str]:
+    return {symbol.name for path in paths for symbol in open_elf(path).functions()}
+
+
+def judge(linked: Path, names: set[str], peers: Peers, directory: Path) -> int:
+    """Asserts that functions have the rules that add-section gives the linked file; returns how many of them there are."""
+    without, after = directory / "without", directory / "after"
+    subprocess.run([peers.tool("objcopy"), "-R", ".sframe", linked, without], check=True)
+    add_section(without, output=after, verify=False)
+    expected, found = read(after), read(linked)
+    judged = compared(expected, found, linked, names)
+    text = subprocess.run([peers.tool("readelf"), "--sframe", linked], check=True, capture_output=True, text=True)
+    assert not text.stderr
+    assert "SORTED" in text.stdout
+    [section] = [one.header for one in open_elf(linked).sections if one.name == ".sframe"]
+    others = [one.header.sh_offset for one in open_elf(linked).sections if one.header.sh_offset > section.sh_offset]
+    assert section.sh_offset + section.sh_size <= min(others), "GNU ld wrote more than it had room for"
+    return judged
+
+
+def compared(expected: SframeSection, found: SframeSection, linked: Path, names: set[str]) -> int:
+    """Asserts that both say the same of the functions, wherever a rule of either begins or ends; returns how many these are."""
+    judged = [symbol for symbol in open_elf(linked).function_symbols() if symbol.name in names and symbol.size]
+    places = sorted({*begins(expected.table), *begins(found.table)})
+    for symbol in judged:
+        for pc in places[bisect_left(places, symbol.address) : bisect_left(places, symbol.address + symbol.size)]:
+            assert find(found, pc) == find(expected, pc), (symbol.name, hex(pc))
+    return len(judged)
+
+
+def begins(table: FunctionTable) -> Iterator[int]:
+    """Addresses where a rule begins, or none does where one ends."""
+    for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
+        yield from (start + offset for offset in table.row_start[table.first_row[function] : table.first_row[function + 1]])
+        yield start + size
+
+
+LINKS = {
+    "plain": (),
+    "gc": ("-Wl,--gc-sections",),
+    "no-pie": ("-no-pie",),
+    "shared": ("-shared",),
+}
+
+
+@pytest.mark.parametrize(
+    ("linker", "kind", "level"),
+    [*(("bfd", kind, level) for kind in LINKS for level in LEVELS), *(("mold", kind, "size") for kind in LINKS)],
+)
+def test_linkers_that_merge_link_what_add_section_makes(
+    peers: Peers, compile_c: Compiler, tmp_path: Path, linker: str, kind: str, level: str
+) -> None:
+    made = halves(compile_c, tmp_path, "-fno-pie" if kind == "no-pie" else "-fPIC")
+    names = functions(list(made.values()))
+    for path in made.values():
+        assert add_section(path, optimize=level).covered_bytes
+    peers.tool(f"ld.{linker}")
+    linked = link(peers, tmp_path / "linked", f"-fuse-ld={linker}", *LINKS[kind], *made.values())
+    assert judge(linked, names, peers, tmp_path) > 5
+    if kind != "shared":
+        subprocess.run([linked], check=True)
+    found = open_elf(linked).function_symbols()
+    assert (kind == "gc") == ("_Z6unusedi" not in {symbol.name for symbol in found})
+
+
+@pytest.mark.parametrize("linker", ["ld.bfd", "ld.lld", "ld.mold"])
+def test_relocatable_links(peers: Peers, compile_c: Compiler, tmp_path: Path, linker: str) -> None:
+    made = halves(compile_c, tmp_path)
+    names = functions(list(made.values()))
+    for path in made.values():
+        add_section(path)
+    subprocess.run([peers.tool(linker), "-r", "-o", tmp_path / "joined.o", *made.values()], check=True)
+    linked = link(peers, tmp_path / "linked", f"-fuse-ld={linker.replace('ld.', '')}", tmp_path / "joined.o")
+    subprocess.run([linked], check=True)
+    if linker != "ld.lld":  # which leaves the sections one after the other
+        assert judge(linked, names, peers, tmp_path) > 5
+
+
+def test_lld_links_and_drops_the_same_groups(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    made = halves(compile_c, tmp_path)
+    for path in made.values():
+        add_section(path)
+    names = functions(list(made.values()))
+    for flags in ((), ("-Wl,--icf=all",)):
+        linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", *flags, *made.values())
+        subprocess.run([linked], check=True)
+        change = convert(linked, 3)  # lld leaves the sections one behind the other
+        assert change.pieces > 2
+        assert judge(linked, names, peers, tmp_path) > 5
+        assert convert(linked, 3).section_bytes == 0
+        subprocess.run([linked], check=True)
+    linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", "-Wl,--gc-sections", *made.values())
+    change = convert(linked, 3)  # only groups keep their pieces: nothing refers to the others
+    assert change.functions
+    subprocess.run([linked], check=True)
+
+
+def test_sections_of_two_versions_become_one(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    made = halves(compile_c, tmp_path)
+    names = functions(list(made.values()))
+    add_section(made["one"], version=2)
+    add_section(made["two"], version=3)
+    linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", *made.values())
+    change = convert(linked, 3)
+    assert change.from_version == 2
+    assert judge(linked, names - {"main"}, peers, tmp_path) > 3
+    subprocess.run([linked], check=True)
+
+
+def test_archives(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    made = halves(compile_c, tmp_path)
+    names = functions(list(made.values()))
+    (tmp_path / "a_member_that_is_no_object.txt").write_text("odd")
+    archive = tmp_path / "both.a"
+    subprocess.run([peers.tool("ar"), "rcs", archive, *made.values(), tmp_path / "a_member_that_is_no_object.txt"], check=True)
+    before = subprocess.run([peers.tool("nm"), "-s", archive], check=False, capture_output=True, text=True).stdout
+    summary = add_section(archive)
+    assert summary.section_bytes
+    assert summary.coverage == 100
+    after = subprocess.run([peers.tool("nm"), "-s", archive], check=False, capture_output=True, text=True).stdout
+    assert before == after
+    assert "Archive index" in after
+    linked = link(peers, tmp_path / "linked", archive)  # main too comes by way of the index
+    subprocess.run([linked], check=True)
+    assert judge(linked, names, peers, tmp_path) > 5
+    size = archive.stat().st_size
+    assert add_section(archive).note == "nothing to add"
+    assert archive.stat().st_size == size
+
+
+@pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
+@pytest.mark.parametrize("version", [2, 3])
+def test_other_machines(machine: Machine, version: int, peers: Peers, tmp_path: Path) -> None:
+    compiler = Compiler(peers, tmp_path, machine.prefix)
+    made = tmp_path / "made.o"
+    shutil.copy(compiler(HALVES["two"], *FLAGS, "-c", "-fPIC", name="two.o"), made)
+    names = functions([made])
+    add_section(made, version=version)
+    linked = tmp_path / "linked"
+    tool = peers.tool(f"{machine.prefix}ld")
+    done = subprocess.run([tool, "-shared", "-o", linked, made], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if version == 3:
+        without, after = tmp_path / "without", tmp_path / "after"
+        subprocess.run([peers.tool(f"{machine.prefix}objcopy"), "-R", ".sframe", linked, without], check=True)
+        add_section(without, output=after, verify=False)
+        assert compared(read(after), read(linked), linked, names) > 3
+
+
+def test_objects_keep_everything_that_they_had(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    made = halves(compile_c, tmp_path)["one"]
+    before = made.read_bytes()
+    add_section(made)
+    after = made.read_bytes()
+    assert after[64 : len(before)] == before[64:]
+    readelf = [peers.tool("readelf"), "-sW", str(made)]
+    assert subprocess.run(readelf, check=True, capture_output=True, text=True).stderr == ""
+    elf = open_elf(made)
+    grouped = [section for section in elf.sections if section.header.sh_type == SHT_GNU_SFRAME]
+    assert len(grouped) > 3  # those in no group, and a piece for each group that has code
+    again = made.read_bytes()
+    assert add_section(made).section_bytes == 0
+    assert made.read_bytes() == again
+    with pytest.raises(FormatError, match="has an SFrame section, and not the one that would be added"):
+        add_section(damaged(made, elf))
+
+
+def damaged(path: Path, elf: ElfFile) -> Path:
+    """A copy whose first rule is another one."""
+    section = next(one for one in elf.sections if one.header.sh_type == SHT_GNU_SFRAME)
+    raw = bytearray(path.read_bytes())
+    raw[section.header.sh_offset + section.header.sh_size - 1] ^= 0x10
+    copy = path.with_suffix(".damaged")
+    copy.write_bytes(raw)
+    return copy
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_functions_with_equal_rows_leave_the_sections_behind_alone(
+    peers: Peers, compile_c: Compiler, tmp_path: Path, level: str
+) -> None:
+    """GNU ld makes room for the objects' sections as they are, and writes the rows of each function apart."""
+    made = tmp_path / "made.o"
+    source = "int f(int);" + "".join(
+        f'__attribute__((section(".text.g{n}"))) int g{n}(int x) {{ return f(x + {n}) * f(x); }}' for n in range(99)
+    )
+    shutil.copy(compile_c(source, "-O2", "-fPIC", "-c", name="made.o"), made)
+    add_section(made, optimize=level)
+    subprocess.run([peers.tool("ld"), "-shared", "-o", tmp_path / "linked", made], check=True)
+    assert judge(tmp_path / "linked", {f"g{n}" for n in range(99)}, peers, tmp_path) == 99
+
+
+def test_debug_frame_serves_too(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    """Its CIE pointers are relocated: they count from the section's start, not from address 0."""
+    made = tmp_path / "made.o"
+    source = 'int f(int); int g(int x) { return f(x) + 1; } __attribute__((section(".odd"))) int h(int x) { return f(g(x)) + 2; }'
+    shutil.copy(compile_c(source, "-O2", "-g", "-fPIC", "-fno-asynchronous-unwind-tables", "-c", name="made.o"), made)
+    assert add_section(made).coverage == 100
+    subprocess.run([peers.tool("ld"), "-shared", "-o", tmp_path / "linked", made], check=True)
+    assert judge(tmp_path / "linked", {"g", "h"}, peers, tmp_path) == 2
+
+
+@given(st.data())
+def test_damaged_objects_are_refused_or_taken(compile_c: Compiler, data: st.DataObject) -> None:
+    raw = bytearray(compile_c(HALVES["two"], *FLAGS, "-c", name="two.o").read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    raw = raw[: data.draw(st.integers(1, len(raw)) | st.just(len(raw)))]
+    path = compile_c.directory / "damaged.o"
+    path.write_bytes(raw)
+    with suppress(FormatError):
+        add_section(path, output=path.with_suffix(".out"))
+
+
+def test_a_compressed_symbol_table_does_no_harm(compile_c: Compiler, tmp_path: Path) -> None:
+    """Nobody compresses one: expanded, it would not be where its entries are written to."""
+    raw = bytearray(compile_c(HALVES["two"], *FLAGS, "-c", name="two.o").read_bytes())
+    elf = ElfFile(memoryview(bytes(raw)))
+    [table] = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
+    expanded = b"".join(struct.pack("<IBBHQQ", 0, 0, 0, 1, value, 0) for value in range(10_000))
+    packed = struct.pack("<IIQQ", 1, 0, len(expanded), 8) + zlib.compress(expanded)
+    shdr = struct.Struct("<IIQQQQIIQQ")
+    header = table.header._replace(sh_flags=SHF_COMPRESSED, sh_offset=len(raw), sh_size=len(packed))
+    shdr.pack_into(raw, elf.header.e_shoff + table.number * shdr.size, *header)
+    path = tmp_path / "two.o"
+    path.write_bytes(raw + packed)
+    with suppress(FormatError):
+        add_section(path)
+
+
+ARCHIVE = b"!<arch>\n"
+
+
+def member(name: bytes, contents: bytes) -> bytes:
+    header = b"%-16s%-12d%-6d%-6d%-8s%-10d`\n" % (name, 0, 0, 0, b"644", len(contents))
+    return header + contents + b"\n" * (len(contents) % 2)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"!<thin>\n", "a thin archive"),
+        (ARCHIVE + b"x" * 59, "expected 60 bytes of member header, have 59"),
+        (ARCHIVE + b"x" * 60, "not the header of a member"),
+        (ARCHIVE + member(b"a.o/", b"1234")[:-1], "not the header of a member"),
+        (ARCHIVE + member(b"__.SYMDEF", b""), "BSD's format"),
+    ],
+)
+def test_archives_that_are_refused(raw: bytes, said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        members(memoryview(raw), "lib.a")
+
+
+def test_the_symbol_index_follows_its_members() -> None:
+    index = (
+        (2).to_bytes(4, "big") + b"%b%b" % ((8 + 60 + 18).to_bytes(4, "big"), (8 + 60 + 18 + 64).to_bytes(4, "big")) + b"one\0t\0"
+    )
+    raw = ARCHIVE + member(b"/", index) + member(b"a.o/", b"1234") + member(b"b.o/", b"5678")
+    found = members(memoryview(raw), "lib.a")
+    assert [one.name for one in found] == ["/", "a.o", "b.o"]
+    assert b"".join(rewritten(found, {}, "lib.a")) == raw
+    grown = members(memoryview(b"".join(rewritten(found, {found[1].at: b"12345"}, "lib.a"))), "lib.a")
+    assert bytes(grown[1].contents) == b"12345"
+    new_index = bytes(grown[0].contents)
+    assert [int.from_bytes(new_index[at : at + 4], "big") for at in (4, 8)] == [grown[1].at, grown[2].at]
+    with pytest.raises(FormatError, match="where no member is"):
+        list(rewritten([found[0]._replace(contents=memoryview(b"\0\0\0\1\0\0\0\7")), *found[1:]], {}, "lib.a"))

@@ -1,0 +1,269 @@
+"""dump, lookup and check on objects and archives: what readelf prints of them, and what is true of their code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+import sframegen
+from sframegen import Severity, Verdict, add_section, find, read
+from sframegen.cli.commands import cli
+from sframegen.elf.file import SHT_GNU_SFRAME, open_elf
+from tests.support.cross import ARM64, S390X
+from tests.support.peers import Compiler
+from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from tests.support.cross import Machine
+    from tests.support.peers import Peers
+    from tests.support.producers import Producer
+
+# A function in a COMDAT group, one that calls it, one more; each in a section of its own.
+SOURCE = """
+    inline __attribute__((noinline)) int grouped(int a) { volatile int b[9] = {a}; return b[0]; }
+    int calls(int a) { return grouped(a) + 1; }
+    int main(int n, char **) { return calls(n) - n; }
+"""
+FLAGS = ("-x", "c++", "-O1", "-ffunction-sections", "-c")
+
+
+def sframegen_on(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def readelf(peers: Peers, *paths: Path) -> str:
+    done = subprocess.run([peers.tool("readelf"), "--sframe", *paths], check=True, capture_output=True, text=True)
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def ours(compile_c: Compiler, tmp_path: Path) -> Path:
+    """A piece for the group, and one for the rest."""
+    path = tmp_path / "ours.o"
+    add_section(compile_c(SOURCE, *FLAGS, name="ours.o"), output=path)
+    assert len([one for one in open_elf(path).sections if one.header.sh_type == SHT_GNU_SFRAME]) == 2
+    return path
+
+
+@pytest.fixture
+def gas(compile_c: Compiler) -> Path:
+    return compile_c(SOURCE, *FLAGS, "-Wa,--gsframe", name="gas.o", peer_binutils=True)
+
+
+# -- dump
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("machine", [None, ARM64, S390X], ids=lambda machine: machine.name if machine else "here")
+def test_dump_is_readelfs_of_our_objects(
+    machine: Machine | None, version: int, compile_c: Compiler, peers: Peers, tmp_path: Path
+) -> None:
+    compiler = compile_c if machine is None else Compiler(peers, tmp_path, machine.prefix)
+    path = tmp_path / "ours.o"
+    add_section(compiler(SOURCE, *FLAGS, name="a.o"), output=path, version=version)
+    text = readelf(peers, path)
+    assert text.count("Contents of the SFrame section") == 2
+    assert sframegen_on("dump", path).output == text
+
+
+@pytest.mark.parametrize(
+    "producer", [one for one in (*X86_64, *AARCH64) if one.name in ("GNU 2.47", "LLVM")], ids=lambda one: one.prefix + one.name
+)
+def test_dump_is_readelfs_of_assemblers_objects(producer: Producer, peers: Peers, tmp_path: Path) -> None:
+    source = ROWS_AARCH64 if producer.prefix else ROWS_X86_64
+    path = producer.assemble(source, tmp_path / "made", peers)
+    assert sframegen_on("dump", path).output == readelf(peers, path)
+
+
+@pytest.mark.parametrize("producer", [one for one in X86_64 if one.name in ("GNU 2.40", "GNU 2.44")], ids=lambda one: one.name)
+def test_dump_of_older_assemblers_objects(producer: Producer, peers: Peers, tmp_path: Path) -> None:
+    """Their relocations name the functions, but are not those of the format; their own linker takes them for what they mean."""
+    linked = producer.link(ROWS_X86_64, tmp_path / "made.so", peers)
+    places = [(symbol.name, symbol.address, symbol.size) for symbol in open_elf(linked).functions()]
+    text = next(section.header.sh_addr for section in open_elf(linked).sections if section.name == ".text")
+    dumped = sframegen_on("dump", "--names", tmp_path / "made.o").output
+    assert [line.split("]: ")[1] for line in dumped.splitlines() if "func idx" in line] == [
+        f"pc = {start - text:#x}, size = {size} bytes <{name}>" for name, start, size in sorted(places, key=lambda one: one[1])
+    ]
+
+
+def test_dump_of_archives_and_several_files(ours: Path, gas: Path, peers: Peers, tmp_path: Path) -> None:
+    archive = tmp_path / "both.a"
+    subprocess.run([peers.tool("ar"), "rcs", archive, ours, gas], check=True)
+    assert sframegen_on("dump", archive).output == readelf(peers, archive)
+    assert sframegen_on("dump", ours, archive, gas).output == readelf(peers, ours, archive, gas)
+
+
+def test_dump_names_functions_by_their_sections(ours: Path, gas: Path) -> None:
+    for path in (ours, gas):
+        lines = [line for line in sframegen_on("dump", "--names", path).output.splitlines() if "func idx" in line]
+        assert {line.rpartition("<")[2] for line in lines} == {"_Z7groupedi>", "_Z5callsi>", "main>"}
+        assert all("pc = 0x0," in line for line in lines)
+        [document] = [json.loads(sframegen_on("dump", "--json", path).output)]
+        functions = [function for section in document["sections"] for function in section["functions"]]
+        assert {(one["name"], one["section"], one["start"]) for one in functions} == {
+            ("_Z7groupedi", ".text._Z7groupedi", 0),
+            ("_Z5callsi", ".text._Z5callsi", 0),
+            ("main", ".text.main", 0),
+        }
+
+
+# -- lookup
+
+
+@pytest.mark.parametrize("made", ["ours", "gas"])
+def test_lookup_finds_what_the_linked_file_has(made: str, peers: Peers, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(made)
+    linked = tmp_path / "linked"
+    subprocess.run([peers.tool("ld"), "-shared", "-o", linked, path], check=True)
+    section = read(linked)
+    for name in ("_Z7groupedi", "_Z5callsi", "main"):
+        [symbol] = open_elf(linked).functions_named(name.encode())
+        asked = [text for offset in range(symbol.size) for text in (f"{name}+{offset}", f".text.{name}+{offset:#x}")]
+        answers = json.loads(sframegen_on("lookup", "--json", path, *asked).output)["addresses"]
+        assert len(answers) == 2 * symbol.size
+        for number, answer in enumerate(answers):
+            expected = find(section, symbol.address + number // 2)
+            assert expected is not None
+            assert expected.cfa is not None
+            assert (answer["section"], answer["address"]) == (f".text.{name}", number // 2)
+            assert (answer["cfa"]["offset"], answer["name"].partition("+")[0]) == (expected.cfa.offset, name)
+
+
+def test_lookup_says_where_it_looked(ours: Path) -> None:
+    result = sframegen_on("lookup", ours, "main", ".text._Z5callsi+0")
+    assert result.stdout.splitlines() == [
+        ".text.main+0x0 <main>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)",
+        ".text._Z5callsi+0x0 <_Z5callsi>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)",
+    ]
+    assert result.exit_code == 0
+
+
+def test_lookup_ends_where_its_section_ends(ours: Path) -> None:
+    """Code of other sections follows in the object as it is laid out in memory."""
+    section = open_elf(ours).section(".text._Z7groupedi")
+    assert section is not None
+    size = section.header.sh_size
+    result = sframegen_on("lookup", ours, *(f"_Z7groupedi+{offset}" for offset in range(size, size + 256)))
+    assert result.stdout.splitlines() == [
+        f".text._Z7groupedi+{offset:#x}: not covered by the SFrame section" for offset in range(size, size + 256)
+    ]
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("text", ["0x10", "nothing", ".eh_frame", "+4", "main+"])
+def test_lookup_in_an_object_takes_no_addresses(text: str, ours: Path) -> None:
+    result = sframegen_on("lookup", ours, text)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
+        f"sframegen: {ours}: neither a function nor a section of code: {text}; an object has no addresses"
+    )
+    assert result.stderr.count("\n") == 1
+
+
+def test_lookup_in_archives(ours: Path, gas: Path, peers: Peers, tmp_path: Path) -> None:
+    archive = tmp_path / "two.a"
+    shutil.copy(ours, tmp_path / "other.o")
+    subprocess.run([peers.tool("objcopy"), "--redefine-sym", "main=other", tmp_path / "other.o"], check=True)
+    subprocess.run([peers.tool("ar"), "rcs", archive, tmp_path / "other.o", gas], check=True)
+    [answer] = json.loads(sframegen_on("lookup", "--json", archive, "main").output)["addresses"]
+    assert (answer["object"], answer["section"]) == (f"{archive}(gas.o)", ".text.main")
+    assert "2 functions or sections of code are named .text.main" in sframegen_on("lookup", archive, ".text.main").stderr
+
+
+# -- check
+
+
+@pytest.mark.parametrize("made", ["ours", "gas"])
+def test_check_holds_objects_against_their_cfi(made: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(made)
+    report = sframegen.examine(path)
+    assert (report.findings, report.version, report.functions) == ([], 3, 3)
+    size = sum(section.header.sh_size for section in open_elf(path).sections if section.name.startswith(".text."))
+    assert report.code == {verdict: size if verdict is Verdict.EQUAL else 0 for verdict in Verdict}
+    assert sframegen_on("check", path).exit_code == 0
+
+
+@pytest.mark.parametrize("producer", X86_64, ids=lambda one: one.name)
+def test_check_of_assemblers_objects(producer: Producer, peers: Peers, tmp_path: Path) -> None:
+    report = sframegen.examine(producer.assemble(ROWS_X86_64, tmp_path / "made", peers))
+    assert report.version == producer.version
+    assert [finding for finding in report.findings if finding.severity is Severity.ERROR] == []
+    assert report.code[Verdict.EQUAL]
+    assert not report.code[Verdict.WRONG]
+
+
+def test_check_finds_a_wrong_rule_and_says_in_which_function(ours: Path) -> None:
+    piece = [one for one in open_elf(ours).sections if one.header.sh_type == SHT_GNU_SFRAME][-1]
+    raw = bytearray(ours.read_bytes())
+    raw[piece.header.sh_offset + piece.header.sh_size - 1] += 8  # the last function's only CFA offset
+    ours.write_bytes(raw)
+    report = sframegen.examine(ours)
+    [finding] = report.findings
+    assert (finding.rule, finding.severity, finding.address, finding.offset) == ("cfi-rule", Severity.ERROR, None, None)
+    assert finding.message.startswith("main+0x")
+    assert sframegen_on("check", ours).exit_code == 1
+
+
+DAMAGE = {
+    "magic": (0, b"\0\0", "magic"),
+    "flags": (3, b"\x85", "flags"),
+    "functions": (8, b"\xff\xff\0\0", "index-bounds"),
+    "size": (36, b"\xff\xff\0\0", "end-outside-code"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_check_finds_damage(name: str, ours: Path) -> None:
+    at, data, rule = DAMAGE[name]
+    piece = next(one for one in open_elf(ours).sections if one.header.sh_type == SHT_GNU_SFRAME)
+    raw = bytearray(ours.read_bytes())
+    raw[piece.header.sh_offset + at : piece.header.sh_offset + at + len(data)] = data
+    ours.write_bytes(raw)
+    assert rule in {finding.rule for finding in sframegen.examine(ours).findings}
+    result = sframegen_on("dump", ours)
+    assert (result.exit_code == 0) == (name in ("flags", "size"))
+
+
+def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    archive, plain = tmp_path / "two.a", compile_c(SOURCE, *FLAGS, name="plain.o")
+    subprocess.run([peers.tool("ar"), "rcs", archive, ours, plain], check=True)
+    report = sframegen.examine(archive)
+    assert [(one.rule, one.message.partition(":")[0]) for one in report.findings] == [("none", "plain.o")]
+    assert (report.functions, report.version) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"instructions": True}, "jumps and calls lead nowhere yet"),
+        ({"debug_file": "x"}, "no separate debug file"),
+        ({"second_reader": True}, "of linked files only"),
+    ],
+)
+def test_what_needs_a_linked_file_says_so(arguments: dict[str, object], why: str, ours: Path) -> None:
+    with pytest.raises(sframegen.FormatError, match=why):
+        sframegen.examine(ours, **arguments)  # type: ignore[arg-type]
+
+
+def test_read_says_what_reads_objects(ours: Path) -> None:
+    with pytest.raises(sframegen.FormatError, match="its functions have no addresses yet; sframegen dump and lookup read it"):
+        read(ours)
+
+
+@pytest.mark.parametrize("command", [["dump"], ["lookup", "main"], ["check"]])
+def test_objects_without_a_section(command: list[str], compile_c: Compiler) -> None:
+    path = compile_c(SOURCE, *FLAGS, name="plain.o")
+    result = sframegen_on(command[0], path, *command[1:])
+    assert result.exit_code == 1
+    assert "no SFrame section" in result.output

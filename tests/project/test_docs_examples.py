@@ -1,0 +1,106 @@
+"""What pages show is what happens, except numbers on a machine that is not the one shown. Each page has a directory of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+pytestmark = pytest.mark.once
+
+# Commands and what they print; Python, and in the block behind it what it prints; files.
+EXAMPLE = re.compile(
+    r"^```console\n(?P<console>.*?)^```$"
+    r"|^```python\n(?P<python>.*?)^```$(?:\n\n^```text\n(?P<text>.*?)^```$)?"
+    r"|^Save this as `(?P<name>[\w.]+)`[^\n]*\n\n^```\w+\n(?P<file>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+EH_FRAME = ".eh_frame + .eh_frame_hdr"
+PAGES = ("README.md", "docs/gates.md", "docs/library.md", "docs/tutorial.md")  # that can be typed from top to bottom
+
+
+def shape(line: str) -> str:
+    """Numbers, rules and where files are, are the machine's."""
+    return re.sub(r"0x[0-9a-f]+|(?<=-) /\S*/|[0-9][0-9,.]*", "N", line.partition(" = ")[0]).rstrip()
+
+
+def assert_shown(command: str, printed: str, shown: list[str], *, exactly: bool) -> None:
+    """`...` at the end stands for more lines."""
+    lines = printed.splitlines()
+    if shown[-1:] == ["..."]:
+        shown = shown[:-1]
+        lines = lines[: len(shown)]
+    if not exactly:
+        lines, shown = ([shape(line) for line in some] for some in (lines, shown))
+    assert lines == shown, f"{command}\n{printed}"
+
+
+def is_about_this_machine(text: str) -> bool:
+    """Whether a page is about bash, and README shows the size of this machine's: then all its numbers are those printed here."""
+    bash = Path("/bin/bash")
+    return str(bash) in text and f" {bash.stat().st_size:,} bytes" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
+    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            command, check=False, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.returncode == 0, (command[-1], done.stdout)
+        return done.stdout
+
+    text = (ROOT / page).read_text()
+    exactly = is_about_this_machine(text)
+    for example in EXAMPLE.finditer(text):
+        if example["name"]:
+            (tmp_path / example["name"]).write_text(example["file"])
+        elif example["python"]:
+            printed = run(sys.executable, "-W", "error", "-c", example["python"])
+            if example["text"]:
+                assert_shown(example["python"], printed, example["text"].splitlines(), exactly=exactly)
+        else:
+            for command in re.split(r"^\$ ", example["console"], flags=re.MULTILINE)[1:]:
+                line, *shown = command.splitlines()
+                assert_shown(line, run("sh", "-c", line), shown, exactly=exactly)
+
+
+def promise(name: str) -> str:
+    """One bullet of what README promises."""
+    [said] = re.findall(rf"^- \*\*{name}\.\*\* (.*?)(?=\n- \*\*|\n\n)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    return str(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [
+        (
+            "Small",
+            [("size", "--optimize fast", file, ".eh_frame + .eh_frame_hdr") for file in ("libLLVM", "libxul", "librustc_driver")],
+        ),
+        ("Fast", [("time", what, "libLLVM", "readelf -wF") for what in ("add-section --no-verify", "add-section")]),
+    ],
+)
+def test_shares_in_readme_were_measured(name: str, shares: list[tuple[str, str, str, str]]) -> None:
+    figures = json.loads((ROOT / "docs/reports/performance.json").read_text())["figures"]
+    values = {(one["part"], one["what"], one["file"]): one["value"] for one in figures}
+    measured = [f"{values[part, what, file] / values[part, of, file]:.2f}" for part, what, file, of in shares]
+    assert re.findall(r"\b[0-9]\.[0-9]+", promise(name)) == measured
+
+
+@pytest.mark.parametrize("name", ["Faithful", "Reversible", "Tested against others"])
+def test_counts_in_readme_are_those_of_a_report(name: str) -> None:
+    said = promise(name)
+    reports = "".join((ROOT / link).read_text() for link in re.findall(r"\((docs/reports/[^)#]+)", said))
+    counts = re.findall(r"[0-9]+,[0-9]+|[0-9.]+ %", said)
+    assert counts
+    assert [count for count in counts if count not in reports] == []

@@ -1,0 +1,79 @@
+"""What an installation gives: the build that was asked for, and the same bytes from either."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import cfi
+import linker
+import sframegen
+from sframegen.program.build import MODULES
+from tests import ROOT
+
+INSTALLED_FROM = ("LICENSE", "README.md", "cfi", "linker", "pyproject.toml", "setup.py", "sframegen")
+
+
+def run(*command: str | Path, **environ: str) -> str:
+    """Standard output of a command that finds only installed packages, or those in PYTHONPATH if given."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ = inherited | {"PYTHONSAFEPATH": "1"} | environ
+    return subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.fixture
+def expected_build() -> str:
+    """The build that the tests are to try: `compiled` or `interpreted`."""
+    build = os.environ.get("SFRAMEGEN_EXPECT_BUILD")
+    if build is None:
+        pytest.skip("SFRAMEGEN_EXPECT_BUILD does not say which build should run: use make test")
+    return build
+
+
+def test_the_packages_under_test_are_installed_ones(expected_build: str) -> None:
+    assert expected_build in {"compiled", "interpreted"}
+    for package in (cfi, linker, sframegen):
+        assert Path(package.__file__ or "").is_relative_to(sys.prefix)
+
+
+def test_the_hot_modules_are_of_the_expected_build(expected_build: str) -> None:
+    suffix = {"compiled": ".so", "interpreted": ".py"}[expected_build]
+    files = {name: import_module(name).__file__ or "" for name in MODULES}
+    assert {name: file for name, file in files.items() if not file.endswith(suffix)} == {}
+
+
+def test_version_tells_which_build_runs(expected_build: str) -> None:
+    output = run(sys.executable, "-m", "sframegen", "--version")
+    assert output == f"sframegen {version('sframegen')} ({expected_build})\n"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "environ",
+    [{"CC": "/nonexistent/cc"}, {"SFRAMEGEN_PURE": "1"}],
+    ids=["no C compiler", "SFRAMEGEN_PURE"],
+)
+def test_without_compiling_the_install_succeeds_and_runs_interpreted(tmp_path: Path, environ: dict[str, str]) -> None:
+    for tool in ("pip", "setuptools", "Cython"):
+        if find_spec(tool) is None:
+            pytest.skip(f"no {tool} in this environment: use make test")
+    source, site = tmp_path / "source", tmp_path / "site"
+    source.mkdir()
+    for name in INSTALLED_FROM:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
+    run(*pip, "--target", site, source, **environ)
+
+    assert list(site.rglob("*.so")) == []
+    assert (site / "sframegen" / "integration" / "cmake" / "SframegenConfig.cmake").exists()
+    assert run(sys.executable, "-m", "sframegen", "--version", PYTHONPATH=str(site)).endswith(" (interpreted)\n")

@@ -1,0 +1,186 @@
+"""The shape of the project, held by tests: who may import whom, where versions and ABIs may be told apart, how long a file is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen.api
+from sframegen.cli.commands import COMMANDS
+from sframegen.program.build import MODULES
+from tests import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.once
+
+PACKAGES = ("cfi", "sframegen", "linker")
+MAX_LINES = 450
+# Two subjects, the cursor and the machine that reads with it: Cython's quick calls do not cross modules.
+LONGER = {"cfi/machine.py": 650}
+
+# By folder or file, the longest match counts: which of our packages it may import besides its own.
+MAY_IMPORT = {
+    "cfi": set(),
+    "linker": {"cfi", "sframegen"},
+    "sframegen": {"cfi"},
+    "sframegen/api": {"cfi", "linker"},
+    "sframegen/cli": {"cfi", "linker"},
+}
+UPPER_HALF = {"sframegen.api", "sframegen.cli"}  # stands on linker, so that linker may not stand on it
+
+# Only these tell one SFrame version or one ABI from another; all other code asks their tables.
+TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
+VERSION_NAMES = {"version", "abi", "abi_arch"}
+
+FORBIDDEN_TEXT = {
+    "a path of one machine": re.compile(r"(?<!\w)/(?:home|work)/\w|/tmp/(?:peers|dev)\b"),
+    "a host of packages": re.compile(r"\b(?:deb|ftp|security|snapshot|archive)\.(?:\w+\.)?(?:debian|ubuntu)\.\w"),
+}
+
+
+def modules(*folders: str) -> dict[str, ast.Module]:
+    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+    return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_bytes()) for file in files}
+
+
+OUR_MODULES = modules(*PACKAGES)
+ALL_MODULES = OUR_MODULES | modules("tests", "benchmarks", "corpus")
+
+
+def name_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported(path: str, tree: ast.Module) -> Iterator[str]:
+    """Full names of what a module imports, at its top or anywhere inside."""
+    package = path.rpartition("/")[0].split("/")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*parents, *filter(None, [node.module])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def branches_on_version(tree: ast.Module) -> Iterator[int]:
+    """Lines where a version or an ABI is compared with a constant; `version in TABLE` is a look-up, and fine."""
+
+    def is_version(node: ast.expr) -> bool:
+        return (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)) in VERSION_NAMES
+
+    def is_constant(node: ast.expr) -> bool:
+        name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        return isinstance(node, ast.Constant) or name.isupper()
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Match) and is_version(node.subject):
+            yield node.lineno
+        elif isinstance(node, ast.Compare) and any(map(is_version, operands := [node.left, *node.comparators])):
+            equality = any(isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)) for op in node.ops)
+            literal = any(isinstance(operand, (ast.Tuple, ast.List, ast.Set)) for operand in operands)
+            if literal or (equality and any(map(is_constant, operands))):
+                yield node.lineno
+
+
+def tracked_files() -> list[Path]:
+    """What git has or would add; a skip where there is no git."""
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"git does not list this folder: {error}")
+    return [file for name in filter(None, listing.split("\0")) if (file := ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("path", OUR_MODULES)
+def test_imports_only_what_its_layer_may(path: str) -> None:
+    layer = max((key for key in MAY_IMPORT if path == key or path.startswith(key + "/")), key=len)
+    allowed = MAY_IMPORT[layer] | {path.partition("/")[0]}
+    names = set(imported(path, OUR_MODULES[path]))
+    assert {name for name in names if name.split(".")[0] in set(PACKAGES) - allowed} == set()
+    if layer == "linker":
+        assert {name for name in names if ".".join(name.split(".")[:2]) in UPPER_HALF} == set()
+
+
+def test_importing_sframegen_is_cheap() -> None:
+    command = [sys.executable, "-c", "import sys, sframegen; print(*sys.modules)"]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert set(loaded) & {"linker", "lief", "click"} == set()
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """`import sframegen.find` would make the function `sframegen.find` a module."""
+    assert {Path(path).stem for path in OUR_MODULES if Path(path).parent.name == "sframegen"} & set(sframegen.api.__all__) == set()
+
+
+@pytest.mark.parametrize("path", [path for path in OUR_MODULES if path.startswith(("sframegen/", "linker/"))])
+def test_versions_and_abis_are_rows_of_tables(path: str) -> None:
+    if path not in TELLS_VERSIONS_APART:
+        assert list(branches_on_version(OUR_MODULES[path])) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("if version == 3: pass", True),
+        ("x = header.version != V2", True),
+        ("abi_arch in (1, 2)", True),
+        ("match section.abi:\n case 3: pass", True),
+        ("version not in LAYOUTS", False),
+        ("version == other.version", False),
+        ("size == 3", False),
+    ],
+)
+def test_the_search_for_branches_finds_them(code: str, found: bool) -> None:
+    assert bool(list(branches_on_version(ast.parse(code)))) is found
+
+
+@pytest.mark.parametrize("path", ALL_MODULES)
+def test_annotations_are_not_evaluated(path: str) -> None:
+    statements = [node for node in ALL_MODULES[path].body if not isinstance(node, ast.Expr)]
+    if statements:
+        assert isinstance(statements[0], ast.ImportFrom)
+        assert (statements[0].module, statements[0].names[0].name) == ("__future__", "annotations")
+
+
+def test_no_file_is_so_long_that_it_has_a_second_subject() -> None:
+    lengths = {path: len((ROOT / path).read_text().splitlines()) for path in OUR_MODULES}
+    assert {path: length for path, length in lengths.items() if length > LONGER.get(path, MAX_LINES)} == {}
+
+
+def test_compiled_modules_are_those_that_speak_cython() -> None:
+    setup = ast.parse((ROOT / "setup.py").read_bytes())
+    [listed] = [
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILED"
+    ]
+    speaking = {name_of(path) for path, tree in OUR_MODULES.items() if "cython" in imported(path, tree)}
+    assert sorted(listed) == sorted(MODULES) == sorted(speaking)
+
+
+@pytest.mark.parametrize("what", FORBIDDEN_TEXT)
+def test_no_file_names(what: str) -> None:
+    pattern = FORBIDDEN_TEXT[what]
+    texts = {file: file.read_text(errors="replace") for file in tracked_files()}
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file, text in texts.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_readme_shows_every_command() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in COMMANDS if f"sframegen {name}" not in readme] == []

@@ -1,0 +1,428 @@
+"""Real binaries: where each is found, and a use of it that fails if its code, its data or what ld.so reads of it was damaged."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+
+from tests.support.cross import MACHINES
+from tests.support.peers import Compiler, Peers, corpus_file
+from tests.support.programs import THROWING, THROWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.cross import Machine
+
+
+@dataclass(frozen=True)
+class RealFile:
+    name: str
+    find: Callable[[Peers], Path]  # skips the test where there is none
+    use: Callable[[Trial], None]
+    newest: bool = False  # runs by the peers' ld.so and libraries: those of Debian's newest suite, where it is from
+    machine: Machine | None = None  # not this one: runs by qemu, with the libraries that the corpus has beside it
+    least_coverage: float = 0.999  # share of the bytes with CFI
+    compiled_only: bool = False
+
+
+def soname(file: Path) -> str | None:
+    with file.open("rb") as stream:
+        for segment in ELFFile(stream).iter_segments("PT_DYNAMIC"):
+            assert isinstance(segment, DynamicSegment)
+            return next((str(vars(tag)["soname"]) for tag in segment.iter_tags("DT_SONAME")), None)
+    return None
+
+
+class Trial(NamedTuple):
+    """A binary with its new section, alone in a directory under the name by which it is asked for; `scratch` is for all else."""
+
+    original: Path
+    result: Path
+    scratch: Path
+    peers: Peers
+    compile_c: Compiler
+    newest: bool
+    machine: Machine | None
+
+    def run(self, *command: str | Path, **environ: str | Path) -> str:
+        """Standard output of a command that succeeds. If the binary is a library, ld.so must have initialised this very file."""
+        log = self.scratch / "ld.so"
+        shutil.rmtree(log, ignore_errors=True)
+        log.mkdir()
+        settings: dict[str, str | Path] = {
+            "PATH": os.environ["PATH"], "HOME": self.scratch, "LC_ALL": "C", "LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": log / "of",
+        }  # fmt: skip
+        if self.newest:
+            libraries = Path(self.peers.libsframe()).parent
+            command = (next(libraries.glob("ld-linux-*.so.*")), "--library-path", f"{self.result.parent}:{libraries}", *command)
+        else:
+            settings["LD_LIBRARY_PATH"] = self.result.parent
+        settings |= environ
+        if self.machine:
+            command, settings = tuple(self.machine.command(corpus_root(self.original), *command, **settings)), {}
+        done = subprocess.run(
+            command, env={k: str(v) for k, v in settings.items()}, cwd=self.scratch, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        if soname(self.result):
+            assert any(f"calling init: {self.result}\n" in file.read_text() for file in log.iterdir())
+        return done.stdout
+
+
+def corpus_root(file: Path) -> Path:
+    """Of a file that corpus/fetch unpacked with its libraries: the folder that stands for their machine's root."""
+    return next(parent for parent in file.parents if parent.name == "root")
+
+
+# -- programs
+
+BASH = r"""
+fib() { (($1 < 2)) && echo $1 || echo $(($(fib $(($1 - 1))) + $(fib $(($1 - 2))))); }
+declare -A seen; for word in one two one; do ((seen[$word]++)); done
+trap 'echo trapped' USR1; kill -USR1 $$
+[[ 2026-11 =~ ^([0-9]+)-(.*)$ ]] && echo "$(fib 7) ${seen[one]} ${BASH_REMATCH[2]}"
+"""
+BASHED = "trapped\n13 2 11\n"
+
+
+def use_bash(trial: Trial) -> None:
+    assert trial.run(trial.result, "-c", BASH) == BASHED
+
+
+PERL = r"""
+my %seen; $seen{lc $_}++ for "One two ONE" =~ /\w+/g;
+eval { die { code => 7 } }; print join(",", map { "$_=$seen{$_}" } sort keys %seen), " $@->{code} ", sprintf("%.3f", sqrt 2), "\n";
+"""
+PERLED = "one=2,two=1 7 1.414\n"
+
+
+def use_perl(trial: Trial) -> None:
+    assert trial.run(trial.result, "-e", PERL) == PERLED
+    if not trial.newest:
+        assert trial.run(trial.result, "-MList::Util=sum", "-e", "print sum 1..10") == "55"
+
+
+def use_git(trial: Trial) -> None:
+    repository = trial.scratch / "repository"
+
+    def git(*arguments: str) -> str:
+        identity = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@localhost"}
+        identity |= {name.replace("AUTHOR", "COMMITTER"): value for name, value in identity.items()}
+        return trial.run(trial.result, *arguments, GIT_CONFIG_NOSYSTEM="1", **identity)
+
+    assert git("--version").startswith("git version ")
+    git("init", "--quiet", str(repository))
+    for number in range(3):
+        (repository / "file").write_text(f"{number}\n" * 1000)
+        git("-C", str(repository), "add", "file")
+        git("-C", str(repository), "commit", "--quiet", "-m", f"change {number}")
+    git("-C", str(repository), "gc", "--quiet")
+    assert git("-C", str(repository), "log", "--format=%s", "-p", "--numstat").split("\n\n")[0] == "change 2"
+    assert git("-C", str(repository), "fsck", "--strict") == ""
+
+
+PYTHON = r"""
+import concurrent.futures, ctypes, decimal, json, zlib
+def deep(n): return deep(n + 1)
+try: deep(0)
+except RecursionError as error: caught = type(error).__name__
+with concurrent.futures.ThreadPoolExecutor(2) as pool: squares = list(pool.map(lambda n: n * n, range(4)))
+compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))(lambda a, b: a[0] - b[0])
+numbers = (ctypes.c_int * 3)(3, 1, 2)
+ctypes.CDLL(None).qsort(numbers, 3, 4, compare)
+root = str(decimal.Decimal(2).sqrt())[:5]
+print(json.dumps([caught, squares, list(numbers), root, zlib.decompress(zlib.compress(b"x")).decode()]))
+"""
+
+
+def find_python(_: Peers) -> Path:
+    """What holds the interpreter's code in this process: the shared library, or the program."""
+    match = re.search(r"/\S*/libpython3\.\d+\S*$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    return Path(match[0] if match else sys.executable).resolve()
+
+
+def use_python(trial: Trial) -> None:
+    program = sys.executable if soname(trial.result) else trial.result
+    home = {} if soname(trial.result) else {"PYTHONHOME": sys.base_prefix}
+    expected = '["RecursionError", [0, 1, 4, 9], [1, 2, 3], "1.414", "x"]\n'
+    assert trial.run(program, "-c", PYTHON, **home) == expected
+
+
+COMPILED = r"""
+#include <stdio.h>
+#include <string.h>
+struct point { double x, y; };
+static inline struct point scale(struct point p, double by) { return (struct point) { p.x * by, p.y * by }; }
+int main(void) {
+    unsigned long long sum = 0;
+    for (int i = 0; i < 1000; i++) sum += i % 7 ? i * i : strlen("abc");
+    struct point p = scale((struct point) { 1.5, 2 }, 2);
+    return printf("%llu %.1f %.1f\n", sum, p.x, p.y) < 0;
+}
+"""
+
+
+def compiler_proper(name: str) -> Callable[[Peers], Path]:
+    def find(_: Peers) -> Path:
+        if shutil.which("gcc") is None:
+            pytest.skip("no gcc on this machine")
+        path = subprocess.run(["gcc", f"-print-prog-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+        if not Path(path).is_file():
+            pytest.skip(f"gcc has no {name}")
+        return Path(path)
+
+    return find
+
+
+def use_compiler_proper(driver: str, language: str, source: str, expected: str) -> Callable[[Trial], None]:
+    def use(trial: Trial) -> None:
+        found = trial.run(driver, "-B", trial.result.parent, f"-print-prog-name={trial.result.name}")
+        assert found == f"{trial.result}\n"
+        (trial.scratch / "source").write_text(source)
+        command = (driver, "-x", language, "-O2", "-g", "source", "-o")
+        trial.run(*command, "program", "-B", trial.result.parent)
+        assert trial.run(trial.scratch / "program") == expected
+        trial.run(*command, "by-the-original")
+        assert (trial.scratch / "program").read_bytes() == (trial.scratch / "by-the-original").read_bytes()
+
+    return use
+
+
+# -- libraries
+
+
+def system_library(name: str) -> Callable[[Peers], Path]:
+    def find(_: Peers) -> Path:
+        if shutil.which("gcc") is None:
+            pytest.skip("no gcc to ask for libraries on this machine")
+        path = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+        if not Path(path).is_absolute():
+            pytest.skip(f"no {name} on this machine")
+        return Path(path).resolve()
+
+    return find
+
+
+def use_libc(trial: Trial) -> None:
+    assert f" {trial.result}\n" in trial.run("cat", "/proc/self/maps")
+    assert trial.run("bash", "-c", BASH) == BASHED
+    assert trial.run("perl", "-e", PERL) == PERLED
+    assert trial.run(sys.executable, "-c", PYTHON).startswith('["RecursionError", ')
+    assert trial.run(trial.compile_c(THROWING, "-x", "c++", "-pthread", "-lstdc++")) == THROWN
+
+
+def newest_libc(peers: Peers) -> Path:
+    """The one that fits the peers' ld.so."""
+    return Path(peers.libsframe()).with_name("libc.so.6")
+
+
+def use_newest_libc(trial: Trial) -> None:
+    file = trial.compile_c(THROWING, "-x", "c++", "-pthread", "-lstdc++")
+    assert trial.run(file) == THROWN
+    readelf = trial.peers.directory / "root/usr/bin/eu-readelf"
+    assert "DYN (Shared object file)" in trial.run(readelf, "-h", trial.result)
+
+
+def use_foreign_libc(trial: Trial) -> None:
+    assert trial.machine
+    for name, code, expected in (("bash", ("-c", BASH), BASHED), ("perl", ("-e", PERL), PERLED)):
+        program = corpus_file(f"{trial.machine.name}-{name}")
+        [libraries] = corpus_root(program).glob("usr/lib/*-linux-gnu")
+        assert trial.run(program, *code, LD_LIBRARY_PATH=f"{trial.result.parent}:{libraries}") == expected
+
+
+TLS = r"""
+import _hashlib, hashlib, ssl
+assert _hashlib.openssl_sha512(b"abc").hexdigest().startswith("ddaf35a193617aba")
+assert hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 1000).hex().startswith("632c2812e46d4604")
+out = ssl.MemoryBIO()
+client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
+try: client.do_handshake()
+except ssl.SSLWantReadError: pass
+assert len(ssl.RAND_bytes(32)) == 32 and out.read(3) == b"\x16\x03\x01"
+print({line.split()[5] for line in open("/proc/self/maps") if "libcrypto" in line})
+"""
+
+
+def use_libcrypto(trial: Trial) -> None:
+    assert trial.run(sys.executable, "-c", TLS) == f"{ {str(trial.result)} }\n"
+
+
+# Calls functions by name: their types are of no concern, every argument is a pointer, an int or a size_t.
+DLOPEN = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+static void *library;
+static void *(*find(const char *name))() {
+    void *found = dlsym(library, name);
+    if (!found) printf("%s\n", dlerror());
+    return (void *(*)()) found;
+}
+#define CALL(name, ...) find(#name)(__VA_ARGS__)
+static int use(void);
+int main(int argc, char **argv) {
+    library = dlopen(argv[1], RTLD_NOW);
+    if (!library) printf("%s\n", dlerror());
+    return !library || use();
+}
+"""
+SHA256 = r"""
+static int use(void) {
+    unsigned char digest[32];
+    void *context = CALL(EVP_MD_CTX_new), *kind = CALL(EVP_sha256);
+    CALL(EVP_DigestInit_ex, context, kind, (void *) 0);
+    for (int i = 0; i < 1000; i++) CALL(EVP_DigestUpdate, context, "abc", (size_t) 3);
+    CALL(EVP_DigestFinal_ex, context, digest, (void *) 0);
+    for (int i = 0; i < 32; i++) printf("%02x", digest[i]);
+    void *key = CALL(EVP_PKEY_Q_keygen, (void *) 0, (void *) 0, "RSA", (size_t) 1024);
+    printf(" %d\n", (int) (size_t) CALL(EVP_PKEY_get_bits, key));
+    return 0;
+}
+"""
+COMPILE_IR = r"""
+static const char ir[] =
+    "@text = private constant [4 x i8] c\"%d\\0A\\00\"\n"
+    "declare i32 @printf(ptr, ...)\n"
+    "define i32 @fib(i32 %n) {\n"
+    "  %small = icmp ult i32 %n, 2\n  br i1 %small, label %end, label %more\n"
+    "more:\n  %a = sub i32 %n, 1\n  %b = sub i32 %n, 2\n"
+    "  %fa = call i32 @fib(i32 %a)\n  %fb = call i32 @fib(i32 %b)\n  %sum = add i32 %fa, %fb\n  ret i32 %sum\n"
+    "end:\n  ret i32 %n\n}\n"
+    "define i32 @main() {\n  %f = call i32 @fib(i32 20)\n  call i32 (ptr, ...) @printf(ptr @text, i32 %f)\n  ret i32 0\n}\n";
+static int use(void) {
+    char *error = 0;
+    void *module = 0, *target = 0, *context = CALL(LLVMContextCreate), *triple = CALL(LLVMGetDefaultTargetTriple);
+    CALL(LLVMInitializeX86TargetInfo), CALL(LLVMInitializeX86Target), CALL(LLVMInitializeX86TargetMC);
+    CALL(LLVMInitializeX86AsmPrinter);
+    void *text = CALL(LLVMCreateMemoryBufferWithMemoryRangeCopy, ir, strlen(ir), "ir");
+    if ((int) (size_t) CALL(LLVMParseIRInContext, context, text, &module, &error)) return puts(error), 1;
+    if ((int) (size_t) CALL(LLVMGetTargetFromTriple, triple, &target, &error)) return puts(error), 1;
+    void *machine = CALL(LLVMCreateTargetMachine, target, triple, "", "", 3, 2, 0);
+    if (CALL(LLVMRunPasses, module, "default<O2>", machine, CALL(LLVMCreatePassBuilderOptions))) return 1;
+    return (int) (size_t) CALL(LLVMTargetMachineEmitToFile, machine, module, "made.o", 1, &error);
+}
+"""
+
+
+def dlopen_program(trial: Trial, use: str) -> Path:
+    return trial.compile_c(DLOPEN + use, "-std=gnu17", "-ldl")
+
+
+def use_newest_libcrypto(trial: Trial) -> None:
+    digest = "328de8f1895f8bb09f6e6b4c2012ef2b2a6f067cd002794b750aa040a6f6d8bd"
+    printed = trial.run(dlopen_program(trial, SHA256), trial.result)
+    assert printed == f"{digest} 1024\n"
+
+
+def use_libllvm(trial: Trial) -> None:
+    trial.run(dlopen_program(trial, COMPILE_IR), trial.result)
+    subprocess.run(["gcc", "made.o", "-o", "made"], cwd=trial.scratch, check=True)
+    assert subprocess.run([trial.scratch / "made"], check=True, capture_output=True, text=True).stdout == "6765\n"
+
+
+def use_libstdcxx(trial: Trial) -> None:
+    assert trial.run(trial.compile_c(THROWING, "-x", "c++", "-pthread", "-lstdc++")) == THROWN
+
+
+PAGE = """<body><script>
+const words = "the quick brown fox".split(" ").sort((a, b) => a.length - b.length || a.localeCompare(b)).join();
+let caught = 0;
+for (let i = 0; i < 1e5; i++) try { if (i % 3 == 0) throw i; } catch { caught++; }
+document.body.style.background = words == "fox,the,brown,quick" && caught == 33334 ? "rgb(0, 128, 255)" : "red";
+</script>"""
+
+
+def use_libxul(trial: Trial) -> None:
+    """Firefox renders a page: its own directory again, but for the library; its programs start by their own suite's ld.so."""
+    original, directory = trial.original.parent, trial.result.parent
+    if not (original / "firefox-esr").exists():
+        pytest.skip("the corpus has libxul without what it needs to run: run python -m corpus.fetch libxul")
+    [libraries] = original.parent.glob("*-linux-gnu")
+    [loader] = libraries.glob("ld-linux-*.so.*")
+    for item in original.iterdir():
+        place = directory / item.name
+        if item.is_file() and not item.is_symlink() and os.access(item, os.X_OK):
+            patchelf = trial.peers.tool("patchelf")
+            subprocess.run([patchelf, "--set-interpreter", loader, "--output", place, item], check=True)
+        elif item != trial.original:
+            place.symlink_to(item)
+    profile, page, image = (trial.scratch / name for name in ("profile", "page.html", "image.png"))
+    profile.mkdir()
+    (profile / "user.js").write_text('user_pref("network.dns.disabled", true);\n')
+    page.write_text(PAGE)
+    trial.run(
+        directory / "firefox-esr", "--headless", "--no-remote", "--profile", profile, "--window-size=64,64", "--screenshot", image,
+        page.as_uri(), LD_LIBRARY_PATH=libraries, MOZ_CRASHREPORTER_DISABLE="1",
+    )  # fmt: skip
+    assert first_pixel(image.read_bytes()) == (0, 128, 255)
+
+
+def first_pixel(png: bytes) -> tuple[int, ...]:
+    """Of a PNG with 8-bit colours. It has no neighbour that its row's filter could have taken away."""
+    start = png.index(b"IDAT")
+    return tuple(zlib.decompressobj().decompress(png[start + 4 :])[1:4])
+
+
+def program(name: str) -> Callable[[Peers], Path]:
+    def find(_: Peers) -> Path:
+        path = shutil.which(name)
+        if path is None:
+            pytest.skip(f"no {name} on this machine")
+        return Path(path).resolve()
+
+    return find
+
+
+def corpus(name: str) -> Callable[[Peers], Path]:
+    return lambda _: corpus_file(name)
+
+
+FILES = (
+    RealFile("bash", program("bash"), use_bash),
+    RealFile("perl", program("perl"), use_perl),
+    RealFile("git", program("git"), use_git),
+    RealFile("python", find_python, use_python),
+    RealFile("libc", system_library("libc.so.6"), use_libc),
+    RealFile("libcrypto", system_library("libcrypto.so.3"), use_libcrypto, least_coverage=0.92),
+    RealFile("libstdc++", system_library("libstdc++.so.6"), use_libstdcxx),
+    RealFile("cc1", compiler_proper("cc1"), use_compiler_proper("gcc", "c", COMPILED, "285571714 3.0 4.0\n"), compiled_only=True),
+    RealFile("cc1plus", compiler_proper("cc1plus"), use_compiler_proper("g++", "c++", THROWING, THROWN), compiled_only=True),
+    RealFile("newest bash", corpus("bash"), use_bash, newest=True),
+    RealFile("newest perl", corpus("perl"), use_perl, newest=True),
+    RealFile("newest libc", newest_libc, use_newest_libc, newest=True),
+    RealFile("newest libcrypto", corpus("libcrypto"), use_newest_libcrypto, newest=True, least_coverage=0.953),
+    RealFile("newest libstdc++", corpus("libstdcxx"), use_libstdcxx, newest=True),
+    RealFile("libLLVM", corpus("libLLVM"), use_libllvm, newest=True, least_coverage=0.9999, compiled_only=True),
+    RealFile("libxul", corpus("libxul"), use_libxul, least_coverage=0.9999, compiled_only=True),
+    *(
+        RealFile(
+            f"{machine.name} {name}",
+            corpus(f"{machine.name}-{name}"),
+            use,
+            machine=machine,
+            least_coverage=0.9999,
+            compiled_only=use not in (use_bash, use_foreign_libc),
+        )
+        for machine in MACHINES
+        for name, use in (
+            ("bash", use_bash),
+            ("perl", use_perl),
+            ("libc", use_foreign_libc),
+            ("libcrypto", use_newest_libcrypto),
+            ("libstdcxx", use_libstdcxx),
+        )
+    ),
+)

@@ -1,0 +1,96 @@
+"""Files with an added section go through other people's tools; what comes of it is the table of docs/post-link.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from linker.files.payload import check_end
+from sframegen import add_section, remove
+from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, open_elf
+from tests import ROOT
+from tests.real.post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, ToolError, Workshop, apply, judge, outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler, Peers
+
+pytestmark = pytest.mark.once
+
+# Tools that break a file without a section, and the same with a section not.
+BROKEN_WITHOUT = {("LIEF, adding a library", "static-PIE, tail")}
+DOCUMENT = ROOT / "docs" / "post-link.md"
+
+
+def documented() -> dict[tuple[str, str], str]:
+    """(tool, subject) -> outcome."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.read_text().splitlines() if line[:1] == "|"]
+    start = next(number for number, row in enumerate(rows) if row[-1] == SUBJECTS[-1].name)
+    subjects = rows[start][1:]
+    return {
+        (row[0].strip("`"), subject): cell for row in rows[start + 2 :] for subject, cell in zip(subjects, row[1:], strict=True)
+    }
+
+
+def named(item: Tool) -> str:
+    return item.name
+
+
+@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda subject: subject.name)
+def shop(request: pytest.FixtureRequest, peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop.of(request.param, tmp_path_factory.mktemp("shop"), peers, compile_c)
+
+
+def test_before_any_tool(shop: Workshop) -> None:
+    shop.run(shop.original)
+    judge(shop.result, shop)
+    new = [s.p_type for s in open_elf(shop.result).segments]
+    loads = 2 if "tail" in shop.subject.name else 1
+    assert new.count(PT_LOAD) == [s.p_type for s in open_elf(shop.original).segments].count(PT_LOAD) + loads
+    assert new.count(PT_GNU_SFRAME) == 1
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=named)
+def test_add_section_and_then_the_tool(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+    found = outcome(tool, shop, tmp_path)
+    assert found.mark == documented()[tool.name, shop.subject.name], found.why
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=named)
+def test_the_tool_and_then_add_section(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+    """Works wherever the tool itself does."""
+    first, then = tmp_path / "first" / shop.original.name, tmp_path / "then" / shop.original.name
+    if documented()[tool.name, shop.subject.name] == NO_BETTER:
+        return
+    apply(tool, shop, shop.original, first)
+    if (tool.name, shop.subject.name) in BROKEN_WITHOUT:
+        with pytest.raises(ToolError):
+            shop.run(first)
+        return
+    shop.run(first)
+    then.parent.mkdir()
+    add_section(first, output=then, verify=False, min_kernel=shop.subject.min_kernel)
+    judge(then, shop)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=named)
+def test_add_section_the_tool_and_then_remove(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+    """The tool's own work is kept."""
+    if documented()[tool.name, shop.subject.name] not in (WORKS, WARNS):
+        return
+    file = tmp_path / "changed" / shop.original.name
+    apply(tool, shop, shop.result, file)
+    remove(file, verify=False)
+    elf = open_elf(file)
+    assert PT_GNU_SFRAME not in {s.p_type for s in elf.segments}
+    assert ".sframe" not in {s.name for s in elf.sections}
+    assert elf.build_id() == open_elf(shop.original).build_id()
+    assert tool.leaves.encode() in file.read_bytes()
+    check_end(elf)  # nothing is left of the record that would look like a payload
+    shop.run(file)
+
+
+def test_the_document_names_every_tool_and_file() -> None:
+    assert documented().keys() == {(tool.name, subject.name) for tool in TOOLS for subject in SUBJECTS}

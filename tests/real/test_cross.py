@@ -1,0 +1,122 @@
+"""add-section on what gcc makes for AArch64, of either byte order, and for s390x: true rules, and the programs run as before."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from sframegen import FormatError, add_section
+from tests.support.cross import ARM64, ARM64_BE, BUILDS, MACHINES, S390X, Build
+from tests.support.oracles.compare import Verdict, compare
+from tests.support.programs import AARCH64_ALONE, ALONE, ALONE_PRINTED, HOSTED, PRINTED, PROGRAM, RUNNER, THROWING, THROWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.cross import Machine
+    from tests.support.peers import Compiler, Peers
+
+    CrossCompiler = Callable[[Machine], Compiler]
+
+pytestmark = pytest.mark.once
+
+FREESTANDING = ("-ffreestanding", "-nostdlib")
+
+
+@pytest.fixture(scope="session")
+def cross(peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> CrossCompiler:
+    compilers = {machine: machine.compiler(peers, tmp_path_factory.mktemp(machine.name)) for machine in (*MACHINES, ARM64_BE)}
+    return compilers.__getitem__
+
+
+def run(machine: Machine, program: Path, *arguments: Path) -> str:
+    done = subprocess.run(machine.command(machine.root, program, *arguments), check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def add(original: Path, directory: Path, peers: Peers) -> tuple[Path, str]:
+    """The file with a section that says all that the CFI does, and readelf's text of it."""
+    result = directory / original.name
+    summary = add_section(original, output=result)
+    report = compare(original, result, peers)
+    assert report.ok, str(report)
+    assert report.bytes[Verdict.EQUAL] == summary.covered_bytes
+    assert set(report.rows_by_reason) <= {"RA column"}, str(report)  # vfork of AArch64's glibc 2.36
+    text = subprocess.run([peers.tool("readelf"), "--sframe", result], check=True, capture_output=True, text=True).stdout
+    return result, "\n".join(line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: f"{build.machine.name} {build.flags}")
+def test_true_and_running(build: Build, cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
+    shared = "-shared" in build.flags
+    compile_c = cross(build.machine)
+    result, text = add(compile_c(HOSTED if shared else PROGRAM, *build.flags.split()), tmp_path, peers)
+    for pattern in build.shows:
+        assert re.search(pattern, text, re.MULTILINE), f"nothing like {pattern}"
+    command = (compile_c(RUNNER, "-O2", "-ldl"), result) if shared else (result,)
+    assert run(build.machine, *command) == PRINTED
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_exceptions(machine: Machine, static: bool, cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
+    linked = machine.static.split() if static else ("-pie",)
+    result, _ = add(cross(machine)(THROWING, "-x", "c++", "-O2", "-pthread", *linked, "-lstdc++", "-lm"), tmp_path, peers)
+    assert run(machine, result) == THROWN
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_a_static_program_without_room_needs_a_newer_kernel(machine: Machine, cross: CrossCompiler, tmp_path: Path) -> None:
+    program, result = cross(machine)(PROGRAM, "-O2", "-static"), tmp_path / "result"
+    with pytest.raises(FormatError, match=r"headers: \.rela\.plt cannot move; --min-kernel 5\.18 puts them at the end of the file"):
+        add_section(program, output=result)
+    assert list(tmp_path.iterdir()) == []
+    add_section(program, output=result, min_kernel="5.18")
+    assert run(machine, result) == PRINTED
+
+
+@pytest.mark.parametrize("flags", ["-O0", "-O2", "-O2 -mbranch-protection=standard"])
+def test_aarch64_big_endian(flags: str, cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
+    static = ("-mbig-endian", *flags.split(), *FREESTANDING, "-static", "-Wl,-z,separate-code")
+    result, text = add(cross(ARM64_BE)(AARCH64_ALONE, *static), tmp_path, peers)
+    assert ("[s]" in text) == ("branch" in flags)
+    assert run(ARM64_BE, result) == ALONE_PRINTED
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags"),
+    [
+        (ARM64_BE, "-mbig-endian -O2 -fPIC"),
+        (ARM64_BE, "-mbig-endian -O2 -fPIC -mbranch-protection=pac-ret+b-key"),
+        (S390X, "-O2 -fPIC -mpacked-stack -mbackchain -msoft-float -DNO_FLOATING_POINT"),
+        (S390X, "-O0 -fPIC -mpacked-stack -mbackchain -msoft-float -DNO_FLOATING_POINT"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_libraries_that_only_kernels_could_run(
+    machine: Machine, flags: str, cross: CrossCompiler, peers: Peers, tmp_path: Path
+) -> None:
+    add(cross(machine)(ALONE, *flags.split(), *FREESTANDING, "-shared"), tmp_path, peers)
+
+
+def test_a_program_whose_data_is_all_zero(cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
+    source = "static volatile int zero; void _start(void) { while (!zero) ; }"
+    add(cross(ARM64)(source, "-O2", *FREESTANDING, "-static", "-Wl,-Ttext=0x400400"), tmp_path, peers)
+
+
+@pytest.mark.parametrize("page_size", [0x1000, 0x4000, 0x10000])
+def test_the_new_segment_has_pages_of_its_own(page_size: int, cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
+    program = cross(ARM64)(PROGRAM, "-O2", f"-Wl,-z,max-page-size={page_size:#x},-z,common-page-size={page_size:#x}")
+    result, _ = add(program, tmp_path, peers)
+    with result.open("rb") as stream:
+        *others, new = [segment.header for segment in ELFFile(stream).iter_segments("PT_LOAD")]
+    assert new.p_align == page_size
+    assert (new.p_vaddr - new.p_offset) % page_size == 0
+    assert new.p_vaddr // page_size > (others[-1].p_vaddr + others[-1].p_memsz - 1) // page_size
+    assert run(ARM64, result) == PRINTED

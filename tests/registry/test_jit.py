@@ -1,0 +1,532 @@
+"""Tables of code made at run time: what is written is read, at every moment of the writing; what else stands there is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi.errors import FormatError
+from sframegen.format.abi import AARCH64, AMD64, S390X
+from sframegen.format.model import OUTERMOST, Rule, Where
+from sframegen.registry import jit
+from sframegen.registry.jit import JitDescriber, entry_of, rule_of_entry
+from sframegen.registry.jit_list import JitRegions
+from sframegen.registry.jit_writer import STRIDE, JitWriter
+from sframegen.registry.regions import Registry
+from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode
+from tests.support.processes.memories import Pieces
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from sframegen.format.abi import Abi
+    from sframegen.format.search import Found
+
+pytestmark = pytest.mark.once
+
+TEXT, TABLES = 0x1000, 0x10_0000
+INFO = CodeJitInfo(TEXT, TEXT + 0x1000, TABLES)
+SAVED_RA = Where(None, -8, deref=True)
+RULES = (
+    Rule(Where(AMD64.sp, 8), SAVED_RA),
+    Rule(Where(AMD64.sp, 2**31 - 1), SAVED_RA, Where(None, -(2**31), deref=True)),
+    Rule(Where(AMD64.fp, 16), SAVED_RA, Where(None, -16, deref=True)),
+    OUTERMOST,
+)
+
+
+class Process:
+    """A process with a chain of tables, written entry by entry."""
+
+    def __init__(self, abi: Abi = AMD64, room: int = 3) -> None:
+        self.abi, self.room = abi, room
+        self.memory = Pieces({})
+        self.writers: list[JitWriter] = []
+        self.entries: list[JitEntry] = []
+        self.extend()
+
+    def extend(self) -> None:
+        buffer = bytearray(32 + self.room * STRIDE)
+        address = TABLES + 0x1000 * len(self.writers)
+        self.memory.pieces[address] = buffer
+        self.writers.append(JitWriter(buffer, address, self.abi.byte_order))
+        if len(self.writers) > 1:
+            self.writers[-2].extend(self.writers[-1])
+
+    def append(self, entry: JitEntry) -> None:
+        if self.writers[-1].is_full:
+            self.extend()
+        self.writers[-1].append(entry)
+        self.entries.append(entry)
+
+    def remove(self, offset: int) -> None:
+        next(writer for writer in self.writers if writer.covers(offset)).remove(offset)
+        self.entries = [entry for entry in self.entries if not entry.ip_off <= offset < entry.ip_off + entry.size]
+
+    def expected(self, pc: int) -> tuple[int, int, bool, Rule] | None:
+        """As a list would answer."""
+        for entry in self.entries:
+            if entry.ip_off <= pc - TEXT < entry.ip_off + entry.size:
+                rule = rule_of_entry(entry, self.abi)
+                assert rule is not None
+                return TEXT + entry.ip_off, entry.size, bool(entry.info & jit.IS_SIGNAL), rule
+        return None
+
+    def describer(self) -> JitDescriber:
+        return JitDescriber(self.memory, INFO, self.abi)
+
+
+def plain(found: Found | None) -> tuple[int, int, bool, Rule] | None:
+    return found and (found.start, found.size, found.kind.signal, found.rule)
+
+
+def filled(count: int = 7, abi: Abi = AMD64) -> Process:
+    process = Process(abi)
+    for number in range(count):
+        process.append(entry_of(16, 24 * number, RULES[number % len(RULES)], abi, signal=number == 5))
+    return process
+
+
+# --- What an entry says -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "abi", "entry"),
+    [
+        (RULES[0], AMD64, JitEntry(16, 32, 8, -8, 0, 0x03)),
+        (RULES[2], AMD64, JitEntry(16, 32, 16, -8, -16, 0x06)),
+        (RULES[1], AMD64, JitEntry(16, 32, 2**31 - 1, -8, -(2**31), 0x07)),
+        (OUTERMOST, AMD64, JitEntry(16, 32, 0, 0, 0, 0x08)),
+        (Rule(Where(31, 0)), AARCH64, JitEntry(16, 32, 0, 0, 0, 0x01)),
+        (Rule(Where(29, 32), SAVED_RA, None, ra_signed=True), AARCH64, JitEntry(16, 32, 32, -8, 0, 0x82)),
+        (Rule(Where(15, 160), None, SAVED_RA), S390X, JitEntry(16, 32, 160, 0, -8, 0x05)),
+    ],
+)
+def test_entry_says_a_rule(rule: Rule, abi: Abi, entry: JitEntry) -> None:
+    assert entry_of(16, 32, rule, abi) == entry
+    assert rule_of_entry(entry, abi) == rule
+    assert entry_of(16, 32, rule, abi, signal=True) == entry._replace(info=entry.info | 0x10)
+    assert rule_of_entry(entry._replace(info=entry.info | 0x30), abi) == rule
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(Where(AMD64.sp, 8)),  # RA has no register
+        Rule(Where(10, 0), SAVED_RA),
+        Rule(Where(AMD64.fp, -8, deref=True), SAVED_RA),
+        Rule(Where(AMD64.sp, 8), Where(AMD64.sp, 0, deref=True)),
+        Rule(Where(AMD64.sp, 8), SAVED_RA, Where(None, -16)),
+        Rule(Where(AMD64.sp, 8), SAVED_RA, ra_signed=True),
+        Rule(None, SAVED_RA),
+    ],
+)
+def test_rules_that_entries_cannot_say(rule: Rule) -> None:
+    with pytest.raises(ValueError, match="cannot say"):
+        entry_of(16, 0, rule, AMD64)
+
+
+@pytest.mark.parametrize("info", range(256))
+def test_every_info_byte_is_one_rule_or_none(info: int) -> None:
+    for abi in (AMD64, AARCH64, S390X):
+        for offsets in ((0, 0, 0), (16, 0, 0), (16, -8, 0), (16, 0, -8), (16, -8, -16)):
+            rule = rule_of_entry(JitEntry(1, 0, *offsets, info), abi)
+            if rule is not None:
+                again = entry_of(1, 0, rule, abi, signal=bool(info & jit.IS_SIGNAL))
+                assert again == JitEntry(1, 0, *offsets, info & ~jit.REMOVED)
+            if info & 0x40 or (info & 0x80 and abi is not AARCH64):
+                assert rule is None
+
+
+# --- Written, then read -----------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_table() -> None:
+    buffer = bytearray(32 + 2 * STRIDE + 5)
+    writer = JitWriter(buffer, TABLES)
+    writer.append(JitEntry(0x10, 0x20, 0x30, -8, -16, 0x07))
+    writer.extend(JitWriter(bytearray(64), TABLES + 0x1000))
+    writer.remove(0x2F)
+    header = "3000000000000000 1800000000000000 0010100000000000 18000000 15000000"
+    entry = "10000000 20000000 30000000 f8ffffff f0ffffff 27 000000"
+    assert bytes(buffer) == bytes.fromhex(header + entry) + bytes(STRIDE + 5)
+
+
+@pytest.mark.parametrize("abi", [AMD64, AARCH64, S390X], ids=lambda abi: abi.name)
+def test_what_is_written_is_read(abi: Abi) -> None:
+    rules = [Rule(Where(abi.sp, 16), SAVED_RA), Rule(Where(abi.fp, 32), SAVED_RA, Where(None, -16, deref=True)), OUTERMOST]
+    process = Process(abi)
+    describer = process.describer()
+    for number in range(20):
+        process.append(entry_of(8, 12 * number, rules[number % 3], abi, signal=number % 7 == 0))
+        for pc in range(TEXT - 1, TEXT + 12 * number + 14):
+            assert plain(describer.look_up(pc)) == process.expected(pc)
+    assert len(process.writers) == 7
+    assert len(describer) == 20
+
+
+steps = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 9), st.integers(1, 9)),
+    st.tuples(st.just("remove"), st.integers(0, 200), st.just(0)),
+    st.tuples(st.just("extend"), st.just(0), st.just(0)),
+    st.tuples(st.just("look"), st.integers(-3, 250), st.just(0)),
+)
+
+
+@given(st.lists(steps, max_size=40), st.randoms(use_true_random=False))
+def test_tables_answer_as_a_list_would(steps: list[tuple[str, int, int]], random: Random) -> None:
+    process = Process()
+    describer = process.describer()
+    end = 0
+    for what, number, size in steps:
+        if what == "append":
+            process.append(entry_of(size, end + number, random.choice(RULES), AMD64))
+            end += number + size
+        elif what == "extend":
+            process.extend()
+        elif what == "look":
+            assert plain(describer.look_up(TEXT + number)) == process.expected(TEXT + number)
+        elif process.expected(TEXT + number) is not None:
+            process.remove(number)
+    for pc in range(TEXT - 1, TEXT + end + 2):
+        assert plain(describer.look_up(pc)) == plain(process.describer().look_up(pc)) == process.expected(pc)
+
+
+def test_removed_code_is_gone_and_stays_gone() -> None:
+    process = filled()
+    describer = process.describer()
+    describer.refresh()
+    process.remove(24 * 4 + 15)
+    assert describer.look_up(TEXT + 24 * 4) is None
+    assert process.describer().look_up(TEXT + 24 * 4 + 15) is None
+    assert plain(describer.look_up(TEXT + 24 * 5)) == process.expected(TEXT + 24 * 5)
+
+
+def test_writer_keeps_order() -> None:
+    buffer = bytearray(32 + 3 * STRIDE)
+    writer = JitWriter(buffer, TABLES)
+    writer.append(JitEntry(16, 16, 0, 0, 0, 8))
+    before = bytes(buffer)
+    for entry in (
+        JitEntry(16, 16, 0, 0, 0, 8),
+        JitEntry(1, 31, 0, 0, 0, 8),
+        JitEntry(0, 40, 0, 0, 0, 8),
+        JitEntry(9, 2**32 - 8, 0, 0, 0, 8),
+    ):
+        with pytest.raises(ValueError, match="behind"):
+            writer.append(entry)
+    for offset in (0, 15, 32):
+        with pytest.raises(ValueError, match="no entry"):
+            writer.remove(offset)
+    assert bytes(buffer) == before
+    other = JitWriter(bytearray(32 + STRIDE), TABLES + 0x1000)
+    writer.extend(other)
+    with pytest.raises(ValueError, match="next"):
+        writer.append(JitEntry(16, 64, 0, 0, 0, 8))
+    with pytest.raises(ValueError, match="next"):
+        writer.extend(other)
+    with pytest.raises(ValueError, match="behind"):
+        other.append(JitEntry(16, 31, 0, 0, 0, 8))
+    for size, address in ((55, TABLES), (56, TABLES + 4)):
+        with pytest.raises(ValueError, match="no room"):
+            JitWriter(bytearray(size), address)
+
+
+# --- Read while it is written -----------------------------------------------------------------------------------------------------
+
+
+class Film:
+    """A memory of which each read sees a later picture than the one before; the last stays."""
+
+    def __init__(self, pictures: list[Pieces]) -> None:
+        self.pictures = pictures
+        self.reads = 0
+
+    def read(self, address: int, size: int) -> bytes:
+        picture = self.pictures[min(self.reads, len(self.pictures) - 1)]
+        self.reads += 1
+        return picture.read(address, size)
+
+
+def picture(process: Process) -> Pieces:
+    return Pieces({address: bytes(piece) for address, piece in process.memory.pieces.items()})
+
+
+def stores(before: Pieces, after: Pieces) -> list[Pieces]:
+    """The pictures in between, a byte at a time, in the order in which a writer stores: entries first, lengths and chains last."""
+    pictures = [before]
+    changed = [
+        (address, at)
+        for address, piece in after.pieces.items()
+        for at in range(len(piece))
+        if address not in before.pieces or before.pieces[address][at] != piece[at]
+    ]
+
+    def order(change: tuple[int, int]) -> tuple[int, int, int]:
+        address, at = change
+        is_length, is_chain = 8 <= at < 16, 16 <= at < 24
+        return address in before.pieces and is_chain, is_length, at
+
+    for address, at in sorted(changed, key=order):
+        last = pictures[-1]
+        data = bytearray(last.pieces.get(address, bytes(len(after.pieces[address]))))
+        data[at] = after.pieces[address][at]
+        pictures.append(Pieces(last.pieces | {address: bytes(data)}))
+    return pictures
+
+
+@pytest.mark.parametrize("start", range(9))
+def test_a_table_that_grows_between_reads(start: int) -> None:
+    """At every byte of what is stored for one more entry, and for one more table: the answer of before, or that of after."""
+    process = Process(room=4)
+    for number in range(start):
+        process.append(entry_of(16, 16 * number, RULES[number % 3], AMD64))
+    before, was = picture(process), list(process.entries)
+    process.append(entry_of(16, 16 * start, RULES[start % 3], AMD64))
+    pictures = stores(before, picture(process))
+    assert len(pictures) > 4
+    questions = [TEXT + 16 * number + 3 for number in range(start + 2)]
+    after = [process.expected(pc) for pc in questions]
+    process.entries = was
+    earlier = [process.expected(pc) for pc in questions]
+    for first in range(len(pictures)):
+        for stride in (1, 2, 5):
+            for known in (False, True):
+                film = Film([before])
+                describer = JitDescriber(film, INFO, AMD64)
+                if known:
+                    describer.refresh()
+                film.pictures, film.reads = [*pictures[first::stride], pictures[-1]], 0
+                answers = [plain(describer.look_up(pc)) for pc in questions]
+                assert all(answer in both for answer, both in zip(answers, zip(earlier, after, strict=True), strict=True))
+                film.reads = len(pictures)
+                assert [plain(describer.look_up(pc)) for pc in questions] == after
+
+
+def test_a_length_that_is_read_in_two_halves() -> None:
+    """10 entries are 0xf0 bytes, 11 are 0x108: half of each is 0x08 or 0x1f0."""
+    process = Process(room=30)
+    for number in range(10):
+        process.append(entry_of(16, 16 * number, RULES[0], AMD64))
+    describer = process.describer()
+    describer.refresh()
+    process.append(entry_of(16, 160, RULES[0], AMD64))
+    whole = picture(process)
+    for torn in (0x08, 0x1F0):
+        data = bytearray(whole.pieces[TABLES])
+        data[8:16] = torn.to_bytes(8, "little")
+        film = Film([Pieces({TABLES: bytes(data)}), whole])
+        describer._memory = film
+        assert plain(describer.look_up(TEXT + 165)) == process.expected(TEXT + 165)
+
+
+def test_entries_that_come_while_the_next_table_is_found_are_not_lost() -> None:
+    """The header is read with an old length and a new chain."""
+    process = Process(room=3)
+    process.append(entry_of(16, 0, RULES[0], AMD64))
+    mixed = bytearray(process.memory.pieces[TABLES])
+    for number in range(1, 5):
+        process.append(entry_of(16, 16 * number, RULES[0], AMD64))
+    mixed[16:24] = process.memory.pieces[TABLES][16:24]
+    after = picture(process)
+    film = Film([after, Pieces(after.pieces | {TABLES: bytes(mixed)}), after])
+    describer = JitDescriber(film, INFO, AMD64)
+    assert [plain(describer.look_up(TEXT + 16 * number)) for number in range(5)] == [
+        process.expected(TEXT + 16 * number) for number in range(5)
+    ]
+
+
+def test_tables_that_begin_anew_are_read_anew() -> None:
+    process = filled()
+    describer = process.describer()
+    describer.refresh()
+    fresh = Process(room=5)
+    for number in range(3):
+        fresh.append(entry_of(16, 40 * number, RULES[2 - number], AMD64))
+    describer._memory = fresh.memory
+    for pc in range(TEXT, TEXT + 130):
+        assert plain(describer.look_up(pc)) == fresh.expected(pc)
+
+
+# --- Hostile tables ---------------------------------------------------------------------------------------------------------------
+
+
+def with_header(header: JitTable, entries: bytes = b"", next_at: int = 0) -> JitDescriber:
+    pieces = {TABLES: encode(header) + entries}
+    if next_at:
+        pieces[next_at] = encode(JitTable(24, 0, TABLES, 24, 21)).ljust(80, b"\0")
+    return JitDescriber(Pieces(pieces), INFO, AMD64)
+
+
+ENTRY = encode(JitEntry(16, 0, 8, -8, 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (JitTable(24, 25, 0, 24, 21), "used"),
+        (JitTable(24, 48, 0, 24, 21), "used"),
+        (JitTable(2**64 - 1, 0, 0, 24, 21), "no table has"),
+        (JitTable(24, 2**64 - 24, 0, 24, 21), "used"),
+        (JitTable(2**40, 24 * (2**20 + 1), 0, 24, 21), "more than 1048576 entries"),
+        (JitTable(2**40, 24 * 2**19, 0, 24, 21), "cannot be read"),
+        (JitTable(24, 24, 0, 24, 20), "entries of 20 bytes"),
+        (JitTable(24, 24, 0, 24, 25), "entries of 25 bytes"),
+        (JitTable(24, 24, 0, 0, 0), "entries of 0 bytes"),
+        (JitTable(24, 24, 0, 22, 21), "22 apart"),
+        (JitTable(260, 260, 0, 260, 21), "260 apart"),
+        (JitTable(24, 24, TABLES, 24, 21), "comes back"),
+        (JitTable(24, 24, TABLES + 0x1000, 24, 21), "comes back"),
+        (JitTable(24, 24, TABLES + 4, 24, 21), "no table has|entries of|cannot be read"),
+        (JitTable(24, 24, 8, 24, 21), "cannot be read"),
+        (JitTable(24, 24, 2**64 - 8, 24, 21), "cannot be read"),
+    ],
+)
+def test_headers_that_are_refused(header: JitTable, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        with_header(header, ENTRY, TABLES + 0x1000).look_up(TEXT)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        JitEntry(0, 0, 8, -8, 0, 3),
+        JitEntry(0x1001, 0, 8, -8, 0, 3),
+        JitEntry(1, 0x1000, 8, -8, 0, 3),
+        JitEntry(2**32 - 1, 2**32 - 1, 8, -8, 0, 3),
+        JitEntry(16, 0, 8, -8, 0, 0x43),
+        JitEntry(16, 0, 8, -8, 1, 3),
+    ],
+)
+def test_entries_that_are_refused(entry: JitEntry) -> None:
+    with pytest.raises(FormatError):
+        with_header(JitTable(24, 24, 0, 24, 21), encode(entry)).look_up(TEXT)
+
+
+def test_entries_out_of_order_are_refused() -> None:
+    for second in (JitEntry(16, 15, 8, -8, 0, 3), JitEntry(16, 0, 8, -8, 0, 3)):
+        with pytest.raises(FormatError, match="behind 0x10"):
+            with_header(JitTable(48, 48, 0, 24, 21), ENTRY + encode(second)).look_up(TEXT)
+
+
+def test_longer_entries_are_read_while_their_new_fields_are_zero() -> None:
+    header = JitTable(32, 32, 0, 32, 29)
+    assert with_header(header, ENTRY + bytes(8)).look_up(TEXT) is not None
+    assert with_header(header, ENTRY + bytes(5) + b"\xff" * 3).look_up(TEXT) is not None, "padding"
+    for at in range(21, 29):
+        entry = bytearray(ENTRY + bytes(8))
+        entry[at] = 1
+        with pytest.raises(FormatError, match="no rule"):
+            with_header(header, bytes(entry)).look_up(TEXT)
+
+
+def test_an_entry_that_changes_is_refused() -> None:
+    process = filled(3)
+    describer = process.describer()
+    describer.refresh()
+    process.memory.pieces[TABLES][32 + 8] ^= 1  # type: ignore[index]
+    with pytest.raises(FormatError, match="an entry has changed"):
+        describer.look_up(TEXT)
+
+
+def test_a_chain_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless:
+        def read(self, address: int, size: int) -> bytes:
+            return encode(JitTable(0, 0, address + 32, 24, 21))[:size]
+
+    monkeypatch.setattr(jit, "MAX_TABLES", 100)
+    with pytest.raises(FormatError, match="more than 100 tables"):
+        JitDescriber(Endless(), INFO, AMD64).look_up(TEXT)
+
+
+def answers(memory: Pieces) -> list[object]:
+    describer = JitDescriber(memory, INFO, AMD64)
+    result: list[object] = []
+    for pc in range(TEXT - 8, TEXT + 24 * 5, 8):
+        try:
+            found = describer.look_up(pc)
+        except FormatError:
+            result.append(FormatError)
+        else:
+            assert found is None or found.start <= pc < found.start + found.size
+            result.append(found)
+    return result
+
+
+def test_every_bit_flipped_is_an_error_or_an_answer() -> None:
+    original = picture(filled(5))
+    changed = 0
+    for address, piece in original.pieces.items():
+        for bit in range(len(piece) * 8):
+            data = bytearray(piece)
+            data[bit // 8] ^= 1 << bit % 8
+            changed += answers(Pieces(original.pieces | {address: bytes(data)})) != answers(original)
+    assert changed > 400
+
+
+def test_tables_cut_anywhere_are_errors_or_answers() -> None:
+    original = picture(filled())
+    for address, piece in original.pieces.items():
+        for size in range(len(piece)):
+            answers(Pieces(original.pieces | {address: piece[:size]}))
+
+
+@given(st.binary(max_size=200))
+def test_anything_is_an_error_or_an_answer(data: bytes) -> None:
+    answers(Pieces({TABLES: data}))
+
+
+# --- The list of a process --------------------------------------------------------------------------------------------------------
+
+LIST, NODE = 0x20_0000, 0x21_0000
+
+
+def listed(*nodes: JitNode, version: int = 1) -> Pieces:
+    memory = picture(filled())
+    memory.pieces[LIST] = encode(JitList(version, 0, NODE if nodes else 0))
+    memory.pieces |= {NODE + 64 * number: encode(node) for number, node in enumerate(nodes)}
+    return memory
+
+
+def node(serial: int = 1, following: int = 0, start: int = TEXT) -> JitNode:
+    return JitNode(following, serial, start, start + 0x1000, TABLES)
+
+
+def test_the_list_is_followed_as_it_changes() -> None:
+    registry = Registry()
+    memory = listed(node(1, NODE + 64), node(2, 0, TEXT + 0x1000))
+    regions = JitRegions(memory, LIST, AMD64)
+    regions.update(registry)
+    [region] = registry
+    assert (region.start, region.end) == (TEXT, TEXT + 0x1000)
+    assert region.describer.look_up(TEXT) is not None
+    regions.update(registry)
+    assert list(registry) == [region], "what was read is kept"
+    memory.pieces[NODE + 64] = encode(node(3, 0, TEXT + 0x1000))
+    memory.pieces[NODE] = encode(node(3, NODE + 64))
+    regions.update(registry)
+    assert [found.start for found in registry] == [TEXT, TEXT + 0x1000]
+    assert registry.find(TEXT) is not region, "registered anew"
+    memory.pieces[NODE] = encode(node(4, NODE + 64))
+    regions.update(registry)
+    assert [found.start for found in registry] == [TEXT + 0x1000]
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (Pieces({}), "cannot be read"),
+        (listed(version=2), "version 2"),
+        (listed(node(1, NODE)), "comes back"),
+        (listed(node(1, 8)), "cannot be read"),
+        (listed(node(1, 2**64 - 1)), "cannot be read"),
+        (listed(node(1, NODE + 64), node()), "overlaps"),
+        (listed(JitNode(0, 1, 8, 8, TABLES)), "no code"),
+    ],
+)
+def test_lists_that_are_refused(memory: Pieces, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        JitRegions(memory, LIST, AMD64).update(Registry())

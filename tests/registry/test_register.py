@@ -1,0 +1,223 @@
+"""`sframegen register`: what a loader would say of files and processes; the calls of a real kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sframegen
+from sframegen.cli.commands import cli
+from sframegen.elf.file import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr, open_elf
+from sframegen.format.abi import AMD64
+from sframegen.format.locate import sframe_of
+from sframegen.registry import system
+from sframegen.registry.codectl import CodeOption, codectl
+from sframegen.registry.interface import Caller
+from sframegen.registry.prctl import prctl_register
+from sframegen.registry.regions import Registry, RegistryError
+from sframegen.registry.requests import INTERFACES, loaded_section
+from sframegen.registry.setup import sframe_register
+from sframegen.registry.structures import SframeSetup, decode
+from tests.support.processes.memories import Pieces
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+SOURCE = '#include <stdio.h>\nint main(void) { puts("ready"); fflush(stdout); return getchar() + 1; }\n'
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    """A program with a section, a build-id and a debug link."""
+    plain = compile_c(SOURCE, "-O1", "-Wl,--build-id=0x0102030405", name="plain")
+    file = plain.with_name("registered")
+    debug = plain.with_name("registered.debug")
+    subprocess.run(["objcopy", "--only-keep-debug", plain, debug], check=True)
+    subprocess.run(["objcopy", f"--add-gnu-debuglink={debug}", plain, file], check=True)
+    sframegen.add_section(file, verify=False)
+    return file
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["register", *map(str, arguments)])
+
+
+def calls(*arguments: str | Path) -> list[dict[str, Any]]:
+    result = run("--dry-run", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    answer: list[dict[str, Any]] = json.loads(result.stdout)
+    return answer
+
+
+def test_what_is_printed_is_what_the_file_has(program: Path) -> None:
+    found = sframe_of(open_elf(program))
+    assert found is not None
+    data, address = found
+    [(start, end)] = open_elf(program).executable_ranges()
+    result = run("--dry-run", program)
+    assert result.stdout == (
+        f"{program}: sframe_register sframe_start={address:#x} sframe_size={len(data):#x} "
+        f"text_start={start:#x} text_size={end - start:#x}\n"
+    )
+    [call] = calls(program)
+    setup = SframeSetup(address, len(data), start, end - start)
+    assert decode(SframeSetup, bytes.fromhex(call["bytes"])) == setup
+    assert call == {"file": str(program), "call": "sframe_register", "fields": setup._asdict(), "bytes": call["bytes"]}
+    [call] = calls("--interface", "prctl", program)
+    assert bytes.fromhex(call["bytes"]) == b"".join(n.to_bytes(8, "little") for n in (start, address, len(data)))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_the_model_takes_what_is_printed(program: Path, interface: str) -> None:
+    """The same bytes, in memory at an address, by the same interface: the section then describes the code."""
+    elf = open_elf(program)
+    loaded = loaded_section(str(program), "little", elf.segments, 0x10_0000_0000, elf)
+    found = sframe_of(elf)
+    assert loaded is not None
+    assert found is not None
+    at = 0x7000_0000
+    data = INTERFACES[interface](loaded, at).data
+    caller = Caller(Registry(), Pieces({at: data.ljust(8192, b"\0"), loaded.sframe_start: bytes(found[0])}))
+    if interface == "sframe":
+        sframe_register(caller, at, len(data))
+    elif interface == "prctl":
+        prctl_register(caller, *(int.from_bytes(data[place : place + 8], "little") for place in (0, 8, 16)))
+    else:
+        codectl(caller, CodeOption.REGISTER_ELF, at, 80)
+    main = next(elf.functions_named(b"main")).address
+    region = caller.registry.find(main + 0x10_0000_0000)
+    assert region is not None
+    answer = region.describer.look_up(main + 0x10_0000_0000)
+    assert answer is not None
+    assert answer.rule.cfa is not None
+    assert answer.rule.cfa.register == AMD64.sp
+    if interface == "codectl":
+        assert region.code_object is not None
+        link = elf.debug_link()
+        assert link is not None
+        assert region.code_object[2:] == (str(program).encode(), bytes([1, 2, 3, 4, 5]), link[0].encode(), link[1])
+
+
+def test_a_process_has_its_own_addresses(program: Path) -> None:
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ours = [call for call in calls("--interface", "codectl", str(process.pid)) if call["file"] == str(program)]
+        [line] = [
+            line
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+            if line.endswith(str(program)) and " r-xp " in line
+        ]
+        process.communicate(b"x")
+    [in_file] = [call["fields"] for call in calls("--interface", "codectl", program)]
+    [in_process] = [call["fields"] for call in ours]
+    assert in_process["text_start"] == int(line.partition("-")[0], 16)
+    bias = in_process["text_start"] - in_file["text_start"]
+    assert {key: in_process[key] - in_file[key] for key in in_file if key.endswith(("_start", "_end"))} == dict.fromkeys(
+        ("elf_start", "elf_end", "text_start", "text_end", "sframe_start", "sframe_end"), bias
+    )
+    assert in_process["build_id"] == in_file["build_id"] == "0102030405"
+    assert in_process["debug_link_crc"] == in_file["debug_link_crc"] != 0
+
+
+def test_what_has_no_section_is_said_and_the_others_done(program: Path) -> None:
+    result = run("--dry-run", program.with_name("plain"), program)
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines()) == 1
+    assert "no PT_GNU_SFRAME" in result.stderr
+    result = run("--dry-run", "999999999")
+    assert result.exit_code == 1
+    assert "no such process" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--dry-run",), ("--dry-run", "--probe", "a"), ("a",), ("--probe", "a"), ("--probe", "--interface", "codectl")],
+)
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [Phdr(PT_GNU_SFRAME, PF_R, 0, 8, 8, 8, 8, 8)],
+        [Phdr(PT_GNU_SFRAME, PF_R, 0, 8, 8, 8, 8, 8), Phdr(PT_LOAD, PF_X, 0, 2**64 - 8, 0, 8, 9, 8)],
+        [Phdr(PT_GNU_SFRAME, PF_R, 0, 2**64 - 8, 8, 8, 9, 8), Phdr(PT_LOAD, PF_X, 0, 8, 0, 8, 9, 8)],
+    ],
+)
+def test_segments_that_cannot_be(segments: list[Phdr]) -> None:
+    with pytest.raises(sframegen.FormatError):
+        loaded_section("a", "little", segments)
+    assert loaded_section("a", "little", segments[1:]) is None
+
+
+# --- Calls of a kernel ------------------------------------------------------------------------------------------------------------
+
+
+class Kernel:
+    """Stands for the C library: remembers what was asked, reads the structure as a kernel would, fails with a number."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.asked: list[tuple[int, ...]] = []
+        self.structs: list[bytes] = []
+
+    def syscall(self, *words: ctypes.c_ulong) -> int:
+        numbers = [word.value for word in words]
+        self.asked.append(tuple(numbers))
+        size_at = 2 if len(numbers) == 3 else 3
+        if len(numbers) > size_at and numbers[size_at]:
+            self.structs.append(ctypes.string_at(numbers[size_at - 1], numbers[size_at]))
+        ctypes.set_errno(self.number)
+        return -1 if self.number else 0
+
+    def prctl(self, option: ctypes.c_int, *words: ctypes.c_ulong) -> int:
+        self.asked.append((option.value, *(word.value for word in words)))
+        ctypes.set_errno(self.number)
+        return -1 if self.number else 0
+
+
+def test_calls_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel()
+    monkeypatch.setattr(system, "_LIBC", kernel)
+    system.sframe_register(SframeSetup(1, 2, 3, 4))
+    system.sframe_unregister(5, number=9)
+    system.codectl(7, CodeOption.REGISTER_JIT, b"structure")
+    system.codectl(7, CodeOption.UNREGISTER, 0x1234)
+    system.prctl(77, 1, 2, 3)
+    system.prctl(78, 1)
+    structs = [decode(SframeSetup, data, system.ORDER) for data in kernel.structs[:2]]
+    assert structs == [SframeSetup(1, 2, 3, 4), SframeSetup(5, 0, 0, 0)]
+    assert kernel.structs[2] == b"structure"
+    assert [asked[0] for asked in kernel.asked] == [472, 9, 7, 7, 77, 78]
+    assert kernel.asked[3:] == [(7, 2, 0x1234, 0, 0), (77, 1, 2, 3, 0), (78, 1, 0, 0, 0)]
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_what_a_kernel_answers_is_told(monkeypatch: pytest.MonkeyPatch, interface: str) -> None:
+    arguments = ("--probe", "--interface", interface, "--number", "4000")
+    for number, status, words in (
+        (0, 0, "success"),
+        (errno.EINVAL, 0, "EINVAL"),
+        (errno.ENOSYS, 1, "this kernel has no system call 4000"),
+    ):
+        monkeypatch.setattr(system, "_LIBC", Kernel(number))
+        result = run(*arguments)
+        assert (result.exit_code, result.stderr) == (status, "")
+        assert words in result.stdout
+
+
+def test_a_number_that_no_kernel_has() -> None:
+    with pytest.raises(RegistryError) as caught:
+        system.sframe_register(SframeSetup(0, 0, 0, 0), number=100_000)
+    assert caught.value.errno == errno.ENOSYS

@@ -1,0 +1,383 @@
+"""The registry against a naive list, and each interface: its structure byte for byte, its errors."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.format.abi import S390X
+from sframegen.format.model import OUTERMOST
+from sframegen.registry.codectl import CodeOption, codectl
+from sframegen.registry.interface import Caller
+from sframegen.registry.prctl import prctl_register, prctl_unregister
+from sframegen.registry.regions import Region, Registry, RegistryError, SectionDescriber
+from sframegen.registry.setup import sframe_register, sframe_unregister
+from sframegen.registry.structures import LAYOUTS, CodeElfInfo, CodeJitInfo, JitTable, SframeSetup, encode
+from tests.support.processes.memories import Pieces
+from tests.support.processes.registered import RULE, section_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sframegen.format.search import Found
+
+TEXT, SECTION, OTHER_SECTION, STRUCT, STRINGS = 0x40_0000, 0x50_0000, 0x51_0000, 0x60_0000, 0x70_0FF0
+SECTION_BYTES = section_bytes(SECTION, (TEXT, TEXT + 64))
+SIZE = len(SECTION_BYTES)
+SETUP = SframeSetup(SECTION, SIZE, TEXT, 4096)
+ELF_INFO = CodeElfInfo(TEXT - 4096, TEXT + 8192, TEXT, TEXT + 4096, SECTION, SECTION + SIZE, 0, 0, 0, 0, 0)
+
+
+def caller(struct_bytes: bytes = b"", **more: bytes) -> Caller:
+    pieces = {
+        SECTION: SECTION_BYTES,
+        OTHER_SECTION: section_bytes(OTHER_SECTION, (TEXT + 8192,)),
+        STRUCT: struct_bytes,
+        STRINGS: more.get("strings", b""),
+    }
+    return Caller(Registry(), Pieces(pieces))
+
+
+def give(call: Caller, struct_bytes: bytes) -> tuple[int, int]:
+    """Address and size of a structure in the caller's memory."""
+    memory = call.memory
+    assert isinstance(memory, Pieces)
+    memory.pieces[STRUCT] = struct_bytes
+    return STRUCT, len(struct_bytes)
+
+
+def refused(number: int, call: Callable[..., object], *arguments: object) -> None:
+    with pytest.raises(RegistryError) as caught:
+        call(*arguments)
+    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]
+
+
+# --- The model --------------------------------------------------------------------------------------------------------------------
+
+
+class Nothing:
+    def look_up(self, pc: int) -> Found | None:
+        raise AssertionError(pc)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("register"), st.integers(-2, 40), st.integers(-2, 40), st.integers(0, 4)),
+            st.tuples(st.just("unregister"), st.integers(0, 4), st.just(0), st.just(0)),
+        ),
+        max_size=30,
+    )
+)
+def test_registry_is_as_a_list_would_be(calls: list[tuple[str, int, int, int]]) -> None:
+    registry, model = Registry(), list[Region]()
+    for what, first, end, key in calls:
+        if what == "register":
+            region = Region(first, end, key, Nothing())
+            expected = errno.EINVAL if not 0 <= first < end else 0
+            if not expected and any(set(range(first, end)) & set(range(r.start, r.end)) for r in model):
+                expected = errno.EEXIST
+            if expected:
+                refused(expected, registry.register, region)
+            else:
+                registry.register(region)
+                model.append(region)
+        elif any(region.key == first for region in model):
+            gone = registry.unregister(first)
+            assert sorted(gone) == sorted(region for region in model if region.key == first)
+            model = [region for region in model if region.key != first]
+        else:
+            refused(errno.EINVAL, registry.unregister, first)
+        assert list(registry) == sorted(model)
+        for pc in range(-3, 43):
+            assert registry.find(pc) == next((region for region in model if region.start <= pc < region.end), None)
+
+
+def test_a_region_ends_with_the_address_space() -> None:
+    registry = Registry()
+    registry.register(Region((1 << 64) - 1, 1 << 64, 0, Nothing()))
+    assert registry.find((1 << 64) - 1) is not None
+    refused(errno.EINVAL, registry.register, Region(1, (1 << 64) + 1, 0, Nothing()))
+
+
+# --- Structures -------------------------------------------------------------------------------------------------------------------
+
+BYTES = {
+    SframeSetup(0x0102030405060708, 2, 3, 4): "0807060504030201 0200000000000000 0300000000000000 0400000000000000",
+    CodeJitInfo(0x11, 0x22, 0x33): "1100000000000000 2200000000000000 3300000000000000",
+    CodeElfInfo(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0xAABBCCDD): (
+        "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000"
+        "0700000000000000 0800000000000000 0900000000000000 0a000000 ddccbbaa"
+    ),
+    JitTable(48, 24, 0x1000, 24, 21): "3000000000000000 1800000000000000 0010000000000000 18000000 15000000",
+}
+
+
+@pytest.mark.parametrize("record", BYTES)
+def test_bytes_of_a_structure(record: SframeSetup) -> None:
+    expected = bytes.fromhex(BYTES[record])
+    assert encode(record) == expected
+    assert len(expected) == LAYOUTS[type(record)][1]
+    words = struct.iter_unpack("8s", expected)
+    if isinstance(record, SframeSetup):
+        assert encode(record, "big") == b"".join(word[::-1] for (word,) in words)
+
+
+@pytest.mark.parametrize("size", range(65))
+def test_setup_of_any_size(size: int) -> None:
+    """Missing bytes are 0; those that follow have to be."""
+    whole = encode(SETUP).ljust(64, b"\0")[:size]
+    call = caller(whole)
+    if size <= 25:  # text_size is 0x1000: its second byte
+        refused(errno.EINVAL, sframe_register, call, STRUCT, size)
+        assert not len(call.registry)
+        return
+    region = sframe_register(call, STRUCT, size)
+    assert (region.start, region.end) == (TEXT, TEXT + 4096)
+    if size > 32:
+        for at in range(32, size):
+            refused(errno.E2BIG, sframe_register, call, *give(call, whole[:at] + b"\x01" + whole[at + 1 :]))
+
+
+def test_sizes_beyond_a_page_are_refused() -> None:
+    call = caller(encode(SETUP).ljust(4096, b"\0"))
+    sframe_register(call, STRUCT, 4096)
+    refused(errno.E2BIG, sframe_register, call, STRUCT, 4097)
+    refused(errno.EINVAL, sframe_register, call, STRUCT, -1)
+
+
+# --- sframe_register --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_registered_describes_the_code() -> None:
+    call = caller(encode(SETUP))
+    region = sframe_register(call, STRUCT, 32)
+    found = call.registry.find(TEXT + 70)
+    assert found is region
+    assert region.code_object is None
+    answer = region.describer.look_up(TEXT + 70)
+    assert answer is not None
+    assert (answer.start, answer.size, answer.rule) == (TEXT + 64, 16, RULE)
+    assert region.describer.look_up(TEXT + 32) is None
+    assert sframe_unregister(call, *give(call, encode(SframeSetup(SECTION, 0, 0, 0)))) == [region]
+    assert call.registry.find(TEXT) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (errno.EINVAL, {"text_size": 0}),
+        (errno.EINVAL, {"text_start": 0}),
+        (errno.EINVAL, {"text_size": 2**64 - 1}),
+        (errno.EINVAL, {"sframe_start": 0}),
+        (errno.EINVAL, {"sframe_size": 0}),
+        (errno.EINVAL, {"sframe_size": 27}),
+        (errno.EINVAL, {"sframe_size": SIZE - 1}),
+        (errno.EINVAL, {"sframe_size": 2**63}),
+        (errno.EINVAL, {"sframe_start": SECTION + 1, "sframe_size": SIZE - 1}),
+        (errno.EFAULT, {"sframe_size": SIZE + 1}),
+        (errno.EFAULT, {"sframe_start": 0x1000}),
+        (errno.EINVAL, {"sframe_start": 2**64 - 28, "sframe_size": 29}),
+    ],
+)
+def test_a_setup_that_is_refused(number: int, change: dict[str, int]) -> None:
+    call = caller(encode(SETUP._replace(**change)))
+    refused(number, sframe_register, call, STRUCT, 32)
+    assert not len(call.registry)
+
+
+def test_structures_that_cannot_be_read() -> None:
+    call = caller(encode(SETUP))
+    for function in (sframe_register, sframe_unregister):
+        for address in (0, STRUCT - 1, 2**64 - 1, 2**64, -1):
+            refused(errno.EFAULT, function, call, address, 32)
+        refused(errno.EFAULT, function, call, STRUCT, 33)
+
+
+def test_overlaps_are_refused_neighbours_are_not() -> None:
+    call = caller()
+    for start, size in ((TEXT, 4096), (TEXT + 4096, 1), (TEXT - 1, 1)):
+        sframe_register(call, *give(call, encode(SETUP._replace(text_start=start, text_size=size))))
+    for start, size in ((TEXT, 1), (TEXT + 4095, 1), (TEXT - 16, 64), (TEXT - 1, 2)):
+        refused(errno.EEXIST, sframe_register, call, *give(call, encode(SETUP._replace(text_start=start, text_size=size))))
+    gone = sframe_unregister(call, *give(call, encode(SframeSetup(SECTION, 0, 0, 0))[:8]))
+    assert len(gone) == 3, "all that the section describes"
+
+
+@pytest.mark.parametrize("field", SframeSetup._fields[1:])
+def test_to_unregister_takes_the_section_alone(field: str) -> None:
+    call = caller(encode(SETUP))
+    sframe_register(call, STRUCT, 32)
+    only = SframeSetup(SECTION, 0, 0, 0)
+    refused(errno.EINVAL, sframe_unregister, call, *give(call, encode(only._replace(**{field: 1}))))
+    refused(errno.EINVAL, sframe_unregister, call, *give(call, encode(SframeSetup(SECTION + 8, 0, 0, 0))))
+    assert len(call.registry) == 1
+
+
+def test_sections_of_the_wrong_machine_are_refused() -> None:
+    memory = Pieces({SECTION: section_bytes(SECTION, (TEXT,), S390X), STRUCT: encode(SETUP._replace(sframe_size=SIZE), "big")})
+    refused(errno.EINVAL, prctl_register, Caller(Registry(), memory), 1, SECTION, len(memory.pieces[SECTION]))
+    section = len(memory.pieces[SECTION])
+    memory.pieces[STRUCT] = encode(SETUP._replace(sframe_size=section), "big")
+    region = sframe_register(Caller(Registry(), memory, S390X), STRUCT, 32)
+    assert (region.start, region.end) == (TEXT, TEXT + 4096)
+
+
+# --- prctl ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_prctl_takes_the_code_from_the_section() -> None:
+    call = caller()
+    region = prctl_register(call, 0xABC, SECTION, SIZE)
+    assert (region.start, region.end) == (TEXT, TEXT + 80)
+    refused(errno.EEXIST, prctl_register, call, 0xABD, SECTION, SIZE)
+    other = len(call.memory.read(OTHER_SECTION, 4096))
+    refused(errno.EEXIST, prctl_register, call, 0xABC, OTHER_SECTION, other)
+    second = prctl_register(call, 0, OTHER_SECTION, other)
+    refused(errno.EINVAL, prctl_unregister, call, 0xABC, 0, 1)
+    refused(errno.EINVAL, prctl_unregister, call, SECTION)
+    assert prctl_unregister(call, 0xABC) == [region]
+    refused(errno.EINVAL, prctl_unregister, call, 0xABC)
+    assert list(call.registry) == [second]
+
+
+def test_prctl_refuses() -> None:
+    call = caller()
+    refused(errno.EINVAL, prctl_register, call, 1, SECTION, SIZE, 1)
+    refused(errno.EFAULT, prctl_register, call, 1, SECTION, SIZE + 1)
+    memory = call.memory
+    assert isinstance(memory, Pieces)
+    memory.pieces[SECTION] = SECTION_BYTES[:28] + b"\xff" * (SIZE - 28)
+    refused(errno.EINVAL, prctl_register, call, 1, SECTION, SIZE)
+    memory.pieces[SECTION] = section_bytes(SECTION, ())
+    refused(errno.EINVAL, prctl_register, call, 1, SECTION, len(memory.pieces[SECTION]))
+
+
+# --- codectl ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_codectl_registers_a_file_with_its_names() -> None:
+    strings = b"/lib/a.so".ljust(12, b"\0") + b"x" * 5000 + b"\0"  # the path ends before the page does, the link's beyond it
+    call = caller(strings=strings + bytes(range(20)))
+    info = ELF_INFO._replace(
+        pathname=STRINGS,
+        debug_link_pathname=STRINGS + 12 + 5000 - 4095,
+        debug_link_crc=0xDEADBEEF,
+        build_id=STRINGS + len(strings),
+        build_id_len=20,
+    )
+    [region] = codectl(call, CodeOption.REGISTER_ELF, *give(call, encode(info)))
+    code = region.code_object
+    assert code is not None
+    assert (region.start, region.end, code.start, code.end) == (TEXT, TEXT + 4096, TEXT - 4096, TEXT + 8192)
+    assert code[2:] == (b"/lib/a.so", bytes(range(20)), b"x" * 4095, 0xDEADBEEF)
+    assert isinstance(region.describer, SectionDescriber)
+    refused(
+        errno.ENAMETOOLONG, codectl, call, 0, *give(call, encode(info._replace(debug_link_pathname=STRINGS + 12 + 5000 - 4096)))
+    )
+    refused(errno.EINVAL, codectl, call, CodeOption.UNREGISTER, TEXT, 8)
+    refused(errno.EINVAL, codectl, call, CodeOption.UNREGISTER, TEXT + 1, 0)
+    assert codectl(call, CodeOption.UNREGISTER, TEXT, 0) == [region]
+
+
+@pytest.mark.parametrize("size", range(0, 97, 8))
+def test_codectl_takes_elf_info_of_any_size(size: int) -> None:
+    call = caller(encode(ELF_INFO).ljust(96, b"\0"))
+    if size < 48:
+        refused(errno.EINVAL, codectl, call, 0, STRUCT, size)
+        return
+    [region] = codectl(call, 0, STRUCT, size)
+    assert region.code_object is not None
+    assert region.code_object[2:] == (None, None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (errno.EINVAL, {"text_end": TEXT}),
+        (errno.EINVAL, {"elf_start": TEXT + 1}),
+        (errno.EINVAL, {"elf_end": TEXT + 4095}),
+        (errno.EINVAL, {"sframe_end": SECTION}),
+        (errno.EINVAL, {"sframe_end": 0}),
+        (errno.EFAULT, {"sframe_end": SECTION + SIZE + 1}),
+        (errno.EFAULT, {"pathname": 8}),
+        (errno.EFAULT, {"debug_link_pathname": 2**64 - 1}),
+        (errno.EFAULT, {"build_id": 8, "build_id_len": 20}),
+        (errno.EINVAL, {"build_id": 8}),
+        (errno.EINVAL, {"build_id_len": 20}),
+        (errno.EINVAL, {"build_id": SECTION, "build_id_len": 65}),
+    ],
+)
+def test_codectl_refuses_a_file(number: int, change: dict[str, int]) -> None:
+    call = caller(encode(ELF_INFO._replace(**change)))
+    refused(number, codectl, call, CodeOption.REGISTER_ELF, STRUCT, 80)
+    assert not len(call.registry)
+
+
+def test_codectl_knows_three_options_and_no_flags() -> None:
+    call = caller(encode(ELF_INFO))
+    for option in (-1, 3, 1 << 32):
+        refused(errno.EINVAL, codectl, call, option, STRUCT, 80)
+    refused(errno.EINVAL, codectl, call, 0, STRUCT, 80, 1)
+    refused(errno.E2BIG, codectl, call, CodeOption.REGISTER_JIT, STRUCT, 32)
+    refused(errno.EFAULT, codectl, call, CodeOption.REGISTER_JIT, 0, 24)
+
+
+def test_codectl_registers_tables() -> None:
+    call = caller()
+    memory = call.memory
+    assert isinstance(memory, Pieces)
+    head = 0x80_0000
+    info = CodeJitInfo(TEXT, TEXT + 64, head)
+    refused(errno.EINVAL, codectl, call, 1, *give(call, encode(info)))
+    memory.pieces[head] = encode(JitTable(24, 24, 0, 24, 21)) + struct.pack("<2I3iB3x", 8, 16, 0, 0, 0, 0x08)
+    refused(errno.EINVAL, codectl, call, 1, *give(call, encode(info._replace(unwind_head=0))))
+    refused(errno.EINVAL, codectl, call, 1, *give(call, encode(info._replace(text_end=TEXT + 23))))
+    refused(errno.EINVAL, codectl, call, 1, *give(call, encode(info)[:16]))
+    [region] = codectl(call, 1, *give(call, encode(info)))
+    found = region.describer.look_up(TEXT + 20)
+    assert found is not None
+    assert (found.start, found.size, found.rule) == (TEXT + 16, 8, OUTERMOST)
+    refused(errno.EEXIST, codectl, call, 0, *give(call, encode(ELF_INFO)))
+    assert codectl(call, CodeOption.UNREGISTER, TEXT, 0) == [region]
+
+
+def test_interfaces_do_not_take_each_others_regions_away() -> None:
+    call = caller()
+    sframe_register(call, *give(call, encode(SETUP)))
+    refused(errno.EINVAL, prctl_unregister, call, SECTION)
+    refused(errno.EINVAL, codectl, call, CodeOption.UNREGISTER, TEXT, 0)
+    assert len(call.registry) == 1
+
+
+# --- Damage -----------------------------------------------------------------------------------------------------------------------
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    for bit in range(len(data) * 8):
+        copy = bytearray(data)
+        copy[bit // 8] ^= 1 << bit % 8
+        yield bytes(copy)
+
+
+@pytest.mark.parametrize("option", [None, *CodeOption])
+def test_damaged_structures_are_refused_or_taken(option: CodeOption | None) -> None:
+    """Whatever bit is flipped: a region that can be asked, or an errno."""
+    data = encode(SETUP) if option is None else encode(ELF_INFO)
+    for copy in damaged(data):
+        call = caller(copy)
+        try:
+            if option is None:
+                sframe_register(call, STRUCT, len(copy))
+            else:
+                codectl(call, option, STRUCT, len(copy))
+        except RegistryError:
+            assert not len(call.registry)
+        else:
+            [region] = call.registry
+            region.describer.look_up(region.start)

@@ -1,0 +1,603 @@
+"""`sframegen stack` and what is below it, on programs that run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from sframegen.elf.file import ElfFile, Symbol, open_elf
+from sframegen.elf.function_names import address_of
+from sframegen.format.locate import sframe_of
+from sframegen.stack.live import ptrace
+from sframegen.stack.live.process import Process
+from sframegen.stack.names import frame_names
+from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.snapshot import StackError
+from sframegen.stack.walking.walk import End, How
+from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
+
+STATIC = ("-O2", "-static", "-fomit-frame-pointer")
+
+
+# -- the programs of the kernel's proof of concept
+
+DEEP_HELLO = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int baz(int a) { return a * rand() + 100; }
+int bar(int a) { int c = baz(a); return c * a * rand(); }
+int foo(int a) { int b = bar(a); return b * a * rand(); }
+int main(void) { int a = 100; int b = foo(a); printf("Hello world %d \n", b); return 0; }
+"""
+TARGET = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int fd;
+int foo9(int x) { write(fd, &x, sizeof(x)); return x ^ 1; }
+%s
+int main(void) {
+    int x = 0;
+    fd = open("/dev/null", O_WRONLY);
+    if (fd == -1) { printf("open failed\n"); return 1; }
+    while ((x = foo0(x)) > 10);
+    close(fd);
+    return 0;
+}
+""" % "\n".join(f"int foo{n}(int x) {{ return foo{n + 1}(x) ^ 1; }}" for n in range(8, -1, -1))  # noqa: UP031 - full of braces
+
+
+@pytest.mark.parametrize(
+    ("source", "functions"),
+    [(DEEP_HELLO, ["baz", "bar", "foo", "main"]), (TARGET, [*(f"foo{n}" for n in range(9, -1, -1)), "main"])],
+    ids=["deep_hello", "target"],
+)
+def test_the_traces_of_the_proof_of_concept(source: str, functions: list[str], compile_c: Compiler, tmp_path: Path) -> None:
+    """Stopped before the first instruction of the innermost function."""
+    program = tmp_path / "program"
+    program.write_bytes(compile_c(source, "-O0", "-no-pie", "-fcf-protection=none", "-w").read_bytes())
+    program.chmod(0o755)
+    sframegen.add_section(program, verify=False)
+    elf = open_elf(program)
+    entry = address_of(elf, functions[0])
+    stopped = stopped_at(program, entry)
+    lines = command(stopped.process.pid).stdout.splitlines()
+    assert state_of(stopped.process.pid) == "T"
+    stopped.finish()
+    assert lines[0] == f"PID {stopped.process.pid} - {program}"
+    found = [re.fullmatch(r"#\d+ +0x([0-9a-f]{16}) (\w+) \+ (0x[0-9a-f]+) - (.*)", line) for line in lines[2:]]
+    frames = [(match[2], int(match[1], 16), int(match[3], 16), match[4]) for match in found if match]
+    named = frames[: len(functions)]
+    assert [name for name, *_ in named] == functions
+    assert [pc - offset for _, pc, offset, _ in named] == [address_of(elf, name) for name in functions]
+    assert named[0][2] == 0
+    assert all(offset > 0 for _, _, offset, _ in named[1:])
+    assert {file for *_, file in named} == {str(program)}
+
+
+# -- frames of all kinds
+
+SIGNALS = r"""
+static void holding(int number) { hold(); after++; }
+static void holding_with_info(int number, siginfo_t *info, void *context) { hold(); after++; }
+extern char leaf_start[];
+KEPT __attribute__((naked)) void leaf(void) { __asm__("mov $1,%eax\n ud2\n ret"); }
+static void skipping(int number, siginfo_t *info, void *context) {
+    hold();
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += 2;
+}
+KEPT void calls_leaf(void) { leaf(); after++; }
+KEPT void raises(int number) { raise(number); after++; }
+int main(int count, char **options) {
+    struct sigaction action = {.sa_handler = holding};
+    if (strchr(options[1], 'i')) { action.sa_sigaction = holding_with_info; action.sa_flags = SA_SIGINFO; }
+    if (strchr(options[1], 'a')) {
+        stack_t stack = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+        sigaltstack(&stack, NULL);
+        action.sa_flags |= SA_ONSTACK;
+    }
+    if (strchr(options[1], 's')) {
+        static char inside[1 << 16];
+        stack_t stack = {.ss_sp = alloca(1 << 16), .ss_size = 1 << 16};
+        sigaltstack(&stack, NULL);
+        action.sa_flags |= SA_ONSTACK;
+    }
+    if (strchr(options[1], 'l')) {
+        action.sa_sigaction = skipping;
+        action.sa_flags |= SA_SIGINFO;
+        sigaction(SIGILL, &action, NULL);
+        calls_leaf();
+    } else {
+        sigaction(SIGUSR1, &action, NULL);
+        raises(SIGUSR1);
+    }
+    puts("done");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("options", ["-", "i", "a", "ia", "s", "l", "la"])
+def test_out_of_a_signal_handler(options: str, compile_c: Compiler, tmp_path: Path) -> None:
+    program = compiled(compile_c, tmp_path, "#include <alloca.h>\n" + SIGNALS, *STATIC)
+    with Program(program, options) as running:
+        names, thread = Names(running.pid).first()
+    assert thread.end is End.OUTERMOST
+    assert {frame.how for frame in thread.frames} == {How.SFRAME}
+    found = between(names, "hold")
+    assert found[2] == "SIGNAL"
+    assert found[-2:] == (["calls_leaf", "main"] if "l" in options else ["raises", "main"])
+    if "l" in options:
+        assert found[3:] == ["leaf", "calls_leaf", "main"]
+        assert [thread.frames[names.index(name)].exact for name in ("leaf", "calls_leaf")] == [True, False]
+
+
+REALIGNED = r"""
+KEPT int realigned(int n) {
+    volatile char block[n + 1], aligned[64] __attribute__((aligned(256)));
+    aligned[n] = block[n] = 1;
+    hold();
+    return aligned[n] + block[n] + ((uintptr_t)aligned & 255);
+}
+KEPT int calls(int n) { return realigned(n) + 1; }
+int main(void) { after += calls(10); puts("done"); return 0; }
+"""
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
+def test_out_of_a_function_that_realigns_its_stack(level: str, compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, REALIGNED, "-static", level)) as running:
+        names, thread = Names(running.pid).first()
+    assert between(names, "hold") == ["hold", "realigned", "calls", "main"]
+    assert thread.end is End.OUTERMOST
+
+
+RECURSION = r"""
+KEPT int down(int n) { if (n == 0) hold(); else down(n - 1); return after++; }
+int main(void) { down(10000); puts("done"); return 0; }
+"""
+
+
+def test_ten_thousand_frames(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, RECURSION, "-O1", "-static")) as running:
+        names, thread = Names(running.pid).first()
+    assert between(names, "hold") == ["hold", *["down"] * 10001, "main"]
+    assert thread.end is End.OUTERMOST
+
+
+THREADS = r"""
+static pthread_barrier_t all, over;
+KEPT void in_thread(void) { pthread_barrier_wait(&all); pthread_barrier_wait(&over); after++; }
+static void *start(void *number) { in_thread(); return NULL; }
+int main(int count, char **arguments) {
+    enum { THREADS = 200 };
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&all, NULL, THREADS + 1);
+    pthread_barrier_init(&over, NULL, THREADS + 1);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, start, NULL);
+    pthread_barrier_wait(&all);
+    hold();
+    pthread_barrier_wait(&over);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    puts("done");
+    return 0;
+}
+"""
+
+
+def test_two_hundred_threads(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, THREADS, *STATIC, "-pthread")) as running:
+        by = Names(running.pid)
+        threads = by.threads()
+        first, *others = [by.of(thread) for thread in threads]
+        assert {state_of(thread.tid) for thread in threads} == {"S"}
+    assert len(others) == 200
+    assert between(first, "hold") == ["hold", "main"]
+    assert all(between(names, "in_thread", "start") == ["in_thread", "start"] for names in others)
+    assert {thread.end for thread in threads} == {End.OUTERMOST}
+
+
+def test_an_object_without_a_section_is_converted_or_walked_by_frame_pointers(compile_c: Compiler, tmp_path: Path) -> None:
+    plain = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-fno-omit-frame-pointer", section=False)
+    with Program(plain) as running:
+        converted, thread = Names(running.pid, convert=True).first()
+        assert ({frame.how for frame in thread.frames}, thread.end) == ({How.CONVERTED}, End.OUTERMOST)
+        assert len(between(converted, "hold")) == 10003
+        _, thread = Names(running.pid).first()
+        assert {frame.how for frame in thread.frames} == {How.FRAME_POINTER}
+
+
+# -- what changes
+
+LIBRARY = r"""
+void hold(void);
+extern volatile long after;
+__attribute__((noinline)) void NAME(void) { volatile char frame[SIZE]; frame[1] = 2; hold(); after += frame[1]; }
+void entry(void) { NAME(); after++; }
+"""
+OPENING = r"""
+int main(int count, char **arguments) {
+    for (int i = 0; i < 2; i++) {
+        void *library = dlopen(arguments[1], RTLD_NOW);
+        if (!library) { puts(dlerror()); return 1; }
+        void (*entry)(void);
+        *(void **)&entry = dlsym(library, "entry");
+        entry();
+        dlclose(library);
+        hold();
+    }
+    puts("done");
+    return 0;
+}
+"""
+
+
+def test_a_library_in_the_place_of_another(compile_c: Compiler, tmp_path: Path) -> None:
+    """Two libraries of one name, opened one after the other, most likely at the same addresses."""
+    library = tmp_path / "library.so"
+    made = []
+    for name, size in (("first", 100), ("second", 1000)):
+        made.append(tmp_path / name)
+        file = compile_c(LIBRARY, "-O2", "-shared", "-fPIC", f"-DNAME={name}", f"-DSIZE={size}", "-Wl,--build-id=none")
+        made[-1].write_bytes(file.read_bytes())
+        sframegen.add_section(made[-1], verify=False)
+    program = compiled(compile_c, tmp_path, OPENING, "-O2", "-rdynamic")
+    made[0].rename(library)
+    with Program(program, library) as running:
+        by = Names(running.pid, convert=True)
+        for name in ("first", "second"):
+            names, thread = by.first()
+            assert between(names, "hold") == ["hold", name, "entry", "main"]
+            assert thread.end is End.OUTERMOST
+            running.go_on()
+            running.wait()  # closed
+            names, _ = by.first()
+            assert between(names, "hold") == ["hold", "main"]
+            if name == "first":
+                made[1].rename(library)
+                running.go_on()
+                running.wait()
+
+
+def test_another_program_in_the_same_process(compile_c: Compiler, tmp_path: Path) -> None:
+    other = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    first = tmp_path / "first"
+    first.write_bytes(compile_c(HOLD + "int main(int n, char **a) { hold(); execv(a[1], a + 1); return 1; }", *STATIC).read_bytes())
+    first.chmod(0o755)
+    with Program(first, other) as running:
+        by = Names(running.pid, convert=True)
+        assert between(by.first()[0], "hold") == ["hold", "main"]
+        running.go_on()
+        running.wait()
+        names, thread = by.first()
+        assert (names[1:3], thread.end) == (["hold", "down"], End.OUTERMOST)
+        assert by.process.executable == str(other)
+
+
+def test_a_thread_of_another_process() -> None:
+    with Process(os.getpid()) as process, pytest.raises(StackError, match="it has no thread 1"):
+        Tracer().trace_process(process, 1)
+
+
+CORRUPT = r"""
+KEPT void smashed(uintptr_t ra) {
+    uintptr_t *volatile place = (uintptr_t *)__builtin_frame_address(0) + 1;
+    uintptr_t kept = *place;
+    *place = ra;
+    hold();
+    *place = kept;
+}
+int main(int count, char **arguments) { smashed(strtoul(arguments[1], NULL, 16)); puts("done"); return 0; }
+"""
+
+
+@pytest.mark.parametrize(("ra", "end"), [("deadbeef", End.BAD_RETURN), ("0", End.NO_RETURN), ("ffffffffffffffff", End.BAD_RETURN)])
+def test_a_corrupted_stack(ra: str, end: End, compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, CORRUPT, "-O1", "-static", "-fno-omit-frame-pointer"), ra) as running:
+        names, thread = Names(running.pid).first()
+    assert names[-1] == "smashed"
+    assert thread.end is end
+
+
+def test_a_corrupted_section(compile_c: Compiler, tmp_path: Path) -> None:
+    """In the memory of the process, while it runs; what was right before is not used any more."""
+    program = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-no-pie")
+    found = sframe_of(open_elf(program))
+    assert found
+    data, address = found
+    with Program(program) as running:
+        by = Names(running.pid)
+        assert by.first()[1].end is End.OUTERMOST
+        with Path(f"/proc/{running.pid}/mem").open("r+b", buffering=0) as memory:
+            for at in range(32):
+                memory.seek(address + at)
+                memory.write(bytes([data[at] ^ 0xFF]))
+                again, anew = by.first()[1], Names(running.pid).first()[1]
+                assert (again.frames, again.end, again.detail) == (anew.frames, anew.end, anew.detail)
+                memory.seek(address + at)
+                memory.write(data[at : at + 1])
+        assert by.first()[1].end is End.OUTERMOST
+
+
+# -- the process is left as it was
+
+
+def test_a_process_that_ends_while_it_is_traced(compile_c: Compiler, tmp_path: Path) -> None:
+    source = r"""
+    static void *shortly(void *unused) { return NULL; }
+    int main(void) {
+        for (int i = 0; i < 300; i++) { pthread_t t; pthread_create(&t, NULL, shortly, NULL); pthread_join(t, NULL); }
+        return 7;
+    }"""
+    program = compiled(compile_c, tmp_path, source, *STATIC, "-pthread")
+    for _ in range(5):
+        child = subprocess.Popen([program])
+        with pytest.raises(StackError, match=r"it has ended|no such process"):  # noqa: PT012 - at some point or other
+            by = Names(child.pid)
+            while True:
+                by.threads()
+        assert child.wait(60) == 7
+
+
+def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) -> None:
+    source = 'int main(void) { raise(SIGSTOP); puts("done"); return 0; }'
+    child = subprocess.Popen([compiled(compile_c, tmp_path, source, *STATIC)], stdout=subprocess.PIPE)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    names, thread = Names(child.pid).first()
+    assert (names[-1], thread.end) == ("_start", End.OUTERMOST)
+    assert state_of(child.pid) == "T"
+    child.send_signal(signal.SIGCONT)
+    assert child.communicate(timeout=60)[0] == b"done\n"
+    assert child.returncode == 0
+
+
+def test_one_tracer_at_a_time(compile_c: Compiler, tmp_path: Path) -> None:
+    code = "import sys; from sframegen.stack import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
+        )
+        assert other.stdout
+        assert other.stdout.readline() == b"\n"
+        refused = command(running.pid)
+        other.communicate(b"\n", timeout=60)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr == f"sframegen: process {running.pid}: process {other.pid} traces it already\n"
+        assert command(running.pid).returncode == 0
+
+
+@pytest.mark.parametrize("death", ["SIGTERM", "SIGKILL", "SIGINT"])
+def test_a_tracer_that_is_killed_lets_go(death: str, compile_c: Compiler, tmp_path: Path) -> None:
+    code = "import sys; from sframegen.stack import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert other.stdout
+        assert other.stdout.readline() == b"\n"
+        other.send_signal(signal.Signals[death])
+        other.communicate(b"\n", timeout=60)
+        assert other.returncode in (-signal.Signals[death], 1, 130)
+
+
+def test_signals_that_come_meanwhile_are_delivered(compile_c: Compiler, tmp_path: Path) -> None:
+    """All of them, though it is stopped all the time: real-time signals queue, and it counts them."""
+    source = r"""
+    static volatile int count;
+    static void counting(int number) { count++; }
+    int main(void) {
+        signal(SIGRTMIN, counting);
+        hold();
+        while (count < 400) after++;
+        hold();
+        puts("done");
+        return 0;
+    }"""
+    with Program(compiled(compile_c, tmp_path, source, *STATIC)) as running:
+        by = Names(running.pid)
+        running.go_on()
+        for _ in range(40):
+            for _ in range(10):
+                os.kill(running.pid, signal.SIGRTMIN)
+            names, _ = by.first()
+            assert names[-1] == "_start"
+        running.wait()
+
+
+def test_a_process_whose_first_thread_has_ended(compile_c: Compiler, tmp_path: Path) -> None:
+    source = r"""
+    static void *start(void *first) { pthread_join((pthread_t)first, NULL); hold(); puts("done"); return NULL; }
+    int main(void) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, start, (void *)pthread_self());
+        pthread_exit(NULL);
+    }"""
+    with Program(compiled(compile_c, tmp_path, source, *STATIC, "-pthread")) as running:
+        by = Names(running.pid)
+        (thread,) = by.threads()
+        assert between(by.of(thread), "hold", "start") == ["hold", "start"]
+        assert (thread.end, by.tracer.problems) == (End.OUTERMOST, {})
+
+
+def test_a_file_that_is_deleted(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    with Program(program) as running:
+        program.unlink()
+        names, _ = Names(running.pid, convert=True).first()
+    assert between(names, "hold")[-1] == "main"
+
+
+def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for the child of its vfork, which does."""
+    monkeypatch.setattr(ptrace, "PATIENCE", 0.05)
+    source = r"""int main(void) { if (vfork() == 0) { hold(); _exit(0); } puts("done"); fflush(stdout); _exit(0); }"""
+    with (
+        Program(compiled(compile_c, tmp_path, source, *STATIC)) as running,
+        pytest.raises(StackError, match="it is in an uninterruptible sleep"),
+    ):
+        Names(running.pid).threads()
+
+
+def test_what_would_end_or_stop_the_tracer_waits(compile_c: Compiler, tmp_path: Path) -> None:
+    """Stopped by Ctrl-Z, it would leave the process stopped as long."""
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with ptrace.stopped(running.pid):
+            within = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert within - before == {
+        signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
+    }  # fmt: skip
+
+
+def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: Path) -> None:
+    """The kernel ends all other threads first, and lets nobody seize one until they are buried: which is for who seized them."""
+    source = r"""
+    static char **arguments;
+    static void *executing(void *unused) { arguments[1][0]++; execv(arguments[0], arguments); _exit(3); }
+    static void *waiting(void *unused) { for (;;) pause(); }
+    int main(int count, char **given) {
+        arguments = given;
+        if (given[1][0] == '!') hold();
+        if (given[1][0] == '~') { puts("done"); return 0; }
+        pthread_t thread;
+        for (int i = 0; i < 6; i++) pthread_create(&thread, NULL, i == 5 ? executing : waiting, NULL);
+        for (;;) pause();
+    }"""
+    with Program(compiled(compile_c, tmp_path, source, *STATIC, "-pthread"), "!") as running:
+        process = Process(running.pid)
+        running.go_on()
+        stops = 0
+        with pytest.raises(StackError, match=r"it has ended|no such process|no memory of its own"):  # noqa: PT012
+            while True:
+                with process.stopped() as stopped:
+                    stops += bool(stopped.threads())
+        assert stops
+        assert running.process.wait(60) == 0
+        assert running.process.stdout
+        assert running.process.stdout.read() == b"done\n"
+
+
+def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is gone before it is a zombie."""
+    fields = ptrace.fields_of(os.getpid())
+    monkeypatch.setattr(ptrace, "fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")})
+    assert ptrace.why_not(os.getpid()) == ptrace.GONE
+
+
+def test_a_thread_of_the_kernel() -> None:
+    threads = [int(file.name) for file in Path("/proc").glob("[0-9]*") if "Kthread:\t1" in (file / "status").read_text()]
+    if not threads:
+        pytest.skip("no threads of the kernel are visible, or the kernel does not mark them")
+    assert {ptrace.why_not(tid) for tid in threads} <= {"it is a thread of the kernel", ptrace.GONE}
+
+
+def test_itself() -> None:
+    with pytest.raises(StackError, match="it is the process that asks: it cannot stop itself"):
+        Names(os.getpid()).threads()
+
+
+def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it is asked for its threads, there is another one, which has ended before it can be stopped."""
+    gone = itertools.count(1 << 23)  # no kernel has such ids
+    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    with Program(program) as running:
+        by = Names(running.pid)
+        monkeypatch.setattr(ptrace, "PATIENCE", 0.05)
+        monkeypatch.setattr(ptrace, "threads_of", lambda pid: [pid, next(gone)])
+        (thread,) = by.threads()
+        assert by.of(thread)[-1] == "_start"
+        (problem,) = by.tracer.problems.values()
+        assert problem.endswith(": the process starts threads faster than they can be stopped")
+
+
+def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that executes the same program again and again: its symbols are read once."""
+    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    read: list[ElfFile] = []
+    functions = frame_names._functions
+
+    def counting(file: ElfFile) -> list[Symbol]:
+        read.append(file)
+        return functions(file)
+
+    monkeypatch.setattr(frame_names, "_functions", counting)
+    with Program(program) as running:
+        by = Names(running.pid)
+        for _ in range(3):
+            by.tracer.objects = by.symbols.objects = Objects()
+            assert by.first()[0][-1] == "_start"
+    assert len(read) == 1
+
+
+def test_without_the_right_to() -> None:
+    """As root without capabilities, or as somebody else than root: process 1 has more rights."""
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("no setpriv on this machine")
+    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    line = [*less, sys.executable, "-P", "-m", "sframegen", "stack", "1"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sframegen: process 1: not permitted: ")
+    assert "root" in done.stderr
+
+
+# -- the command line
+
+
+def test_json_tells_all(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, REALIGNED, *STATIC)) as running:
+        done = command("--json", running.pid)
+    found = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, found["pid"], found["problems"]) == (0, "", running.pid, [])
+    assert found["stopped_ms"] > 0
+    (thread,) = found["threads"]
+    assert (thread["tid"], thread["name"], thread["complete"]) == (running.pid, "program", True)
+    frames = {frame["function"]: frame for frame in thread["frames"]}
+    assert frames["main"]["how"] == "sframe"
+    assert frames["calls"]["cfa"] == frames["main"]["sp"]
+    assert frames["main"]["object"] == found["executable"]
+
+
+def test_samples_folded(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, REALIGNED, *STATIC)) as running:
+        done = command("--folded", "-n", 3, "--interval", 0, running.pid)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"program;_start;.*main;calls;realigned;hold;.*read 3\n", done.stdout)
+
+
+def test_a_command_is_started_and_sampled() -> None:
+    line = [sys.executable, "-P", "-m", "sframegen", "stack", "--convert", "--interval", "0", "--", "cat"]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
+        assert tool.stdout
+        assert re.match(rb"PID \d+ - /", tool.stdout.readline())
+        output, errors = tool.communicate(b"copied\n", timeout=60)
+    assert (tool.returncode, errors) == (0, b"")
+    assert b"copied\n" in output
+
+
+def test_refusals_are_one_line() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    done = command(gone.pid)
+    assert (done.returncode, done.stderr) == (1, f"sframegen: process {gone.pid}: no such process\n")
+    assert command("--", "/no/such/program").returncode == 2
+    assert command().returncode == 2

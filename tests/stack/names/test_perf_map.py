@@ -1,0 +1,185 @@
+"""/tmp/perf-PID.map: which files count, and what is found in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.stack.names import perf_map
+from sframegen.stack.names.perf_map import PerfMap
+from tests.support.processes.live import Program, compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.peers import Compiler
+
+NOBODY = 65534
+
+
+class Target:
+    """A process that waits, and the place of its map."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(["sleep", "1000"])
+        self.pid = self.process.pid
+        self.file = Path(f"/tmp/perf-{self.pid}.map")
+
+    def names(self, *addresses: int) -> list[str | None]:
+        """By what is in the file now."""
+        names = PerfMap(self.pid)
+        names.read()
+        return found(names, *addresses)
+
+
+def found(names: PerfMap, *addresses: int) -> list[str | None]:
+    entries = [names.find(address) for address in addresses]
+    return [entry.name.decode() if entry else None for entry in entries]
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    target = Target()
+    yield target
+    target.file.unlink(missing_ok=True)
+    target.process.kill()
+    target.process.wait()
+
+
+def test_names(target: Target) -> None:
+    target.file.write_text("1000 100 first\n0x1100 0x80 Its second\nnot a line\n\nFFFF800000000000 10 last\n 2000 8 space\n")
+    assert target.names(0xFFF, 0x1000, 0x10FF, 0x1100, 0x117F, 0x1180, 0x2000, 0xFFFF80000000000F) == [
+        None, "first", "first", "Its second", "Its second", None, None, "last",
+    ]  # fmt: skip
+
+
+def test_space_is_used_again(target: Target) -> None:
+    """The entry that was written last counts, though another begins nearer."""
+    target.file.write_text("1000 20 old\n1040 20 older\n1000 100 new\n1010 8 newest\n")
+    assert target.names(0x1008, 0x1012, 0x1018, 0x1050) == ["new", "newest", "new", "new"]
+
+
+def test_a_map_that_grows(target: Target) -> None:
+    """What is new is read; a line that is being written, when it is whole."""
+    names = PerfMap(target.pid)
+    names.read()
+    assert found(names, 0x1000) == [None]
+    for text, expected in (("1000 10 a\n2000 10 b", ["a", None]), ("cd\n", ["a", "bcd"]), ("1000 10 e\n", ["e", "bcd"])):
+        with target.file.open("a") as file:
+            file.write(text)
+        names.read()
+        assert found(names, 0x1000, 0x2000) == expected
+    target.file.write_text("2000 10 begun anew\n")
+    names.read()
+    assert found(names, 0x1000, 0x2000) == [None, "begun anew"]
+    target.file.unlink()
+    names.read()
+    assert found(names, 0x2000) == [None]
+
+
+def _linked(target: Target, folder: Path) -> None:
+    (folder / "other").write_text("1000 10 planted\n")
+    target.file.symlink_to(folder / "other")
+
+
+def _hard_link(target: Target, _: Path) -> None:
+    target.file.write_text("1000 10 planted\n")
+    (target.file.parent / f"{target.file.name}.other").hardlink_to(target.file)
+
+
+def _pipe(target: Target, _: Path) -> None:
+    os.mkfifo(target.file)
+
+
+def _directory(target: Target, _: Path) -> None:
+    target.file.mkdir()
+
+
+def _writable(target: Target, _: Path) -> None:
+    target.file.write_text("1000 10 planted\n")
+    target.file.chmod(0o666)
+
+
+def _old(target: Target, _: Path) -> None:
+    """Of an earlier process that had the same id."""
+    target.file.write_text("1000 10 planted\n")
+    os.utime(target.file, (0, 0))
+
+
+@pytest.mark.parametrize("plant", [_linked, _hard_link, _pipe, _directory, _writable, _old])
+def test_a_file_that_may_be_somebody_elses(plant: Callable[[Target, Path], None], target: Target, tmp_path: Path) -> None:
+    plant(target, tmp_path)
+    try:
+        assert target.names(0x1000) == [None]
+    finally:
+        for name in target.file.parent.glob(f"{target.file.name}*"):
+            name.rmdir() if name.is_dir() else name.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of others are for root to make")
+def test_owners(target: Target) -> None:
+    target.file.write_text("1000 10 name\n")
+    assert target.names(0x1000) == ["name"]
+    os.chown(target.file, NOBODY, NOBODY)
+    assert target.names(0x1000) == [None]
+    target.process.kill()
+    target.process.wait()
+    target.file.unlink()
+    target.process = subprocess.Popen(["sleep", "1000"], user=NOBODY)
+    target.pid = target.process.pid
+    target.file = target.file.with_name(f"perf-{target.pid}.map")
+    target.file.write_text("1000 10 by root\n")
+    assert target.names(0x1000) == ["by root"]
+    os.chown(target.file, NOBODY, NOBODY)
+    assert target.names(0x1000) == ["by root"]
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare on this machine")
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_process_own_tmp(linked: bool, compile_c: Compiler, tmp_path: Path) -> None:
+    """That of the root directory it has; no link leads out of there."""
+    root = tmp_path / "root"
+    (root / "real").mkdir(parents=True)
+    program = compiled(compile_c, root, 'int main(void) { hold(); puts("done"); return 0; }', "-static", section=False)
+    if linked:
+        (root / "tmp").symlink_to("real")
+    else:
+        (root / "real").rename(root / "tmp")
+    with Program(Path(shutil.which("unshare") or ""), "-r", "-R", root, f"/{program.name}") as running:
+        (root / "tmp" / f"perf-{running.pid}.map").write_text("1000 10 inside\n")
+        names = PerfMap(running.pid)
+        names.read()
+        assert found(names, 0x1000) == [None if linked else "inside"]
+
+
+def test_limits(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "1000 10 first\n"
+    huge = f"4000 {1 << 40:x} huge\n{1 << 14:x} {1 << 14:x} one place\n{1 << 15:x} {1 << 14:x} two\n{1 << 16:x} {1 << 14:x} three\n"
+    target.file.write_text(line + huge)
+    monkeypatch.setattr(perf_map, "MAX_PLACES", 3)
+    assert target.names(0x1000, 0x4000, 1 << 15, 1 << 16, 1 << 30) == ["first", "one place", "two", None, None]
+    monkeypatch.setattr(perf_map, "MAX_BYTES", len(line) + 20)
+    assert target.names(0x1000, 0x4000, 1 << 15) == ["first", None, None]
+
+
+def test_a_process_that_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    names = PerfMap(process.pid)
+    names.read()
+    assert names.find(0) is None
+
+
+@given(st.binary(max_size=200) | st.from_regex(rb"([0-9a-f]{1,20} [0-9a-f]{1,20} .{0,9}\n){0,9}"))
+def test_whatever_is_in_the_file_it_is_an_answer(data: bytes) -> None:
+    names = PerfMap(0)
+    names._add(data)
+    names.find(0x1000)

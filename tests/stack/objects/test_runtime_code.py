@@ -1,0 +1,187 @@
+"""Code of no file: lists of tables come and go with the objects that have them; a section that was registered describes it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.format.abi import AMD64
+from sframegen.registry.interface import Caller
+from sframegen.registry.regions import Registry
+from sframegen.registry.setup import sframe_register
+from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
+from sframegen.stack.abi.registers import Registers
+from sframegen.stack.objects import runtime_code
+from sframegen.stack.objects.runtime_code import RuntimeCode
+from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.snapshot import Mapping, Mappings, Memory
+from sframegen.stack.walking.walk import End, How
+from tests.support.processes.memories import Pieces
+from tests.support.processes.registered import section_bytes
+
+if TYPE_CHECKING:
+    from sframegen.stack.walking.snapshot import Snapshot
+
+TEXT, LIST, NODE, TABLE, SECTION, SETUP = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000, 0x60_0000
+LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")
+MADE = Mapping(0x1000, 0x2000, True, True, True, 0, "0:0", 0, "")
+ANOTHER = LIBRARY._replace(start=0x30_0000, end=0x31_0000, inode=8)
+
+
+def snapshot(memory: Pieces, mappings: Mappings) -> Any:
+    return SimpleNamespace(memory=memory, mappings=mappings, abi=AMD64)
+
+
+def process() -> Pieces:
+    return Pieces(
+        {
+            LIST: encode(JitList(1, 0, NODE)),
+            NODE: encode(JitNode(0, 1, TEXT, TEXT + 64, TABLE)),
+            TABLE: encode(JitTable(24, 24, 0, 24, 21)) + encode(JitEntry(16, 0, 8, -8, 0, 3)),
+        }
+    )
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Mapping]:
+    """The objects whose symbols were looked at; LIBRARY has a list."""
+    looked: list[Mapping] = []
+
+    def list_address(_: Snapshot, row: Mapping) -> int | None:
+        looked.append(row)
+        return LIST if row == LIBRARY else None
+
+    monkeypatch.setattr(runtime_code, "_list_address", list_address)
+    return looked
+
+
+def test_a_list_is_followed_while_its_object_is_there(looked_at: list[Mapping]) -> None:
+    memory, registry = process(), Registry()
+    code = RuntimeCode(registry)
+    code.follow(snapshot(memory, Mappings([LIBRARY, ANOTHER])))
+    assert not len(registry)
+    assert not looked_at, "all code is of files"
+    both, alone = Mappings([MADE, LIBRARY, ANOTHER]), Mappings([MADE, ANOTHER])
+    code.follow(snapshot(memory, both))
+    [region] = registry
+    assert region.describer.look_up(TEXT) is not None
+    code.follow(snapshot(memory, both))
+    assert list(registry) == [region]
+    assert looked_at == [MADE, LIBRARY, ANOTHER], "each is looked at once"
+
+    memory.pieces[NODE] = encode(JitNode(0, 2, TEXT, TEXT + 64, TABLE))
+    code.follow(snapshot(memory, both))
+    assert not len(registry)
+    memory.pieces[NODE] = encode(JitNode(0, 3, TEXT, TEXT + 32, TABLE))
+    code.follow(snapshot(memory, both))
+    assert [found.end for found in registry] == [TEXT + 32]
+
+    code.follow(snapshot(memory, alone))
+    assert not len(registry)
+    assert looked_at == [MADE, LIBRARY, ANOTHER]
+    code.follow(snapshot(memory, both))
+    assert len(registry) == 1
+    assert looked_at == [MADE, LIBRARY, ANOTHER, LIBRARY]
+
+
+def test_answers_are_those_of_the_moment_that_is_followed(looked_at: list[Mapping]) -> None:
+    """The process may run again before its stacks are walked."""
+    memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
+    code = RuntimeCode(registry)
+    code.follow(snapshot(memory, mappings))
+    tables = memory.pieces.pop(TABLE)
+    [region] = registry
+    found = region.describer.look_up(TEXT + 15)
+    assert found is not None
+    assert (found.start, found.size) == (TEXT, 16)
+    code.follow(snapshot(memory, mappings))
+    with pytest.raises(FormatError, match="cannot be read"):
+        region.describer.look_up(TEXT)
+    memory.pieces[TABLE] = tables
+    code.follow(snapshot(memory, mappings))
+    assert region.describer.look_up(TEXT) == found
+    assert looked_at == [MADE, LIBRARY]
+
+
+def test_of_a_damaged_list_nothing_stays(looked_at: list[Mapping]) -> None:
+    memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
+    code = RuntimeCode(registry)
+    code.follow(snapshot(memory, mappings))
+    assert len(registry) == 1
+    memory.pieces[NODE] = encode(JitNode(8, 1, TEXT, TEXT + 64, TABLE))
+    code.follow(snapshot(memory, mappings))
+    assert not len(registry)
+    memory.pieces[NODE] = encode(JitNode(0, 1, TEXT, TEXT + 64, TABLE))
+    code.follow(snapshot(memory, mappings))
+    assert len(registry) == 1
+    assert looked_at == [MADE, LIBRARY]
+
+
+def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranges of code; when one's table and entry are read, that was enough."""
+    memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
+    memory.pieces[NODE] = encode(JitNode(NODE + 0x100, 1, TEXT, TEXT + 64, TABLE))
+    memory.pieces[NODE + 0x100] = encode(JitNode(0, 1, TEXT + 64, TEXT + 128, TABLE))
+    code = RuntimeCode(registry)
+    for limit, readable in ((1, False), (2, True), (1, True), (0, False)):  # what was read counts less: one entry, no table
+        monkeypatch.setattr(runtime_code, "MAX_WORK", limit)
+        code.follow(snapshot(memory, mappings))
+        first, second = registry
+        assert first.describer.look_up(TEXT) is not None
+        if readable:
+            assert second.describer.look_up(TEXT + 64) is not None
+        else:
+            with pytest.raises(FormatError, match="more tables than are read"):
+                second.describer.look_up(TEXT + 64)
+    assert looked_at == [MADE, LIBRARY]
+
+
+class Walked:
+    """A process of one thread, stopped in code of no file: two functions with frames of 16 bytes."""
+
+    pid, executable, abi = 1, "", AMD64
+    code, stack = 0x40_0000, 0x7000_0000
+
+    def __init__(self) -> None:
+        words = (0, self.code + 0x48, 0, 0)
+        self.pieces = Pieces({self.stack: b"".join(word.to_bytes(8, "little") for word in words).ljust(4096, b"\0")})
+        self.memory = Memory(self.pieces.read, "little")
+        row = Mapping(self.code, self.code + 0x1000, True, False, True, 0, "0:0", 0, "")
+        data = row._replace(start=self.stack, end=self.stack + 4096, writable=True, executable=False)
+        self.mappings = Mappings([row, data])
+
+    def threads(self) -> list[int]:
+        return [7]
+
+    def thread_name(self, tid: int) -> str:
+        return str(tid)
+
+    def idle(self, tid: int) -> None:
+        assert tid == 7
+
+    def registers(self, tid: int) -> Registers:
+        assert tid == 7
+        return Registers(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})
+
+    def file_of(self, mapping: Mapping) -> None:
+        raise AssertionError(mapping)
+
+
+def test_code_of_no_file_is_walked_by_the_section_that_was_registered() -> None:
+    process = Walked()
+    section = section_bytes(SECTION, (process.code, process.code + 0x40))
+    process.pieces.pieces[SECTION] = section
+    registry = Registry()
+    tracer = Tracer(registry=registry)
+    setup = encode(SframeSetup(SECTION, len(section), process.code, 0x1000))
+    process.pieces.pieces[SETUP] = setup
+    sframe_register(Caller(registry, process.pieces), SETUP, len(setup))
+    [thread] = tracer.trace(process)
+    assert [(frame.pc, frame.cfa, frame.how) for frame in thread.frames] == [
+        (process.code + 4, process.stack + 16, How.REGISTERED),
+        (process.code + 0x48, process.stack + 32, How.REGISTERED),
+    ]
+    assert thread.end is End.NO_RETURN

@@ -1,0 +1,119 @@
+"""What is before a return address: encodings of calls, by hand and by a compiler, and what is none."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+import capstone
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, open_elf
+from sframegen.stack.walking.return_addresses import ends_call
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+START = 0x1000
+
+
+def ends(code: bytes, machine: int) -> bool:
+    """Whether a call ends where `code` does, which is all that can be read."""
+
+    def read(address: int, size: int) -> bytes:
+        return code[address - START :][:size] if address >= START else b""
+
+    return ends_call(read, START + len(code), machine)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "e8 01 02 03 04",  # call rel32
+        "ff d0",  # call *%rax
+        "41 ff d7",  # call *%r15
+        "ff 10",  # call *(%rax)
+        "ff 14 c8",  # call *(%rax,%rcx,8)
+        "ff 14 25 01 02 03 04",  # call *0x4030201
+        "ff 15 01 02 03 04",  # call *0x4030201(%rip)
+        "ff 50 08",  # call *8(%rax)
+        "ff 54 c8 08",
+        "ff 90 01 02 03 04",
+        "ff 94 c8 01 02 03 04",
+        "3e 41 ff 94 24 01 02 03 04",  # notrack call *0x4030201(%r12)
+        "90",  # Go's goexit
+    ],
+)
+@pytest.mark.parametrize("before", ["", "00", "48 89 e5 53 48 81 ec"])
+def test_calls_of_x86_64(code: str, before: str) -> None:
+    assert ends(bytes.fromhex(before + code), EM_X86_64)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "e9 01 02 03 04",  # jmp
+        "ff e0",  # jmp *%rax
+        "ff 25 01 02 03 04",
+        "ff 50 08 c3",  # a call, and one more instruction
+        "e8 01 02 03 04 c3",
+        "0f 1f 84 00 00 00 00 00",  # padding
+        "f3 0f 1e fa",
+        "c3",
+        "",
+    ],
+)
+def test_other_instructions_of_x86_64(code: str) -> None:
+    assert not ends(bytes.fromhex(code), EM_X86_64)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (0x94000001, True),  # bl
+        (0x97FFFFFF, True),
+        (0xD63F0200, True),  # blr x16
+        (0xD63F081F, True),  # blraaz x0
+        (0xD73F0A11, True),  # blraa x16, x17
+        (0xAA0003E0, True),  # mov x0, x0: Go's goexit
+        (0x14000001, False),  # b
+        (0xD61F0200, False),  # br
+        (0xD65F03C0, False),  # ret
+        (0xA9BF7BFD, False),  # stp x29, x30, [sp, #-16]!
+    ],
+)
+def test_calls_of_aarch64(word: int, expected: bool) -> None:
+    assert ends(word.to_bytes(4, "little"), EM_AARCH64) is expected
+
+
+def test_of_other_machines_nothing_is_known() -> None:
+    assert ends(b"\x07\xfe", EM_S390)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's code is another")
+def test_all_calls_that_a_compiler_makes(compile_c: Compiler) -> None:
+    """Of a static program, C library and all: read by capstone from each function's start."""
+    path: Path = compile_c("int main(void) { return 0; }", "-static")
+    elf = open_elf(path)
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    calls = others = 0
+    for symbol in elf.function_symbols()[:400]:
+        code = bytes(elf.at(symbol.address, symbol.size))
+        for address, size, mnemonic, _ in disassembler.disasm_lite(code, symbol.address):
+            end = ends_call(lambda at, count: bytes(elf.at(at, count)), address + size, elf.header.e_machine)
+            if mnemonic.split()[-1] == "call":
+                assert end, hex(address)
+                calls += 1
+            else:
+                others += not end
+    assert calls > 1000
+    assert others > 20 * calls / 3
+
+
+@given(st.binary(max_size=8), st.sampled_from([EM_X86_64, EM_AARCH64]))
+def test_whatever_is_there_it_is_an_answer(code: bytes, machine: int) -> None:
+    assert ends(code, machine) in (True, False)

@@ -1,0 +1,196 @@
+"""Code that nothing describes, on programs that run: frames by frame pointers, marked as guesses; a section never costs frames."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.walk import End, How
+from tests.support.processes.live import Names, Program, between, command, compiled
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
+
+STATIC = ("-O2", "-static", "-fomit-frame-pointer")
+# through() has a frame pointer and no CFI, as assembly has that nobody annotated; what is around it is the other way round.
+THROUGH = r"""
+void through(void (*callee)(void));
+__asm__(".pushsection .text\n.type through,@function\nthrough: push %rbp\n mov %rsp,%rbp\n sub $32,%rsp\n call *%rdi\n leave\n"
+        " ret\n.size through,.-through\n.popsection");
+KEPT void last(void) { volatile char frame[100]; frame[1] = 2; hold(); after += frame[1]; }
+KEPT void middle(void) { through(last); after++; }
+KEPT void first(void) { through(middle); after++; }
+int main(void) { first(); puts("done"); return 0; }
+"""
+FUNCTIONS = ["hold", "last", "through", "middle", "through", "first", "main"]
+
+
+@pytest.fixture
+def partly(compile_c: Compiler, tmp_path: Path) -> Path:
+    """A program whose section does not cover all of its code."""
+    return compiled(compile_c, tmp_path, THROUGH, *STATIC)
+
+
+def test_code_that_a_section_does_not_cover(partly: Path) -> None:
+    with Program(partly) as running:
+        names, thread = Names(running.pid).first()
+    assert between(names, "hold") == FUNCTIONS
+    assert thread.end is End.OUTERMOST
+    found = dict(zip(names, thread.frames, strict=True))
+    assert (found["through"].how, found["last"].how) == (How.FRAME_POINTER, How.SFRAME)
+    assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.guessed] == ["middle", "first"]
+
+
+@pytest.mark.parametrize("frame_pointer", [True, False])
+def test_a_section_never_costs_frames(frame_pointer: bool, compile_c: Compiler, tmp_path: Path) -> None:
+    """Against the same program without one, by frame pointers alone, and with one that the tracer makes."""
+    flags = ("-O2", "-static", "-fno-omit-frame-pointer") if frame_pointer else STATIC
+    program = compiled(compile_c, tmp_path, THROUGH, *flags, section=False)
+    with Program(program) as running:
+        plain = Names(running.pid).first()[1].frames
+        converted = Names(running.pid, convert=True).first()[1].frames
+    sframegen.add_section(program, verify=False)
+    with Program(program) as running:
+        names, thread = Names(running.pid).first()
+    assert len(plain) <= len(converted) == len(thread.frames)
+    assert between(names, "hold") == FUNCTIONS
+    if frame_pointer:
+        assert len(plain) >= len(FUNCTIONS)
+
+
+WITHOUT = r"""
+__asm__(".pushsection .text\n.type through,@function\nthrough: push %rbx\n mov %rdx,%rbx\n mov %rsi,%rbp\n call *%rdi\n pop %rbx\n"
+        " ret\n.size through,.-through\n.popsection");
+void through(void (*callee)(void), void *fp);
+KEPT void last(void) { hold(); after++; }
+int main(void) {
+    uintptr_t *local = alloca(64);  // a frame record that is none: an address in code that no call precedes
+    local[0] = 0;
+    local[1] = (uintptr_t)through + 1;
+    __asm__ volatile("push %%rbp\n call through\n pop %%rbp" : : "D"(last), "S"(local) : "rax", "rcx", "rdx", "memory", "cc");
+    puts("done");
+    return 0;
+}
+"""
+
+
+def test_a_frame_pointer_that_is_none_is_not_followed(compile_c: Compiler, tmp_path: Path) -> None:
+    """Code without CFI keeps something else there, of which the words look like a frame record with code's address."""
+    with Program(compiled(compile_c, tmp_path, "#include <alloca.h>\n" + WITHOUT, "-O1", "-static", "-mno-red-zone")) as running:
+        names, thread = Names(running.pid).first()
+    assert names[names.index("hold") :] == ["hold", "last", "through"]
+    assert thread.end is End.NOT_COVERED
+
+
+def test_guesses_are_marked(partly: Path) -> None:
+    with Program(partly) as running:
+        text, raw, folded, documents = (command(*form, running.pid) for form in ([], ["--raw"], ["--folded"], ["--json"]))
+    assert [done.returncode for done in (text, raw, folded, documents)] == [0, 0, 0, 0]
+    marked = re.findall(r"^#\d+ +0x[0-9a-f]{16} (\w+) \+ 0x[0-9a-f]+ - /.* \[guess\]$", text.stdout, re.MULTILINE)
+    assert marked == ["middle", "first"]
+    assert len(re.findall(r"^#\d+ +0x[0-9a-f]{16} \[guess\]$", raw.stdout, re.MULTILINE)) == 2
+    assert re.search(r";main;first \[guess\];through;middle \[guess\];through;last;hold;", folded.stdout)
+    (thread,) = json.loads(documents.stdout)["threads"]
+    assert [frame["function"] for frame in thread["frames"] if frame["guessed"]] == ["middle", "first"]
+    assert {frame["function"] for frame in thread["frames"] if frame["how"] == "frame pointer"} == {"through"}
+
+
+def test_convert_is_suggested_first(compile_c: Compiler, tmp_path: Path) -> None:
+    """Where an object has no section; not of code that a section leaves out, which --convert does not help."""
+    program = compiled(compile_c, tmp_path, THROUGH, *STATIC, section=False)
+    with Program(program) as running:
+        line = f"sframegen: no SFrame section in {program}: frames are missing, or guesses by frame pointers; --convert makes"
+        for form in ("--json", "--folded"):
+            done = command(form, "-n", 2, "--interval", 0, running.pid)
+            assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+            assert done.stderr.startswith(line)
+        assert command("--convert", running.pid).stderr == ""
+    sframegen.add_section(program, verify=False)
+    with Program(program) as running:
+        assert command(running.pid).stderr == ""
+
+
+HELD = r"""
+#include <unistd.h>
+__attribute__((noinline)) void hold(void) {
+    char byte;
+    if (write(1, "here\n", 5) != 5 || read(0, &byte, 1) != 1) _exit(9);
+}
+__attribute__((constructor)) static void constructed(void) {
+    static volatile int after;
+    hold();
+    after++;
+}
+"""
+
+
+def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
+    """Its first code has no CFI: with a section for the rest, the walk gets there."""
+    library = compile_c(HELD, "-shared", "-fPIC", "-O2")
+    loaded = tmp_path / "libheld.so"
+    loaded.write_bytes(library.read_bytes())
+    program = tmp_path / "program"
+    source = 'int puts(const char *); int main(void) { puts("done"); return 0; }'
+    program.write_bytes(compile_c(source, f"-Wl,--no-as-needed,{loaded}").read_bytes())
+    program.chmod(0o755)
+    with Program(program) as running:
+        names, thread = Names(running.pid, convert=True).first()
+        plain = Names(running.pid).first()[1]
+    assert between(names, "hold", "constructed") == ["hold", "constructed"]
+    assert len(thread.frames) - names.index("constructed") > 1
+    assert len(plain.frames) <= len(thread.frames)
+    assert thread.frames[-1].how in (None, How.FRAME_POINTER)
+    assert thread.end in (End.NOT_COVERED, End.NO_RETURN)
+
+
+SCRIPT = r"""
+const fs = require('fs');
+function down(n) { return n ? down(n - 1) + 1 : held(); }
+function held() { fs.writeSync(1, 'here\n'); return fs.readSync(0, Buffer.alloc(1)); }
+[2, 1].sort(() => down(10));
+fs.writeSync(1, 'done\n');
+"""
+
+
+@pytest.mark.skipif(None in map(shutil.which, ("node", "eu-stack")), reason="no node and eu-stack on this machine")
+@pytest.mark.parametrize("section", [False, True])
+def test_node(section: bool, tmp_path: Path) -> None:
+    """Its built-in functions have no CFI, what it makes at run time has names in a map; libuv, V8 and libc around have CFI.
+
+    Those functions are mapped once more, apart from everything else of the file, and its section.
+    """
+    node = Path(shutil.which("node") or "").resolve()
+    if section:
+        copy = tmp_path / "node"
+        shutil.copy(node, copy)
+        sframegen.add_section(copy, verify=False)
+        node = copy
+    script = tmp_path / "script.js"
+    script.write_text(SCRIPT)
+    options = ("--perf-basic-prof", "--interpreted-frames-native-stack", f"--logfile={tmp_path / 'log'}")
+    with Program(node, *options, script) as running:
+        names = Names(running.pid, convert=True)
+        (thread,) = names.tracer.trace_process(names.process, running.pid)
+        (plain,) = Tracer().trace_process(names.process, running.pid)
+        names.symbols.follow(running.pid, [thread])
+        functions = names.of(thread)
+        theirs = subprocess.run(["eu-stack", "-1", "-p", str(running.pid)], capture_output=True, text=True, check=False).stdout
+    Path(f"/tmp/perf-{running.pid}.map").unlink()
+    assert [name for name in functions if name.startswith("JS:~down")] == [f"JS:~down {script}:3:14"] * 11
+    assert "Builtins_ArrayTimSort" in functions
+    assert functions[-1] == "_start"
+    assert thread.end is End.OUTERMOST
+    assert len(thread.frames) >= len(plain.frames)
+    pcs = [int(pc, 16) for pc in re.findall(r"^#\d+ +(0x[0-9a-f]+)", theirs, re.MULTILINE)]
+    assert [frame.pc for frame in thread.frames] == pcs

@@ -1,0 +1,81 @@
+"""Foreign tools and files that tests use: where they are, or why a test is skipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+
+def cache_directory() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SFRAMEGEN_CACHE") or Path(home, "sframegen")).absolute()
+
+
+class Peers:
+    """The tools that tools/get-peers unpacked: in $SFRAMEGEN_PEERS, else in the cache."""
+
+    def __init__(self) -> None:
+        self.directory = Path(os.environ.get("SFRAMEGEN_PEERS") or cache_directory() / "peers").absolute()
+
+    def tool(self, name: str) -> str:
+        """Path of a peer's program (`as`, `readelf`, `eu-strip`, `s390x-linux-gnu-as`); skips the test without it."""
+        program = self.directory / "bin" / name
+        if not program.exists():
+            pytest.skip(f"no {program}: run tools/get-peers")
+        return str(program)
+
+    def libsframe(self) -> str:
+        """Path of GNU's decoder library, for ctypes; skips the test without it."""
+        libraries = sorted(self.directory.glob("root/usr/lib/*/libsframe.so.3"))
+        if not libraries:
+            pytest.skip(f"no libsframe.so.3 in {self.directory}: run tools/get-peers")
+        return str(libraries[0])
+
+
+class Compiler:
+    """Compiles C with the machine's gcc, each source once in a session. The files are shared: copy one before changing it.
+
+    With a `prefix`, `s390x-linux-gnu-`, it is that cross compiler.
+    """
+
+    def __init__(self, peers: Peers, directory: Path, prefix: str = "") -> None:
+        self.peers = peers
+        self.directory = directory
+        self.prefix = prefix
+
+    def __call__(self, source: str, *flags: str, name: str = "a.out", peer_binutils: bool = False) -> Path:
+        """The file called `name` made by `gcc FLAGS`, `-x c++` among them for C++.
+
+        With `peer_binutils`, as and ld are the peers', so that `-Wa,--gsframe` works.
+        """
+        for compiler in ("gcc", "g++") if "c++" in flags else ("gcc",):
+            if shutil.which(self.prefix + compiler) is None:
+                pytest.skip(f"no {self.prefix}{compiler} on this machine")
+        if peer_binutils:
+            flags = ("-B", str(Path(self.peers.tool("as")).parent), *flags)
+        key = sha256(repr((source, flags)).encode()).hexdigest()[:16]
+        file = self.directory / key / name
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            source_file = file.parent / "source.c"
+            source_file.write_text(source)
+            libraries = [flag for flag in flags if flag.startswith("-l")]  # come after what needs them
+            options = [flag for flag in flags if not flag.startswith("-l")]
+            subprocess.run([self.prefix + "gcc", *options, "-o", file, source_file, *libraries], check=True)
+        return file
+
+
+def corpus_file(name: str) -> Path:
+    """The file that corpus/fetch got for this name of corpus/manifest.toml; skips the test without it."""
+    corpus = cache_directory() / "corpus"
+    lock_file = corpus / "lock.json"
+    lock = json.loads(lock_file.read_text()) if lock_file.exists() else {}
+    if name not in lock:
+        pytest.skip(f"no {name} in {corpus}: run python -m corpus.fetch {name}")
+    return corpus / str(lock[name]["file"])

@@ -1,0 +1,172 @@
+"""Programs that stop where a test wants them to: they say so, and wait until they are told to go on."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import sframegen
+from sframegen.stack.live.process import Process
+from sframegen.stack.names.frame_names import Symbols
+from sframegen.stack.tracer import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from sframegen.stack.tracer import Thread
+    from tests.support.peers import Compiler
+
+# What every program begins with: hold() says "here\n" and waits for a byte.
+HOLD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline, noclone))
+volatile long after;  // is changed behind calls, lest they become jumps
+KEPT void hold(void) {
+    char byte;
+    if (write(1, "here\n", 5) != 5 || read(0, &byte, 1) != 1) _exit(9);
+    after++;
+}
+"""
+TRACEME, PEEK, POKE, CONT, GETREGS, SETREGS, DETACH = 0, 1, 4, 7, 12, 13, 17
+BREAKPOINT = 0xCC
+RIP_AT = 16 * 8
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.ptrace.restype = ctypes.c_long
+LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def compiled(compile_c: Compiler, directory: Path, source: str, *flags: str, section: bool = True) -> Path:
+    """The program, with an SFrame section. Static ones have one for the C library too."""
+    program = directory / "program"
+    program.write_bytes(compile_c(HOLD + source, *flags).read_bytes())
+    program.chmod(0o755)
+    if section:
+        sframegen.add_section(program, verify=False)
+    return program
+
+
+class Program:
+    """A program that runs; at the end of the block it must have ended well."""
+
+    def __init__(self, program: Path, *arguments: str | Path, environ: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ)
+        self.pid = self.process.pid
+        self.rest = ""
+
+    def wait(self) -> None:
+        """Until it holds."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line == b"here\n", line
+
+    def go_on(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(b".")
+        self.process.stdin.flush()
+
+    def finish(self) -> str:
+        """Lets it go on to its end; what it printed."""
+        output, _ = self.process.communicate(b".", timeout=60)
+        assert self.process.returncode == 0
+        self.rest = output.decode()
+        return self.rest
+
+    def __enter__(self) -> Self:
+        self.wait()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None and self.process.poll() is None:
+            assert self.finish() == "done\n"
+        self.process.kill()
+        self.process.communicate()
+
+
+class Stopped(NamedTuple):
+    """A program that SIGSTOP holds at a function's first instruction."""
+
+    process: subprocess.Popen[bytes]
+
+    def finish(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        assert self.process.wait(60) == 0
+
+
+def stopped_at(program: Path, address: int) -> Stopped:
+    """A program of x86-64 that is not position independent, before it executes what is at `address` for the first time."""
+
+    def trace_me() -> None:
+        LIBC.ptrace(TRACEME, 0, None, None)
+
+    process = subprocess.Popen([program], stdout=subprocess.DEVNULL, preexec_fn=trace_me)  # noqa: PLW1509 - the child has one thread
+    pid = process.pid
+    os.waitpid(pid, 0)
+    word = LIBC.ptrace(PEEK, pid, address, None)
+    LIBC.ptrace(POKE, pid, address, (word & ~0xFF | BREAKPOINT) & 0xFFFFFFFFFFFFFFFF)
+    LIBC.ptrace(CONT, pid, None, None)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSTOPPED(status)
+    LIBC.ptrace(POKE, pid, address, word & 0xFFFFFFFFFFFFFFFF)
+    registers = ctypes.create_string_buffer(216)
+    LIBC.ptrace(GETREGS, pid, None, ctypes.addressof(registers))
+    ctypes.memmove(ctypes.addressof(registers) + RIP_AT, address.to_bytes(8, "little"), 8)
+    LIBC.ptrace(SETREGS, pid, None, ctypes.addressof(registers))
+    LIBC.ptrace(DETACH, pid, None, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    return Stopped(process)
+
+
+def state_of(pid: int) -> str:
+    """`S` sleeping, `T` stopped, ... of a process that is not busy: what has been let go runs for a moment."""
+    while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) == "R":
+        pass
+    return state
+
+
+def stack_line(*arguments: object) -> list[str]:
+    return [sys.executable, "-P", "-m", "sframegen", "stack", *map(str, arguments)]
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(stack_line(*arguments), capture_output=True, text=True, check=False, timeout=300)
+
+
+class Names:
+    """Traces one process, and names its frames."""
+
+    def __init__(self, pid: int, *, convert: bool = False) -> None:
+        self.process = Process(pid)
+        weakref.finalize(self, self.process.__exit__)
+        self.tracer = Tracer(convert=convert)
+        self.symbols = Symbols(self.tracer.objects)
+
+    def threads(self) -> list[Thread]:
+        return self.tracer.trace_process(self.process)
+
+    def of(self, thread: Thread) -> list[str]:
+        """Functions, the innermost first; SIGNAL for a signal frame."""
+        return ["SIGNAL" if frame.signal else self.symbols.place(frame).function or "??" for frame in thread.frames]
+
+    def first(self) -> tuple[list[str], Thread]:
+        thread = self.threads()[0]
+        return self.of(thread), thread
+
+
+def between(names: list[str], first: str, last: str = "main") -> list[str]:
+    return names[names.index(first) : names.index(last) + 1]
