@@ -1,4 +1,4 @@
-"""The one root of all errors that bad input can cause."""
+"""The root of all errors that say what is wrong with a file, or with what was to be done to it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class FormatError(ValueError):
-    """Input that cannot be read. `str()` is one line: `app.so: .eh_frame+0x1a4: expected 4 bytes, have 2`.
+class SframegenError(Exception):
+    """Base of the package's own errors. `str()` is one line: `app.so: .eh_frame+0x1a4: expected 4 bytes, have 2`."""
 
-    `place` names a section or table, `offset` is in bytes from its start, `file` is set by whoever knows the path.
-    """
+    message: str  #: what is wrong, without the place
+    place: str  #: name of a section or table, or ""
+    offset: int | None  #: bytes from the start of that place
+    file: str  #: path, or ""; set by whoever knows it
 
     def __init__(self, message: str, place: str = "", offset: int | None = None, file: str = "") -> None:
         super().__init__(message)
@@ -22,20 +24,24 @@ class FormatError(ValueError):
         self.offset = offset
         self.file = file
 
-    def __reduce__(self) -> tuple[type[FormatError], tuple[str, str, int | None, str]]:
-        """For another process it is this class, whatever a derived one is made of."""
-        return FormatError, (self.message, self.place, self.offset, self.file)
-
     def __str__(self) -> str:
         where = self.place + (f"+{self.offset:#x}" if self.offset is not None else "")
         return ": ".join(part for part in (self.file, where, self.message) if part)
 
 
+class FormatError(SframegenError):
+    """Bad input: a file that cannot be read, or that is not of a kind that the function takes."""
+
+
+class VerificationError(SframegenError):
+    """The new file is not what was planned, a fault of sframegen; the old one is still there."""
+
+
 @contextmanager
 def naming(file: str) -> Iterator[None]:
-    """A FormatError of the block names the file, if it names none."""
+    """An error of the block names the file, if it names none."""
     try:
         yield
-    except FormatError as error:
+    except SframegenError as error:
         error.file = error.file or file
         raise

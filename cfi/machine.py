@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from cfi.faults import MAX_REMEMBERED, MAX_STATES
 
 try:
@@ -182,7 +183,7 @@ class Cursor:
         if self.memory is not None:
             try:
                 return self.memory(address)  # type: ignore[no-any-return]
-            except ValueError:  # nothing there
+            except FormatError:  # nothing there
                 pass
         self.fault = 4
         return 0

@@ -179,7 +179,7 @@ def _named(text: str, status: os.stat_result, path: str) -> Location:
         if found.is_at(status):
             return Location(found.directory, found.name, path)
         found.close()
-    raise OSError(errno.ESTALE, "the file that this link of /proc leads to has no name here; -o writes the result elsewhere")
+    raise OSError(errno.ESTALE, "the file that this link of /proc leads to has no name here; write the result to another file")
 
 
 class _Descriptor:

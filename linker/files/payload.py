@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.files.signed import appended_size
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def image_end(elf: ElfFile) -> int:
 
 
 def check_end(elf: ElfFile) -> None:
-    """Raises FormatError where something other than zeros and a signature follows the image.
+    """Raises RefusedError where something other than zeros and a signature follows the image.
 
     Its readers look for it from the end of the file (zip), behind the section headers (AppImages), or at an offset that is written
     somewhere: there is no place for a segment that suits them all.
@@ -47,7 +48,9 @@ def check_end(elf: ElfFile) -> None:
         content = piece.lstrip(b"\0")
         if content:
             kind = next((f", {name}" for magic, name in KINDS.items() if content.startswith(magic)), "")
-            raise elf.error(
-                f"{end - start} bytes follow the ELF image at {start:#x}{kind}: they would not be found behind a section; "
-                "add it before they are appended"
+            raise RefusedError(
+                Refusal.APPENDED_DATA,
+                f"{end - start} bytes follow the ELF image at {start:#x}{kind}: they would not be found after a section; "
+                "add it before they are appended",
+                file=elf.name,
             )

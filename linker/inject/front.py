@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject.image import MAX_ADDRESS, WORD
-from linker.inject.layout import Draft, Move, NoRoomError, insert_loads, load_at, sframe_at
+from linker.inject.layout import Draft, Move, insert_loads, load_at, no_room, sframe_at
 from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
 from sframegen.elf.ranges import Range, align_up, overlapping
 
@@ -32,7 +33,7 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
     room = end + spare * PHDR_SIZE
     try:
         moved, stays = make_room(image, room)
-    except FormatError:
+    except SframegenError:
         needed = [segment for segment in kept if not is_abi_tag(image, segment)]
         if spare or len(needed) == len(kept):
             raise
@@ -50,9 +51,8 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
         moves.append(move(image, piece, offset + at, address + at))
         at += piece.size
     if address + at > MAX_ADDRESS:
-        raise image.elf.error(
-            f"the last segment ends at {image.end_address:#x}: no addresses are left behind it", "program header table"
-        )
+        message = f"the last segment ends at {image.end_address:#x}: no addresses are left after it"
+        raise RefusedError(Refusal.NO_ROOM, message, "program header table", file=image.elf.name)
 
     section = sframe_at(offset, address, section_size)
     segments = [follow(grow(image, segment, kept, used), moves) for segment in kept]
@@ -88,16 +88,16 @@ def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, in
     start = image.table.end
     blocks = overlapping(image.blocks, start, end)
     if blocks:
-        raise NoRoomError(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
+        raise no_room(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
     if not may_extend(image, end):
-        raise NoRoomError(image, "its segment ends behind it")
+        raise no_room(image, "its segment ends behind it")
     in_way = overlapping(image.pieces, start, end)
     build_id = next((p for p in in_way if image.build_id is not None and p.start <= image.build_id < p.end), None)
     if build_id is None:
         return in_way, []
     rooms = [place for place in places(image, end, build_id) if fits(image, place, build_id)]
     if not rooms:
-        raise NoRoomError(image, "the build-id note would leave the first page of the file")
+        raise no_room(image, "the build-id note would leave the first page of the file")
 
     def moved(place: int) -> list[Range]:
         wanted = {*in_way, *overlapping(image.pieces, place, place + build_id.size)} - {build_id}

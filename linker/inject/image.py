@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.payload import check_end
 from linker.inject.metadata import FIRST_PAGE, NEW_HEADERS, survey
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import (
     EHDR_SIZE,
@@ -95,8 +96,10 @@ def check_header(elf: ElfFile) -> None:
     ):
         raise elf.error("has an .sframe section already; take it out first (sframegen remove)")
     if elf.phnum + NEW_HEADERS > MAX_PROGRAM_HEADERS:
-        raise elf.error(
-            f"has {elf.phnum:,} program headers: {NEW_HEADERS} more would be above the {MAX_PROGRAM_HEADERS:,} that kernels read"
+        raise RefusedError(
+            Refusal.NO_ROOM,
+            f"has {elf.phnum:,} program headers: {NEW_HEADERS} more would be above the {MAX_PROGRAM_HEADERS:,} that kernels read",
+            file=elf.name,
         )
     if header.e_phoff < EHDR_SIZE:
         raise elf.error("has no program header table behind its ELF header: not a linked program or library")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject import undo
 from linker.inject.undo import Write
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
-
-REMEDY = "make it anew (sframegen add-section --replace)"
 
 
 class Place(NamedTuple):
@@ -100,7 +99,8 @@ def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new
     """Raises FormatError where the section does not fit. `new_record`: the new file gives this one back, which has none."""
     size = len(section)
     if size > place.room:
-        raise elf.error(f"{size:,} bytes do not fit into the section's place, which has {place.room:,}; {REMEDY}")
+        message = f"{size:,} bytes do not fit into the section's place, which has {place.room:,}"
+        raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
     segments, sections = headers_for(elf, place, size)
     phdr, shdr = RECORDS[Phdr, elf.byte_order], RECORDS[Shdr, elf.byte_order]
     writes = [Write(place.offset, bytes(section).ljust(place.size, b"\0"))]
@@ -127,7 +127,8 @@ def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
         return []
     recorded = join(Range(offset, offset + len(old), ()) for offset, old in record.old)
     if any(gaps(recorded, offset, min(offset + len(data), record.original_size)) for offset, data in writes):
-        raise elf.error(f"the section is a part of the file that sframegen changed, and what it would restore; {REMEDY}")
+        message = "the section is a part of the file that sframegen changed, and what it would restore"
+        raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
     ranges = [*((offset, offset + len(old)) for offset, old in record.old), (record.original_size, record.start)]
     new = undo.contents([*(Write(start, elf.data[start:end]) for start, end in ranges), *writes])
     return [Write(record.start, undo.pack(record.original_size, record.old, [data for _, data in new]))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cfi.errors import FormatError
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
 
 if TYPE_CHECKING:
@@ -44,12 +44,17 @@ class Draft(NamedTuple):
         return sum(item.size for item in self.moves)
 
 
-class NoRoomError(FormatError):
+class NoRoomError(RefusedError):
     """The new program headers have no place; `why` not."""
 
-    def __init__(self, image: Image, why: str, remedy: str = "only linking it again helps") -> None:
-        super().__init__(f"no room for two more program headers: {why}; {remedy}", "program header table", file=image.elf.name)
-        self.why = why
+    why: str
+
+
+def no_room(image: Image, why: str, reason: Refusal = Refusal.NO_ROOM) -> NoRoomError:
+    message = f"no room for two more program headers: {why}" + "; only linking it again helps" * (reason is Refusal.NO_ROOM)
+    error = NoRoomError(reason, message, "program header table", file=image.elf.name)
+    error.why = why
+    return error
 
 
 def readable(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:

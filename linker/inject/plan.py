@@ -6,14 +6,15 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject import undo
 from linker.inject.front import front
 from linker.inject.image import WORD, Image, read_image
 from linker.inject.kernels import SAFE_SINCE, Change
-from linker.inject.layout import NoRoomError
+from linker.inject.layout import NoRoomError, no_room
 from linker.inject.metadata import MOVABLE_TAGS, PT_NULL
 from linker.inject.tail import tail
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     EHDR_SIZE,
     PHDR_SIZE,
@@ -127,7 +128,7 @@ def plan_injection(
     image = read_image(elf)
     risk = risk_of(image.role)
     if risk and Change.SEGMENT_IN_A_LOADER not in allowed:
-        raise elf.error(f"{risk}; --min-kernel {SAFE_SINCE[Change.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force")
+        raise RefusedError(Refusal.DYNAMIC_LOADER, risk, file=elf.name)
     return complete(image, choose(image, section_size, allowed), tuple(cleared))
 
 
@@ -144,7 +145,7 @@ def choose(image: Image, section_size: int, allowed: frozenset[Change]) -> Draft
     for spare in (SPARE_HEADERS, 0):
         try:
             drafts.append(front(image, section_size, spare))
-        except FormatError as error:
+        except SframegenError as error:
             if not spare and not image.is_library:
                 return tail_of_program(image, section_size, error, allowed)
     if not drafts or (image.is_library and drafts[-1].moved_size > MAX_MOVED):
@@ -153,7 +154,7 @@ def choose(image: Image, section_size: int, allowed: frozenset[Change]) -> Draft
     return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_FOR_SPARE else tight
 
 
-def tail_of_program(image: Image, section_size: int, reason: FormatError, allowed: frozenset[Change]) -> Draft:
+def tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[Change]) -> Draft:
     """Raises `reason`, why the front layout cannot be, where this one cannot be either, or is not allowed."""
     if not isinstance(reason, NoRoomError) or image.role is Role.LOADER:
         raise reason
@@ -162,8 +163,7 @@ def tail_of_program(image: Image, section_size: int, reason: FormatError, allowe
     except NoRoomError:
         raise reason from None
     if Change.TABLE_AT_THE_END not in allowed:
-        remedy = f"--min-kernel {SAFE_SINCE[Change.TABLE_AT_THE_END]} puts them at the end of the file"
-        raise NoRoomError(image, reason.why, remedy)
+        raise no_room(image, reason.why, Refusal.OLD_KERNELS)
     return draft
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject.apply import writes_of
 from linker.inject.in_place import Exchange, find_place, plan_exchange
 from linker.inject.plan import InjectionPlan, plan_injection
@@ -52,7 +52,7 @@ def plan_section(base: Base, encoder: Encoder, allowed: frozenset[Change] = froz
     if base.cleared:
         try:
             return plan_in_place(base.given, encoder)
-        except FormatError:
+        except SframegenError:
             pass
     return plan_injection(base.elf, encoder.size_bytes, base.cleared_ranges, allowed)
 

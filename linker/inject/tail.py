@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.inject.image import MAX_ADDRESS
-from linker.inject.layout import Draft, NoRoomError, insert_loads, load_at, sframe_at
+from linker.inject.layout import Draft, insert_loads, load_at, no_room, sframe_at
 from sframegen.elf.file import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
 from sframegen.elf.ranges import align_up
 
@@ -29,7 +29,7 @@ def tail(image: Image, section_size: int) -> Draft:
     table_address = align_up(address + section_size, image.page)
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
     if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
-        raise NoRoomError(image, "neither behind it nor at the end of the file")
+        raise no_room(image, "neither behind it nor at the end of the file")
     section = sframe_at(address - bias, address, section_size)
     table_offset = table_address - bias
     segments = [

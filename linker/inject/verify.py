@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.image import find_build_id
 from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.inject.restore import original_of
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     PF_R,
     PHDR_SIZE,
@@ -110,8 +110,9 @@ def read_back(path: Path) -> ReadBack | None:
         try:
             binary = lief.ELF.parse(path, config)
         except MemoryError as error:
-            why = f"LIEF needs as much memory as the file is large, {path.stat().st_size:,} bytes; --no-verify does without"
-            raise OSError(errno.ENOMEM, why) from error
+            size = path.stat().st_size
+            message = f"cannot be read back: LIEF needs as much memory as the file is large, {size:,} bytes"
+            raise RefusedError(Refusal.NO_MEMORY_TO_VERIFY, message) from error
         if not isinstance(binary, lief.ELF.Binary):
             return None
         written = convert(binary)

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from linker.refusals import Refusal, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +26,7 @@ class PartialLink(NamedTuple):
 def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path) -> PartialLink:
     """Runs `linker -r`, any that writes a map; its files go into `directory`.
 
-    Raises FormatError if it fails, with what the linker printed as notes (PEP 678).
+    Raises FormatError if it fails, with what the linker printed as notes (PEP 678), RefusedError where there is no such linker.
     """
     output, map_file, arguments = directory / "linked.o", directory / "map", directory / "arguments"
     arguments.write_text(
@@ -37,7 +38,7 @@ def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path
             command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "LC_ALL": "C"}
         )
     except OSError as error:
-        raise FormatError(f"{error.strerror}; --linker names another", file=linker) from error
+        raise RefusedError(Refusal.NO_LINKER, error.strerror or str(error), file=linker) from error
     messages = _messages(run.stderr)
     if run.returncode:
         failed = FormatError(f"-r failed: {_reason(run.returncode)}", file=linker)

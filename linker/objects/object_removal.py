@@ -17,6 +17,7 @@ from linker.inject.remove import claimed, renumbered
 from linker.inject.undo import Undo, Write
 from linker.objects.placed import check_disjoint, is_sframe, members_of, relocations
 from linker.objects.sections import old_sections
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     EHDR_SIZE,
     ET_REL,
@@ -102,7 +103,7 @@ def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
 
 
 def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
-    """None without anything to take out. Raises FormatError for sections by others, without `force`."""
+    """None without anything to take out. Raises RefusedError for sections by others, without `force`."""
     size = sum(section.header.sh_size for section in elf.sections if is_sframe(section))
     if not size:
         return None
@@ -110,7 +111,8 @@ def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
     if found is not None:
         return ObjectRemoval(elf, found[1], [], size, any(map(is_sframe, found[0].sections)))
     if not force:
-        raise elf.error("its SFrame section is by others, or others have written the object since; --force takes it out")
+        message = "its SFrame section is by others, or others have written the object since"
+        raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
     return ObjectRemoval(elf, None, edits(elf), size, still_has_one=False)
 
 

@@ -13,6 +13,7 @@ from linker.objects.archive import is_archive, members, rewritten
 from linker.objects.object_removal import original_object
 from linker.objects.placed import Placed, groups, is_sframe, place
 from linker.objects.sections import Piece, object_writes, old_sections, pieces_of
+from linker.refusals import Refusal, RefusedError
 from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ET_REL, ElfFile
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable
     from sframegen.tables.optimize import Level
 
-ANOTHER = "has an SFrame section, and not the one that would be added; --replace puts that in its place"
+ANOTHER = "has an SFrame section, and not the one that would be added"
 
 
 class Filled(NamedTuple):
@@ -86,7 +87,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
         if same_version and agree(said, converted.table, MAX_GAP, padded):
             table = said  # of padding it may say something else
         elif had and not replace:
-            raise elf.error(ANOTHER)
+            raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
         else:
             pieces = pieces_of(base, placed, table, converted.encoded)
     return Prepared(Filled(elf, base, record, placed, table, pieces), sources, converted)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cfi.errors import FormatError
+from cfi.errors import FormatError, SframegenError, VerificationError
 from linker.merge.merged import Merged
+from linker.refusals import Refusal, RefusedError
 from sframegen.api.added import Summary
 from sframegen.api.adding import add_section
 from sframegen.api.changing import convert, remove
@@ -20,7 +21,8 @@ from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import find
 
 __all__ = [
-    "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Instruction", "Kind", "Merged", "Rule",
-    "SectionRemoval", "Severity", "SframeSection", "Summary", "Verdict", "VersionChange", "Where",
+    "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Instruction", "Kind", "Merged",
+    "Refusal", "RefusedError", "Rule", "SectionRemoval", "Severity", "SframeSection", "SframegenError", "Summary", "Verdict",
+    "VerificationError", "VersionChange", "Where",
     "add_section", "check", "convert", "examine", "find", "merge", "read", "remove",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from linker.inject.plan import risk_of
 from linker.inject.remove import extents
 from linker.inject.start import all_writes, base_of, is_written, plan_section
 from linker.objects.relocatable import ANOTHER, Objects, check_object, given, open_given, write_object
+from linker.refusals import Refusal, RefusedError
 from sframegen.api.added import Summary, total
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.conversion.convert import convert_sources
@@ -119,7 +120,7 @@ def add_section(
         present = extents(elf)
         if present and base.given is elf and not replace:
             if not _says(elf, coverage, layout):
-                raise elf.error(ANOTHER)
+                raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
             return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
 
         summary.warnings += not_taken(base.elf, layout)
@@ -137,7 +138,7 @@ def add_section(
         if present and is_written(elf, base, writes):
             return target.copy(elf, _unchanged(summary, encoder.size_bytes))
         if present and not replace:
-            raise elf.error(ANOTHER)
+            raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
         summary.warnings += signed([elf], target, force=force)
         summary.plan = plan
         return target.write(summary, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))

@@ -13,6 +13,7 @@ from linker.inject.remove import extents, own_loads, plan_removal, unchanged
 from linker.inject.restore import original_of
 from linker.objects.object_removal import Edits, plan_object_removal
 from linker.objects.relocatable import Objects, given, open_given
+from linker.refusals import Refusal, RefusedError
 from sframegen.api.common import layout_of, refuse
 from sframegen.api.converted import VersionChange
 from sframegen.api.removed import SectionRemoval
@@ -77,7 +78,8 @@ def convert(
         place = find_place(elf)
         table, left_out = lower(merged, abi, layout)
         if not len(table):
-            raise elf.error(f"nothing in its SFrame section can be said in version {layout.version}")
+            message = f"nothing in its SFrame section can be said in version {layout.version}"
+            raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
         encoder = Encoder(table, abi, layout, share=abi.shares_rows)
         encoder.flags |= layout.flags & merger.flags
         exchange = plan_exchange(elf, place, encoder.encode(place.address))
@@ -147,7 +149,8 @@ def remove(
             result, plan = elf, plan_removal(elf)
             removal.plan, write = plan, partial(write_all, elf, plan.writes)
         else:
-            raise elf.error("its SFrame section is by others, or by sframegen in the place of theirs; --force takes it out")
+            message = "its SFrame section is by others, or by sframegen in the place of theirs"
+            raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
 
         def check(written: Path) -> None:
             from linker.inject.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change

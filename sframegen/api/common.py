@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import VerificationError
 from linker.files.signed import signatures
 from linker.inject.in_place import Exchange, verify_exchange
+from linker.refusals import Refusal, RefusedError
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE
 from sframegen.tables.optimize import LEVELS
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def signed(changed: list[ElfFile], target: Target, *, force: bool) -> list[str]:
-    """A warning, if what is about to change is signed; without `force` a FormatError."""
+    """A warning if what is about to change is signed. Raises RefusedError without `force`."""
     found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, target.path, target.source)))
     if found and not force:
-        raise FormatError(f"signed: {found}; --force changes it all the same, and it is to be signed anew")
-    return [f"to be signed anew: {found}"] if found else []
+        raise RefusedError(Refusal.SIGNED, f"signed: {found}")
+    return [f"to be signed again: {found}"] if found else []
 
 
 def not_taken(elf: ElfFile, layout: Layout) -> list[str]:
@@ -45,7 +46,7 @@ def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> No
 def refuse(findings: list[str]) -> None:
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise FormatError(f"verification failed, nothing was changed: {findings[0]}{more}")
+        raise VerificationError(f"verification failed, nothing was changed: {findings[0]}{more}")
 
 
 def layout_of(version: int) -> Layout:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError, naming
+from cfi.errors import SframegenError, naming
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.kernels import safe_on
@@ -67,10 +67,10 @@ def merge(
     with TemporaryDirectory() as directory:
         try:
             made = link(linker, objects, Path(directory))
-        except FormatError as failed:
+        except SframegenError as failed:
             try:
                 read_all(objects)
-            except FormatError as better:  # an object is the reason
+            except SframegenError as better:  # an object is the reason
                 for line in getattr(failed, "__notes__", ()):
                     better.add_note(line)
                 raise better from failed

@@ -198,7 +198,7 @@ def _compare(
     if second_reader is None:
         second_reader = size <= SECOND_BYTES and rows <= SECOND_ROWS
         if not second_reader:
-            message = f"{size:,} bytes of CFI are not read by pyelftools as well: --second-reader does, and takes longer"
+            message = f"{size:,} bytes of CFI are not read by pyelftools as well unless asked for: that takes longer"
             report.findings.append(Finding("second-reader-skipped", Severity.NOTE, message))
     if second_reader and sources.sections:
         from sframegen.checks.second.agreement import second_reading  # noqa: PLC0415 - pyelftools, where it is used

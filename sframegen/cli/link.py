@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import is_linked, output_of, state_of
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
@@ -126,7 +126,7 @@ def _in_a_process(work: Callable[[], None], path: str) -> str:
             status = 0
         except SystemExit:  # by a signal: temporary files are removed
             pass
-        except (FormatError, OSError) as error:
+        except (SframegenError, OSError) as error:
             _say(writer, in_words(error, path))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the link is to end well
             _say(writer, f"{path}: {error!r}")

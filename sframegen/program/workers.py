@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from sframegen.program.signals import ENDING, signals_held
 
 I = TypeVar("I")  # noqa: E741 - an item
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
 
-REFUSALS = (FormatError, OSError, MemoryError, ImportError)  # the last of a library for which there is no memory
+REFUSALS = (SframegenError, OSError, MemoryError, ImportError)  # the last of a library for which there is no memory
 TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM)  # the user's limit on processes, or memory for one more
 
 

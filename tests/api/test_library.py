@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import pytest
 
 import sframegen
 import sframegen.api
+from cfi.errors import naming
+from sframegen import Refusal
+from sframegen.cli.shared.output import in_words
 from tests import ROOT
 
 if TYPE_CHECKING:
@@ -102,6 +106,33 @@ def test_values_document_fields(name: str) -> None:
     assert [line for line in undocumented if line not in internal] == []
 
 
+ERRORS = [
+    sframegen.FormatError("bad", ".sframe", 4),
+    sframegen.VerificationError("bad"),
+    sframegen.RefusedError(Refusal.SIGNED, "bad"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_errors_say_where_also_from_another_process(error: sframegen.SframegenError) -> None:
+    assert isinstance(error, sframegen.SframegenError)
+    assert not isinstance(error, (ValueError, OSError))
+    with pytest.raises(type(error), match=r"^file: "), naming("file"):
+        raise error
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize("reason", Refusal)
+def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal) -> None:
+    """The parameters that the reason's comment has are options of add-section, merge or remove."""
+    [comment] = [line.partition("#: ")[2] for line in getsource(Refusal).splitlines() if f"    {reason.name} = " in line]
+    line = in_words(sframegen.RefusedError(reason, "no"), "file")
+    options = {f"--{name.replace('_', '-')}" for name in re.findall(r"`(\w+)(?:=\S+)?`", comment) if name != "add_section"}
+    assert line.startswith("file: no")
+    assert {option.replace("--verify", "--no-verify") for option in options} == set(re.findall(r"--[a-z][\w-]*", line))
+
+
 @pytest.mark.parametrize(
     ("call", "arguments"),
     [
@@ -114,4 +145,4 @@ def test_values_document_fields(name: str) -> None:
 def test_wrong_arguments_are_no_errors_of_the_file(call: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"only|no ") as caught:
         call("/nonexistent", **arguments)
-    assert not isinstance(caught.value, sframegen.FormatError)
+    assert not isinstance(caught.value, sframegen.SframegenError)

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen import FormatError, add_section, remove
+from sframegen import FormatError, SframegenError, add_section, remove
 from sframegen.cli.commands import cli
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def run(race: Race, scene: Scene, swap: Path, rounds: int) -> Counter[str]:
                     try:
                         race.change(scene, bool(number % 2))
                         outcomes["done"] += 1
-                    except (FormatError, OSError):
+                    except (SframegenError, OSError):
                         outcomes["refused"] += 1
                 with stopped(attacker.pid):
                     assert scene.victim_state() == before, f"round {number}: the victim's file has changed"

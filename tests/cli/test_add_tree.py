@@ -343,7 +343,7 @@ def test_a_checksum_beside_a_file_stays_true(root: Path) -> None:
     report = root.parent / "report.json"
     assert "2 files given a section, 0 unchanged, 0 without CFI, 1 refused" in run("--report", report, root).stdout
     assert by_path(report)["usr/lib/libtree.so.1"]["reason"] == (
-        "signed: a checksum in usr/lib/.libtree.so.1.hmac; --force changes it all the same, and it is to be signed anew"
+        "signed: a checksum in usr/lib/.libtree.so.1.hmac; --force changes it anyway: sign it again afterwards"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from sframegen import add_section, read
 from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, ElfFile, open_elf
 from sframegen.program.build import build_kind
@@ -55,7 +55,7 @@ def attempt(data: bytes, tmp_path: Path) -> bool:
     with time_cap():
         try:
             summary = add_section(file, output=out, verify=False)
-        except FormatError as error:
+        except SframegenError as error:
             refusal = str(error)
     assert file.read_bytes() == data
     if refusal:

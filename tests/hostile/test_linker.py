@@ -1,4 +1,4 @@
-"""Damaged files: success or one FormatError, nothing else."""
+"""Damaged files: success or one SframegenError, nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject import undo
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
@@ -29,7 +29,7 @@ FILES = {
 def plans(data: bytes) -> bool:
     try:
         plan = plan_injection(ElfFile(memoryview(data), "file"), 28)
-    except FormatError:
+    except SframegenError:
         return False
     assert plan.size > plan.original_size == len(data)
     return True

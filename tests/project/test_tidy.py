@@ -38,6 +38,7 @@ UPPER_HALF = {"sframegen.api", "sframegen.cli"}  # stands on linker, so that lin
 
 # Only these tell one SFrame version or one ABI from another; all other code asks their tables.
 TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
+OPTIONS_OF_OTHERS = {"--decompress-debug-sections", "--gsframe"}  # of objcopy and GNU as
 VERSION_NAMES = {"version", "abi", "abi_arch"}
 
 FORBIDDEN_TEXT = {
@@ -120,6 +121,15 @@ def test_importing_sframegen_is_cheap() -> None:
 def test_no_module_hides_a_public_name() -> None:
     """`import sframegen.find` would make the function `sframegen.find` a module."""
     assert {Path(path).stem for path in OUR_MODULES if Path(path).parent.name == "sframegen"} & set(sframegen.api.__all__) == set()
+
+
+@pytest.mark.parametrize("path", [path for path in OUR_MODULES if not path.startswith("sframegen/cli/")])
+def test_no_message_of_the_library_has_options_of_the_command_line(path: str) -> None:
+    """Callers in Python have parameters: `RefusedError.reason` is what the command line makes an option of."""
+    nodes = [node for node in ast.walk(OUR_MODULES[path]) if not isinstance(node, ast.Expr)]  # docstrings are expressions
+    texts = [child.value for node in nodes for child in ast.iter_child_nodes(node) if isinstance(child, ast.Constant)]
+    options = {option for text in texts if isinstance(text, str) for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", text)}
+    assert options - OPTIONS_OF_OTHERS == set()
 
 
 @pytest.mark.parametrize("path", [path for path in OUR_MODULES if path.startswith(("sframegen/", "linker/"))])

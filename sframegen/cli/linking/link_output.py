@@ -7,6 +7,7 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from sframegen.elf.file import EHDR_SIZE, ET_DYN, ET_EXEC
 from sframegen.elf.opening import open_regular
 from sframegen.format.abi import BY_MACHINE
@@ -79,7 +80,7 @@ def _response(path: str) -> str | None:
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
             with os.fdopen(open_regular(path, path), "rb") as file:
                 return os.fsdecode(file.read())
-    except (OSError, ValueError):
+    except (OSError, ValueError, FormatError):
         pass
     return None
 

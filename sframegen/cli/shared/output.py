@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.files.location import locate
-from linker.inject.kernels import safe_on
+from linker.inject.kernels import SAFE_SINCE, Change, safe_on
+from linker.refusals import Refusal, RefusedError
 from sframegen.elf.function_names import printable, shortened
 from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import REFUSALS
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+# What allows a change that was refused.
+HINTS = {
+    Refusal.SIGNED: "--force changes it anyway: sign it again afterwards",
+    Refusal.OTHER_SECTION: "--replace puts that in its place",
+    Refusal.FOREIGN_SECTION: "--force takes it out",
+    Refusal.DYNAMIC_LOADER: f"--min-kernel {SAFE_SINCE[Change.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force",
+    Refusal.OLD_KERNELS: f"--min-kernel {SAFE_SINCE[Change.TABLE_AT_THE_END]} puts them at the end of the file",
+    Refusal.NO_ROOM_IN_PLACE: "sframegen add-section --replace makes a new one",
+    Refusal.NO_LINKER: "--linker names another",
+    Refusal.NO_MEMORY_TO_VERIFY: "--no-verify does without",
+}
 
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 
@@ -86,15 +99,17 @@ class Run:
 
 def in_words(error: Exception, path: str) -> str:
     """One line, with the file that it is about: `path`, where the error names none."""
-    if isinstance(error, FormatError):
+    if isinstance(error, SframegenError):
         error.file = error.file or path
+        hint = HINTS.get(error.reason) if isinstance(error, RefusedError) else None
+        return f"{error}; {hint}" if hint else str(error)
     if isinstance(error, OSError):
         if error.errno == errno.ENOENT and not Path(error.filename or "").is_absolute() and _nowhere():
             return "the current directory has been removed: change to one that exists"
         return f"{error.filename or path}: {error.strerror or error}"
     if isinstance(error, MemoryError):
         return f"{path}: not enough memory"
-    return f"{path}: {error}" if isinstance(error, ImportError) else str(error)
+    return f"{path}: {error}"
 
 
 def _nowhere() -> bool:

@@ -6,6 +6,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.isa.machines import machine_of
 from sframegen.conversion.coverage import disjoint, without
@@ -78,13 +79,13 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
     for at in wanted:
         try:
             yield int.from_bytes(elf.at(at, 8), elf.byte_order)
-        except ValueError:
+        except FormatError:
             continue
     if not wanted or DT_RELA not in dynamic or DT_RELASZ not in dynamic:
         return
     try:
         raw = elf.at(dynamic[DT_RELA], dynamic[DT_RELASZ] // RELA_SIZE * RELA_SIZE)
-    except ValueError:
+    except FormatError:
         return
     relative = machine_of(abi).relative
     for place, info, addend in struct.iter_unpack(MARKS[elf.byte_order] + RELA, raw):

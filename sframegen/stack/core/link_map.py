@@ -36,7 +36,7 @@ class LinkMap:
         """
         path = program or self._text(self._auxv.get(AT_EXECFN, 0))
         if not path:
-            raise StackError("it does not name the files that were mapped: name the program by --exe")
+            raise StackError("it does not name the files that were mapped, nor the program: give the program's file")
         try:
             elf = self._finder.open(path)
         except StackError as error:

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cfi.errors import SframegenError
 from sframegen.elf.file import MARKS
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ MAX_NEAR = 16  # rows of a file on each side
 READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
 
 
-class StackError(Exception):
+class StackError(SframegenError):
     """Something cannot be traced: one line that says why, and what to do."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject.apply import write_all, writes_of
 from linker.inject.plan import plan_injection
 from sframegen.conversion.convert import convert
@@ -22,7 +22,7 @@ SEEDS = ("gcc-library", "gcc-stripped", "gcc-debug", "gcc-compressed", "library"
 
 
 def run(data: bytes) -> None:
-    with suppress(FormatError):
+    with suppress(SframegenError):
         elf = ElfFile(memoryview(data))
         abi = abi_of(elf)
         layout = WRITABLE[2 + len(data) % 2]

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.merge.pipeline import in_object
 from linker.objects.placed import place
 from sframegen.elf.file import ElfFile
@@ -45,7 +45,7 @@ def linker_map(file: Path) -> LinkerMap:
 
 def run(data: bytes) -> None:
     merger = Merger()
-    with suppress(FormatError):
+    with suppress(SframegenError):
         counts = linker_map(directory() / "map").add(ElfFile(memoryview(data), "input"), "input", "", merger)
         assert counts is not None
         if counts.functions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import sframegen
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from tests.fuzz.files import written
 
 SEEDS = (
@@ -15,6 +15,6 @@ SEEDS = (
 
 
 def run(data: bytes) -> None:
-    with suppress(FormatError):
+    with suppress(SframegenError):
         for finding in sframegen.check(written(data)):
             str(finding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject.in_place import find_place, plan_exchange
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
@@ -18,7 +18,7 @@ SEEDS = ("sframe-file", "sframe-file-2", "sframe-file-big", "injected", "gcc-add
 
 
 def run(data: bytes) -> None:
-    with suppress(FormatError):
+    with suppress(SframegenError):
         elf = ElfFile(memoryview(data))
         pieces = read_pieces(elf)
         abi = pieces[0].abi
@@ -28,7 +28,7 @@ def run(data: bytes) -> None:
         merged, _ = merger.merged(elf.executable_ranges())
         place = find_place(elf)
         for layout in WRITABLE.values():
-            with suppress(FormatError):
+            with suppress(SframegenError):
                 table, left_out = lower(merged, abi, layout)
                 exchange = plan_exchange(elf, place, Encoder(table, abi, layout).encode(place.address))
                 out = bytearray(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject import undo
 from linker.inject.apply import write_all, writes_of
 from linker.inject.kernels import Change
@@ -18,7 +18,7 @@ SIZE = 128
 
 
 def run(data: bytes) -> None:
-    with suppress(FormatError):
+    with suppress(SframegenError):
         elf = ElfFile(memoryview(data))
         plan = plan_injection(elf, SIZE, allowed=frozenset(Change) if len(data) % 2 else frozenset())
         str(plan)

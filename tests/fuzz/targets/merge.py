@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3
@@ -19,7 +19,7 @@ CODE = [(0x1000, 0x1B00), (0x1C00, 0x7000)]
 
 
 def run(data: bytes) -> None:
-    with suppress(FormatError):
+    with suppress(SframegenError):
         merger = Merger()
         for piece in pieces(memoryview(data), ADDRESS):
             merger.add(piece)

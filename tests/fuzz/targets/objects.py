@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.objects.archive import is_archive
 from linker.objects.object_check import check_objects
 from linker.objects.object_removal import plan_object_removal
@@ -40,23 +40,23 @@ def written(objects: Objects, changed: Mapping[int, Callable[[BinaryIO], None]])
 def read_all(objects: Objects) -> None:
     """As dump, lookup and check do."""
     check_objects(objects)
-    with suppress(FormatError):
+    with suppress(SframegenError):
         for view in views_of(objects):
             for piece, section in enumerate(view.sections()):
                 name_of, code_of = view.names(piece), view.code_of(piece)
                 for function, start in enumerate(section.table.start):
                     name_of(function)
-                    with suppress(FormatError):
+                    with suppress(SframegenError):
                         found, place = place_in([view], f"{code_of(function)}+{start}", "file")
                         found.look_up(place)
 
 
 def run(data: bytes) -> None:
-    with suppress(FormatError):
+    with suppress(SframegenError):
         objects = opened(data)
         if not objects.members:
             return
-        with suppress(FormatError):
+        with suppress(SframegenError):
             read_all(objects)
         removals = {at: plan_object_removal(elf, force=True) for at, elf in objects.members.items()}
         gone = {at: one for at, one in removals.items() if one}

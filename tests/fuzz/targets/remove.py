@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.inject.remove import extents, own_loads, plan_removal
 from linker.inject.restore import original_of
 from sframegen.elf.file import ElfFile, open_elf
@@ -14,7 +14,7 @@ SEEDS = ("injected", "injected-tail", "sframe-file", "sframe-file-big", "gcc-add
 
 
 def run(data: bytes) -> None:
-    with suppress(FormatError):
+    with suppress(SframegenError):
         elf = open_elf(written(data))
         if extents(elf):
             original = original_of(elf)

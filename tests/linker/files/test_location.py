@@ -234,7 +234,7 @@ def test_a_program_that_was_deleted_or_replaced(running: tuple[Path, str], is_re
     if is_replaced:
         program.write_bytes(b"another one")
     run = add(link)
-    message = f"sframegen: {link}: the file that this link of /proc leads to has no name here; -o writes the result elsewhere\n"
+    message = f"sframegen: {link}: the file that this link of /proc leads to has no name here; write the result to another file\n"
     assert (run.returncode, run.stderr.decode()) == (1, message)
     assert [path.read_bytes() for path in program.parent.iterdir()] == [b"another one"] * is_replaced
     output = program.with_name("output")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cfi.errors import FormatError
+from cfi.errors import FormatError, SframegenError
 from linker.inject import undo
 from linker.inject.image import find_build_id
 from linker.inject.plan import describe, plan_injection
+from linker.refusals import RefusedError
 from sframegen.elf.file import (
     PF_R,
     PHDR_SIZE,
@@ -234,7 +235,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_refusals(reason: str) -> None:
-    with pytest.raises(FormatError, match=reason.replace(".", r"\.")) as error:
+    with pytest.raises(SframegenError, match=reason.replace(".", r"\.")) as error:
         plan_injection(elf_of(REFUSALS[reason]), 28)
     assert str(error.value).startswith("file: ")
     assert "\n" not in str(error.value)
@@ -262,7 +263,7 @@ def test_ranges() -> None:
 
 @pytest.mark.parametrize("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
 def test_a_payload_behind_the_elf_image_is_refused(payload: bytes) -> None:
-    with pytest.raises(FormatError, match=f"{len(payload)} bytes follow the ELF image"):
+    with pytest.raises(RefusedError, match=f"{len(payload)} bytes follow the ELF image"):
         plan_injection(elf_of(small_file() + payload), 28)
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from cfi.errors import FormatError
+from cfi.errors import FormatError, VerificationError
 from linker.inject import undo
 from sframegen.cli.commands import cli
 from sframegen.elf.file import (
@@ -96,7 +96,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
         return pack(size, [*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]], new)
 
     monkeypatch.setattr(undo, "pack", wrong)
-    with pytest.raises(FormatError, match=f"verification failed, nothing was changed: its undo record {finding}"):
+    with pytest.raises(VerificationError, match=f"verification failed, nothing was changed: its undo record {finding}"):
         sframegen.add_section(original)
     assert original.read_bytes() == data
 

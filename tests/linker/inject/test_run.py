@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi.errors import FormatError
 from linker.inject import undo
 from linker.inject.verify import verify
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
@@ -162,7 +163,7 @@ def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
     kind = "pie" if layout == "front" else "library"
     original = compile_c(SOURCE, *FLAGS, *KINDS[kind]) if layout == "front" else blocked_library(compile_c, tmp_path)
     inject(original, tmp_path / "a")
-    with pytest.raises(ValueError, match="take it out first"):
+    with pytest.raises(FormatError, match="take it out first"):
         inject(tmp_path / "a", tmp_path / "never-written")
     subprocess.run(
         [peers.tool("objcopy"), "--remove-section", ".sframe", tmp_path / "a", tmp_path / "b"], check=True, stderr=subprocess.PIPE

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from linker.inject.plan import plan_injection
 from linker.inject.restore import original_of
 from linker.inject.verify import verify
+from linker.refusals import RefusedError
 from sframegen.elf.file import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX, ElfFile, open_elf
 from tests.support.inputs.linker_inputs import (
     FLAGS,
@@ -106,7 +106,7 @@ def test_a_symbol_whose_section_nothing_tells() -> None:
 @pytest.mark.parametrize("count", [1169, 65_535, 66_000])
 def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
     with pytest.raises(
-        FormatError, match=f"^file: has {count:,} program headers: 3 more would be above the 1,170 that kernels read"
+        RefusedError, match=f"^file: has {count:,} program headers: 3 more would be above the 1,170 that kernels read"
     ) as error:
         plan_injection(ElfFile(memoryview(with_many_segments(small_file(), count)), "file"), 28)
     assert "\n" not in str(error.value)
@@ -145,5 +145,5 @@ def test_no_tail_behind_a_huge_bss() -> None:
     data = bytearray(small_file(library=True, blocked=256))
     place = 64 + 2 * PHDR_SIZE + 40  # p_memsz of the segment with .dynamic
     data[place : place + 8] = (1 << 30).to_bytes(8, "little")
-    with pytest.raises(FormatError, match="neither behind it nor at the end of the file; only linking it again helps"):
+    with pytest.raises(RefusedError, match="neither behind it nor at the end of the file; only linking it again helps"):
         plan_injection(ElfFile(memoryview(bytes(data))), 28)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from cfi.errors import VerificationError
 from linker.objects import object_removal
+from linker.refusals import RefusedError
 from sframegen import FormatError, add_section, examine, read, remove
 from sframegen.cli.commands import cli
 from sframegen.elf.file import SHT_GNU_SFRAME, SHT_SYMTAB, open_elf
@@ -129,7 +131,7 @@ def test_sections_of_others_are_taken_out(made: str, gas: Path, plain: Path, pee
         path = tmp_path / "stripped.o"
         subprocess.run([peers.tool("objcopy"), plain, path], check=True)
     subprocess.run([peers.tool("objcopy"), "-R", ".sframe", "-R", ".rela.sframe", path, expected], check=True)
-    with pytest.raises(FormatError, match="--force takes it out"):
+    with pytest.raises(RefusedError, match="its SFrame section is by others"):
         remove(path)
     size = path.stat().st_size
     report = remove(path, force=True)
@@ -224,7 +226,7 @@ def test_verification_stops_what_went_wrong(gas: Path, monkeypatch: pytest.Monke
     genuine = object_removal.edits
     before = gas.read_bytes()
     monkeypatch.setattr(object_removal, "edits", spoilt)
-    with pytest.raises(FormatError, match=r"verification failed, nothing was changed: .*symbol 1 has changed"):
+    with pytest.raises(VerificationError, match=r"verification failed, nothing was changed: .*symbol 1 has changed"):
         remove(gas, force=True)
     assert gas.read_bytes() == before
 
@@ -242,7 +244,7 @@ def test_replace_puts_another_section_in_its_place_and_gives_back_what_was_there
         add_section(path)
     had = path.read_bytes()
     assert versions(path) == {3}
-    with pytest.raises(FormatError, match="--replace puts that in its place"):
+    with pytest.raises(RefusedError, match=r"not the one that would be added$"):
         add_section(path, version=2)
     assert path.read_bytes() == had
     add_section(path, version=2, replace=True)
@@ -262,7 +264,7 @@ def test_replace_in_archives(gas: Path, plain: Path, peers: Peers, tmp_path: Pat
     archive = tmp_path / "both.a"
     subprocess.run([peers.tool("ar"), "rcs", archive, gas, plain], check=True)
     before = archive.read_bytes()
-    with pytest.raises(FormatError, match=r"both.a\(gas.o\): has an SFrame section"):
+    with pytest.raises(RefusedError, match=r"both.a\(gas.o\): has an SFrame section"):
         add_section(archive, version=2)
     assert archive.read_bytes() == before
     add_section(archive, version=2, replace=True)

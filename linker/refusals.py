@@ -1,0 +1,34 @@
+"""Why a good file is not changed."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from cfi.errors import SframegenError
+
+
+class Refusal(Enum):
+    """Why a good file is not changed, and the parameter that allows the change, if one does."""
+
+    SIGNED = "signed"  #: a signature or checksum would no longer hold: `force`
+    OTHER_SECTION = "other section"  #: it has an SFrame section, and not the one to be added: `replace`
+    FOREIGN_SECTION = "foreign section"  #: another tool made the section that is to be removed: `force`
+    DYNAMIC_LOADER = "dynamic loader"  #: Linux before 6.7 could not start programs with it: `min_kernel="6.7"` or `force`
+    OLD_KERNELS = "old kernels"  #: Linux before 5.18 could not start it: `min_kernel="5.18"`
+    NO_ROOM = "no room"  #: no place for the section or its headers
+    NO_ROOM_IN_PLACE = "no room in place"  #: the section does not fit where the old one is; `add_section` with `replace` moves it
+    APPENDED_DATA = "appended data"  #: what follows the ELF image would not be found any more
+    INEXPRESSIBLE = "inexpressible"  #: the version cannot express any of it
+    NO_LINKER = "no linker"  #: the linker cannot be run: `linker`
+    NO_MEMORY_TO_VERIFY = "no memory to verify"  #: LIEF needs as much memory as the file is large: `verify=False`
+
+
+class RefusedError(SframegenError):
+    """Good input that is not changed: `reason` says why. Nothing was written."""
+
+    reason: Refusal  #: why
+
+    def __init__(self, reason: Refusal, message: str, place: str = "", offset: int | None = None, file: str = "") -> None:
+        super().__init__(message, place, offset, file)
+        self.args = (reason, message)  # which make it again in another process
+        self.reason = reason
