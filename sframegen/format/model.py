@@ -5,7 +5,13 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.columns import zeros
+from sframegen.format.columns import Functions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 
 class FdeType(IntEnum):
@@ -69,7 +75,71 @@ class FunctionTable:
     def __len__(self) -> int:
         return len(self.start)
 
+    @classmethod
+    def with_room(cls, functions: int, rows: int, kinds: list[Kind], rules: list[Rule]) -> FunctionTable:
+        """A table of that many functions and rows, all zeros: for compiled code to fill."""
+        return cls(
+            zeros("Q", functions), zeros("I", functions), zeros("H", functions), zeros("I", functions + 1), zeros("I", rows),
+            zeros("I", rows), kinds, rules,
+        )  # fmt: skip
+
+    def columns(self) -> Functions:
+        """What compiled code reads and fills. The table cannot grow or shrink as long as this is kept."""
+        return Functions(self.start, self.size, self.kind, self.first_row, self.row_start, self.row_rule)
+
+    def shrink(self, functions: int, rows: int) -> None:
+        """Keep the first of each."""
+        del self.start[functions:], self.size[functions:], self.kind[functions:], self.first_row[functions + 1 :]
+        del self.row_start[rows:], self.row_rule[rows:]
+
+    def append(self, start: int, size: int, kind: int, rows: Iterable[tuple[int, int]]) -> None:
+        """Add a function. `kind`, and the rule in each row (offset, rule), are indexes into `kinds` and `rules`."""
+        self.start.append(start)
+        self.size.append(size)
+        self.kind.append(kind)
+        for offset, rule in rows:
+            self.row_start.append(offset)
+            self.row_rule.append(rule)
+        self.first_row.append(len(self.row_start))
+
+    def extend(self, table: FunctionTable, first: int = 0, end: int | None = None) -> None:
+        """Add functions first .. end - 1 of a table whose kinds and rules have the same numbers."""
+        end = len(table) if end is None else end
+        rows = slice(table.first_row[first], table.first_row[end])
+        first_row = table.first_row[first + 1 : end + 1]
+        moved = len(self.row_start) - rows.start
+        self.start += table.start[first:end]
+        self.size += table.size[first:end]
+        self.kind += table.kind[first:end]
+        self.first_row += array("I", [row + moved for row in first_row]) if moved else first_row
+        self.row_start += table.row_start[rows]
+        self.row_rule += table.row_rule[rows]
+
+    def select(self, functions: Iterable[int]) -> FunctionTable:
+        """The table of some functions, in that order."""
+        out = FunctionTable(kinds=self.kinds, rules=self.rules)
+        for first, end in _runs(functions):
+            out.extend(self, first, end)
+        return out
+
+    def numbered_rows(self, function: int) -> Iterator[tuple[int, int]]:
+        """(offset from the function's start, index of the rule) of each row of one function."""
+        rows = slice(self.first_row[function], self.first_row[function + 1])
+        return zip(self.row_start[rows], self.row_rule[rows], strict=True)
+
     def rows(self, function: int) -> list[tuple[int, Rule]]:
         """(offset from the function's start, rule) of each row of one function."""
-        span = range(self.first_row[function], self.first_row[function + 1])
-        return [(self.row_start[row], self.rules[self.row_rule[row]]) for row in span]
+        return [(offset, self.rules[rule]) for offset, rule in self.numbered_rows(function)]
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """[first, end) of numbers that follow one another."""
+    first = end = -1
+    for number in numbers:
+        if number != end:
+            if first >= 0:
+                yield first, end
+            first = number
+        end = number + 1
+    if first >= 0:
+        yield first, end

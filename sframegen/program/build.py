@@ -13,6 +13,7 @@ MODULES = (
     "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
     "sframegen.conversion.endings",
+    "sframegen.format.columns",
     "sframegen.format.pack",
     "sframegen.format.seek",
     "sframegen.format.unpack",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi.columns import zeros
+
 try:
     import cython
 except ImportError:
@@ -16,6 +18,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
+    from sframegen.format.columns import Blocks, Functions, Words
 
 COMPILED: bool = cython.compiled
 
@@ -115,170 +118,129 @@ def followers(
             may_follow[function] = 1
 
 
-@cython.locals(
-    start="const unsigned long long[::1]",
-    size="const unsigned int[::1]",
-    kind="const unsigned short[::1]",
-    first_row="const unsigned int[::1]",
-    row_start="const unsigned int[::1]",
-    row_rule="const unsigned int[::1]",
-    rule_at="const unsigned int[::1]",
-    kind_bytes="const unsigned char[::1]",
-    may_follow="const unsigned char[::1]",
-    fre_type="const unsigned char[::1]",
-    block_size="const unsigned long long[::1]",
-    owner="const unsigned int[::1]",
-    alone="unsigned char[::1]",
-    sharers="unsigned int[::1]",
-    best="unsigned long long[::1]",
-    group_first="unsigned int[::1]",
-)
+class Groups:
+    """Which neighbours share an FDE, an entry for each function, and room to work it out.
+
+    `may_follow`: nothing but padding is between it and the one before it, and their kinds are equal and of PC type INC.
+    first[f + 1]: the first function of the group that ends with f. `head`: it begins a group. `alone`: it is a group, and so
+    counts among those that share its rows. `sharers` (of the block that it owns) and `best` (the smallest section of the
+    functions before it) are room.
+    """
+
+    def __init__(self, may_follow: Bytes) -> None:
+        count = len(may_follow)
+        self.may_follow = may_follow
+        self.first: Column = zeros("I", count + 1)
+        self.head = bytearray(count)
+        self.alone = bytearray(b"\1" * count)
+        self.sharers: Column = zeros("I", count)
+        self.best: Column = zeros("Q", count + 1)
+
+
 def group(
-    start: Column,
-    size: Column,
-    kind: Column,
-    first_row: Column,
-    row_start: Column,
-    row_rule: Column,
-    rule_at: Column,
-    kind_bytes: Bytes,
-    may_follow: Bytes,
+    functions: Functions,
+    words: Words,
+    blocks: Blocks,
+    groups: Groups,
     index_size: cython.ulonglong,
     attribute: cython.longlong,
-    fre_type: Bytes,
-    block_size: Column,
-    owner: Column,
-    alone: bytearray,
-    sharers: Column,
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
-    best: Column,
-    group_first: Column,
 ) -> None:
-    """Fills group_first[f + 1]: the first function of the group that ends with f, in the smallest section of functions up to f.
+    """Fills groups.first so that the section of the functions up to each is smallest.
 
-    `may_follow`[f]: nothing but padding is between function f - 1 and f, and their kinds are equal and of PC type INC.
-    `index_size`, `attribute`: bytes of one. `fre_type`, `block_size` and `owner` as pack.py gives them; `alone`[f]: whether f
-    counts among those that share its rows, which is what it is afterwards if this is called again. Groups have at most `max_rows`
-    rows and span at most `max_span` bytes of code. `sharers` (one entry a function) and `best` (one more) are room to work. The
-    rest as in pack.py.
+    `index_size`, `attribute`: bytes of one. Groups have at most `max_rows` rows and span at most `max_span` bytes of code. What
+    `groups.alone` marks afterwards is not what it was while the groups were weighed: call this again.
     """
-    functions: cython.Py_ssize_t = len(start)
     last: cython.Py_ssize_t
     first: cython.Py_ssize_t
     rule: cython.Py_ssize_t
     fde_type: cython.longlong
     rows: cython.longlong
-    words: cython.longlong
+    size: cython.longlong
     width: cython.longlong
     cost: cython.ulonglong
     end: cython.ulonglong
     last_row: cython.ulonglong
-    for last in range(functions):
-        sharers[last] = 0
-    for last in range(functions):
-        if alone[last]:
-            sharers[owner[last]] += 1
-    best[0] = 0
-    for last in range(functions):
-        rows = sharers[owner[last]]
-        best[last + 1] = best[last] + index_size + block_size[last] // (rows if rows else 1)
-        group_first[last + 1] = last
-        fde_type = kind_bytes[kind[last] * 3 + 1]
-        end = start[last] + size[last]
-        last_row = start[last] + row_start[first_row[last + 1] - 1]
+    for last in range(len(functions.start)):
+        groups.sharers[last] = 0
+    for last in range(len(functions.start)):
+        if groups.alone[last]:
+            groups.sharers[blocks.owner[last]] += 1
+    groups.best[0] = 0
+    for last in range(len(functions.start)):
+        rows = groups.sharers[blocks.owner[last]]
+        groups.best[last + 1] = groups.best[last] + index_size + blocks.size[last] // (rows if rows else 1)
+        groups.first[last + 1] = last
+        fde_type = words.kind_bytes[functions.kind[last] * 3 + 1]
+        end = functions.start[last] + functions.size[last]
+        last_row = functions.start[last] + functions.row_start[functions.first_row[last + 1] - 1]
         rows = 0
-        words = 0
+        size = 0
         first = last
         while True:
-            rows += first_row[first + 1] - first_row[first]
+            rows += functions.first_row[first + 1] - functions.first_row[first]
             if rows > max_rows:
                 break
-            words += block_size[first] - attribute - ((first_row[first + 1] - first_row[first]) << fre_type[first])
-            if end - start[first] > max_span:
+            size += blocks.size[first] - attribute
+            size -= (functions.first_row[first + 1] - functions.first_row[first]) << blocks.fre_type[first]
+            if end - functions.start[first] > max_span:
                 break
             if first < last:
-                width = 1 if last_row - start[first] < 0x100 else 2 if last_row - start[first] < 0x10000 else 4
-                cost = best[first] + index_size + attribute + words + rows * width
-                if cost < best[last + 1]:
-                    best[last + 1] = cost
-                    group_first[last + 1] = first
-            if first == 0 or not may_follow[first]:
+                width = last_row - functions.start[first]
+                width = 1 if width < 0x100 else 2 if width < 0x10000 else 4
+                cost = groups.best[first] + index_size + attribute + size + rows * width
+                if cost < groups.best[last + 1]:
+                    groups.best[last + 1] = cost
+                    groups.first[last + 1] = first
+            if first == 0 or not groups.may_follow[first]:
                 break
-            if row_rule[first_row[first] - 1] == row_rule[first_row[first]]:  # the boundary row repeats the one before it
-                rule = 2 * row_rule[first_row[first]] + fde_type
-                words -= rule_at[rule + 1] - rule_at[rule]
+            rule = functions.first_row[first]
+            if functions.row_rule[rule - 1] == functions.row_rule[rule]:  # the boundary row repeats the one before it
+                rule = 2 * functions.row_rule[rule] + fde_type
+                size -= words.rule_at[rule + 1] - words.rule_at[rule]
                 rows -= 1
             first -= 1
+    mark(groups)
 
 
-@cython.locals(group_first="const unsigned int[::1]", heads="unsigned char[::1]", alone="unsigned char[::1]")
-def heads_of(group_first: Column, heads: bytearray, alone: bytearray) -> int:
-    """Marks the first functions of the groups, and those that are alone; returns the number of groups."""
-    groups: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t = len(heads)
+@cython.cfunc
+@cython.exceptval(-1)
+def mark(groups: Groups) -> cython.Py_ssize_t:
+    """Marks the functions that begin a group, and those that are one."""
+    end: cython.Py_ssize_t = len(groups.head)
     function: cython.Py_ssize_t
     for function in range(end):
-        heads[function] = 0
-        alone[function] = 0
+        groups.head[function] = 0
+        groups.alone[function] = 0
     while end > 0:
-        function = group_first[end]
-        heads[function] = 1
-        alone[function] = 1 if function == end - 1 else 0
+        function = groups.first[end]
+        groups.head[function] = 1
+        groups.alone[function] = 1 if function == end - 1 else 0
         end = function
-        groups += 1
-    return groups
+    return 0
 
 
-@cython.locals(
-    start="const unsigned long long[::1]",
-    size="const unsigned int[::1]",
-    kind="const unsigned short[::1]",
-    first_row="const unsigned int[::1]",
-    row_start="const unsigned int[::1]",
-    row_rule="const unsigned int[::1]",
-    heads="const unsigned char[::1]",
-    new_start="unsigned long long[::1]",
-    new_size="unsigned int[::1]",
-    new_kind="unsigned short[::1]",
-    new_first_row="unsigned int[::1]",
-    new_row_start="unsigned int[::1]",
-    new_row_rule="unsigned int[::1]",
-)
-def rebuild(
-    start: Column,
-    size: Column,
-    kind: Column,
-    first_row: Column,
-    row_start: Column,
-    row_rule: Column,
-    heads: Bytes,
-    new_start: Column,
-    new_size: Column,
-    new_kind: Column,
-    new_first_row: Column,
-    new_row_start: Column,
-    new_row_rule: Column,
-) -> int:
-    """Fills the columns of the joined functions, of which `heads` marks the first ones; returns the number of rows."""
-    functions: cython.Py_ssize_t = 0
+def rebuild(functions: Functions, groups: Groups, joined: Functions) -> int:
+    """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows."""
+    count: cython.Py_ssize_t = 0
     function: cython.Py_ssize_t
     rows: cython.Py_ssize_t = 0
     row: cython.Py_ssize_t
     base: cython.ulonglong = 0
-    for function in range(len(start)):
-        if heads[function]:
-            base = start[function]
-            new_start[functions] = base
-            new_kind[functions] = kind[function]
-            new_first_row[functions] = rows
-            functions += 1
-        new_size[functions - 1] = start[function] + size[function] - base
-        for row in range(first_row[function], first_row[function + 1]):
-            if rows > new_first_row[functions - 1] and new_row_rule[rows - 1] == row_rule[row]:
+    for function in range(len(functions.start)):
+        if groups.head[function]:
+            base = functions.start[function]
+            joined.start[count] = base
+            joined.kind[count] = functions.kind[function]
+            joined.first_row[count] = rows
+            count += 1
+        joined.size[count - 1] = functions.start[function] + functions.size[function] - base
+        for row in range(functions.first_row[function], functions.first_row[function + 1]):
+            if rows > joined.first_row[count - 1] and joined.row_rule[rows - 1] == functions.row_rule[row]:
                 continue
-            new_row_start[rows] = start[function] - base + row_start[row]
-            new_row_rule[rows] = row_rule[row]
+            joined.row_start[rows] = functions.start[function] - base + functions.row_start[row]
+            joined.row_rule[rows] = functions.row_rule[row]
             rows += 1
-    new_first_row[functions] = rows
+    joined.first_row[count] = rows
     return rows

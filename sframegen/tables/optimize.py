@@ -6,11 +6,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
 from sframegen.elf.padding import padding_states
+from sframegen.format.columns import Blocks, Words
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
-from sframegen.tables.join import followers, group, heads_of, rebuild
+from sframegen.tables.join import Groups, followers, group, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,24 +84,14 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
 
     `encoder`: the table's, so that what each function costs is known.
     """
-    count = len(table)
-    group_first = zeros("I", count + 1)
-    heads, alone = bytearray(count), bytearray(b"\1" * count)
-    columns = (table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule)
-    groups = count
+    functions = table.columns()
+    words = Words(encoder.encoded.at, encoder.encoded.raw, encoder.kind_bytes)
+    blocks = Blocks(encoder.fre_type, encoder.block_size, encoder.block_at, encoder.owner)
+    groups = Groups(may_follow)
+    layout = encoder.layout
     for _ in range(ROUNDS):
-        group(
-            *columns, encoder.encoded.at, encoder.kind_bytes, may_follow, encoder.layout.index_size,
-            encoder.layout.attribute_size, encoder.fre_type,
-            encoder.block_size, encoder.owner, alone, zeros("I", count), level.max_rows, level.max_span, zeros("Q", count + 1),
-            group_first,
-        )  # fmt: skip
-        groups = heads_of(group_first, heads, alone)
-    joined = FunctionTable(
-        start=zeros("Q", groups), size=zeros("I", groups), kind=zeros("H", groups), first_row=zeros("I", groups + 1),
-        row_start=zeros("I", len(table.row_start)), row_rule=zeros("I", len(table.row_start)),
-        kinds=table.kinds, rules=table.rules,
-    )  # fmt: skip
-    rows = rebuild(*columns, heads, joined.start, joined.size, joined.kind, joined.first_row, joined.row_start, joined.row_rule)
-    del joined.row_start[rows:], joined.row_rule[rows:]
+        group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
+    heads = sum(groups.head)
+    joined = FunctionTable.with_room(heads, len(table.row_start), table.kinds, table.rules)
+    joined.shrink(heads, rebuild(functions, groups, joined.columns()))
     return joined

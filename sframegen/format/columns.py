@@ -1,0 +1,54 @@
+"""Tables as the compiled modules take them: one object for each table, a typed column for each attribute. Compiled.
+
+The types are in `columns.pxd`. An object borrows its columns: an array that one of them holds cannot grow or shrink meanwhile, so
+make these for one call and drop them. docs/compiled.md says how to add a class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+
+COMPILED: bool = cython.compiled
+
+
+class Functions:
+    """The columns of a FunctionTable."""
+
+    def __init__(self, start: Column, size: Column, kind: Column, first_row: Column, row_start: Column, row_rule: Column) -> None:
+        self.start = start
+        self.size = size
+        self.kind = kind
+        self.first_row = first_row
+        self.row_start = row_start
+        self.row_rule = row_rule
+
+
+class Words:
+    """What a table's kinds and rules are in bytes.
+
+    Rule r in FDE type t is rule_bytes[rule_at[2 * r + t]:rule_at[2 * r + t + 1]]; nothing where the type cannot express it.
+    Kind k is info, info2 and rep_size at kind_bytes[3 * k].
+    """
+
+    def __init__(self, rule_at: Column, rule_bytes: Bytes, kind_bytes: Bytes) -> None:
+        self.rule_at = rule_at
+        self.rule_bytes = rule_bytes
+        self.kind_bytes = kind_bytes
+
+
+class Blocks:
+    """Where each function's rows are in bytes: FRE type, size and place of its block, and the first function with that block."""
+
+    def __init__(self, fre_type: bytearray, size: Column, at: Column, owner: Column) -> None:
+        self.fre_type = fre_type
+        self.size = size
+        self.at = at
+        self.owner = owner
