@@ -7,7 +7,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, BinaryIO
 
-from linker.files.replace import Source, unchanged
+from linker.files.rename_into_place import Source, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.files.signed import appended_size
+from linker.files.signatures import appended_size
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeVar
 from linker.files.copying import copy_file
 from linker.files.location import Location, locate
 from linker.files.lock import close_locked, open_locked
-from linker.files.replace import Source, write_atomically
+from linker.files.rename_into_place import Source, write_atomically
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_descriptor, open_regular
 from sframegen.program.signals import signals_held

@@ -1,1 +1,1 @@
-"""A linked file and a section -> a plan, its writes, the verified result; and the way to the original."""
+"""A linked file and a section -> a plan, what it writes, and the result verified; an undo record at its end."""

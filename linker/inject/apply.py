@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO
 
 from linker.files.copying import copy_file
-from linker.inject import undo
-from linker.inject.undo import Write
+from linker.inject import undo_record
+from linker.inject.undo_record import Write
 from sframegen.elf.file import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 
-def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO, record: undo.Undo | None = None) -> None:
+def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO, record: undo_record.Undo | None = None) -> None:
     """The file's bytes, or those of what it was made from by its `record`, and then these, to `out`, an empty file.
 
     Nothing else is done to it: no sync, no mode.
@@ -56,7 +56,7 @@ def writes_of(
         Write(plan.section_offset, section),
         *(section_writes(plan, elf) if plan.sections else ()),
     ]
-    return [*writes, Write(plan.undo_offset, undo.record((given or elf).data, writes))]
+    return [*writes, Write(plan.undo_offset, undo_record.record((given or elf).data, writes))]
 
 
 def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:

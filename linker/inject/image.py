@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.payload import check_end
-from linker.inject.metadata import FIRST_PAGE, NEW_HEADERS, survey
+from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, survey
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import (

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
-from linker.inject import undo
-from linker.inject.front import front
+from linker.inject import undo_record
+from linker.inject.front_layout import front
 from linker.inject.image import WORD, Image, read_image
-from linker.inject.kernels import SAFE_SINCE, Change
+from linker.inject.kernel_versions import SAFE_SINCE, Change
 from linker.inject.layout import NoRoomError, no_room
-from linker.inject.metadata import MOVABLE_TAGS, PT_NULL
-from linker.inject.tail import tail
+from linker.inject.movable import MOVABLE_TAGS, PT_NULL
+from linker.inject.tail_layout import tail
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     EHDR_SIZE,
@@ -101,18 +101,18 @@ class InjectionPlan:
     @property
     def size(self) -> int:
         """Of the new file."""
-        return self.undo_offset + undo.record_size(self.changed())
+        return self.undo_offset + undo_record.record_size(self.changed())
 
     def overwritten(self) -> list[tuple[int, int]]:
         """(offset, size) of every range of the original, without an earlier section, that is written over; ascending."""
         ranges = [(0, EHDR_SIZE), (self.table_offset, self.table_size + self.spare_size)]
         ranges += [(item.to_offset, item.size) for item in self.moves]
         ranges += [(patch.offset, 8) for patch in self.patches]
-        return undo.overwritten(self.original_size, ranges)
+        return undo_record.overwritten(self.original_size, ranges)
 
     def changed(self) -> list[tuple[int, int]]:
         """The same, and what is cleared before."""
-        return undo.overwritten(self.original_size, [*self.overwritten(), *self.cleared])
+        return undo_record.overwritten(self.original_size, [*self.overwritten(), *self.cleared])
 
 
 def plan_injection(

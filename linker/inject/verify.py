@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
+from linker.existing.original import original_of
 from linker.inject.image import find_build_id
-from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS
-from linker.inject.restore import original_of
+from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     PF_R,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.inject.plan import InjectionPlan
-    from linker.inject.undo import Write
+    from linker.inject.undo_record import Write
     from sframegen.elf.file import ElfFile
 
 TYPE_MASK = 0xFFFFFFFF  # LIEF puts an architecture above the type's own 32 bits

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.merge.maps import read_map
-from linker.objects.inputs import described
-from linker.objects.placed import RELA_SIZE, holds, is_code
+from linker.objects.function_places import described
+from linker.objects.laid_out import RELA_SIZE, holds, is_code
 from sframegen.elf.file import SHN_UNDEF
 from sframegen.tables.gather import DEAD
 

@@ -9,8 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from linker.objects.laid_out import is_code, is_sframe
 from linker.objects.object_view import ObjectView
-from linker.objects.placed import is_code, is_sframe
 from sframegen.checks.against_cfi.comparison import Verdict, compare
 from sframegen.checks.check import CheckReport
 from sframegen.checks.finding import Finding, Severity
@@ -25,7 +25,7 @@ from sframegen.format.layouts import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.objects.relocatable import Objects
+    from linker.objects.add_to_objects import Objects
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable

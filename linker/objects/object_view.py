@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.objects.inputs import described
-from linker.objects.placed import is_code, is_sframe, place
+from linker.objects.function_places import described
+from linker.objects.laid_out import is_code, is_sframe, place
 from sframegen.elf.file import SHN_UNDEF
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames, printable
 from sframegen.format.abi import abi_of
@@ -19,9 +19,9 @@ from sframegen.tables.gather import DEAD, Merger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.objects.inputs import Described
-    from linker.objects.placed import Placed
-    from linker.objects.relocatable import Objects
+    from linker.objects.add_to_objects import Objects
+    from linker.objects.function_places import Described
+    from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import FunctionTable

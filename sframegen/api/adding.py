@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
+from linker.existing.add_or_replace import all_writes, base_of, is_written, plan_section
+from linker.existing.take_out import extents
 from linker.files.target import Target
 from linker.inject.apply import write_all
-from linker.inject.kernels import Change, safe_on
+from linker.inject.kernel_versions import Change, safe_on
 from linker.inject.plan import risk_of
-from linker.inject.remove import extents
-from linker.inject.start import all_writes, base_of, is_written, plan_section
-from linker.objects.relocatable import ANOTHER, Objects, check_object, given, open_given, write_object
+from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
 from linker.refusals import Refusal, RefusedError
 from sframegen.api.added import Summary, total
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from linker.objects.relocatable import Prepared
+    from linker.objects.add_to_objects import Prepared
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.file import ElfFile

@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cfi.errors import naming
+from linker.existing.original import original_of
+from linker.existing.overwrite import find_place, plan_exchange, verify_exchange
+from linker.existing.take_out import extents, own_loads, plan_removal, unchanged
 from linker.files.target import Target
 from linker.inject.apply import write_all
-from linker.inject.in_place import find_place, plan_exchange, verify_exchange
-from linker.inject.remove import extents, own_loads, plan_removal, unchanged
-from linker.inject.restore import original_of
-from linker.objects.object_removal import Edits, plan_object_removal
-from linker.objects.relocatable import Objects, given, open_given
+from linker.objects.add_to_objects import Objects, given, open_given
+from linker.objects.remove_from_objects import Edits, plan_object_removal
 from linker.refusals import Refusal, RefusedError
 from sframegen.api.common import layout_of, refuse
 from sframegen.api.converted import VersionChange

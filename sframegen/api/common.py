@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import VerificationError
-from linker.files.signed import signatures
-from linker.inject.in_place import Exchange, verify_exchange
+from linker.existing.overwrite import Exchange, verify_exchange
+from linker.files.signatures import signatures
 from linker.refusals import Refusal, RefusedError
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE
@@ -15,9 +15,9 @@ from sframegen.tables.optimize import LEVELS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from linker.existing.add_or_replace import Base
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
-    from linker.inject.start import Base
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.tables.optimize import Level

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError, naming
+from linker.existing.add_or_replace import all_writes, base_of, plan_section
 from linker.files.target import Target
 from linker.inject.apply import write_all
-from linker.inject.kernels import safe_on
-from linker.inject.start import all_writes, base_of, plan_section
+from linker.inject.kernel_versions import safe_on
 from linker.merge.merged import Merged
-from linker.objects.relocatable import check_object, write_object
+from linker.objects.add_to_objects import check_object, write_object
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
 from sframegen.elf.file import ET_REL, open_elf
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
-    from linker.inject.kernels import Change
+    from linker.inject.kernel_versions import Change
     from sframegen.format.layouts import Layout
     from sframegen.tables.optimize import Level
 
@@ -61,8 +61,8 @@ def merge(
         return _merge_into(target, Path(map_file), progress(objects), layout, level, safe, report)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
 
+    from linker.merge.merge_objects import read_all  # noqa: PLC0415
     from linker.merge.partial_link import link  # noqa: PLC0415
-    from linker.merge.pipeline import read_all  # noqa: PLC0415
 
     with TemporaryDirectory() as directory:
         try:
@@ -89,7 +89,7 @@ def _merge_into(
     safe: frozenset[Change],
     report: Merged,
 ) -> Merged:
-    from linker.merge.pipeline import fill, in_linked, merge_objects  # noqa: PLC0415
+    from linker.merge.merge_objects import fill, in_linked, merge_objects  # noqa: PLC0415
 
     with naming(report.file), target:
         elf = target.elf()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
+from linker.objects.add_to_objects import Objects, open_given
 from linker.objects.object_check import check_objects
-from linker.objects.relocatable import Objects, open_given
 from sframegen.checks.check import CONSUMERS, CheckReport, check_file
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import open_sframe

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-import linker.inject.start
+import linker.existing.add_or_replace
 from sframegen import add_section, examine, read
 from sframegen.checks.finding import Severity
 from sframegen.cli.commands import cli
@@ -479,10 +479,10 @@ def test_a_report_takes_the_place_of_no_device(root: Path, tmp_path: Path) -> No
 def test_a_file_that_is_truncated_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads the file then is killed; the other files are done."""
 
-    def base_of(elf: ElfFile) -> linker.inject.start.Base:
+    def base_of(elf: ElfFile) -> linker.existing.add_or_replace.Base:
         if elf.name == str(root / "usr/bin/tree"):
             os.truncate(elf.name, 0)
-        return linker.inject.start.base_of(elf)
+        return linker.existing.add_or_replace.base_of(elf)
 
     monkeypatch.setattr("sframegen.api.adding.base_of", base_of)
     result = run("-j1", root)

@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 
 import sframegen
 from cfi.errors import FormatError
-from linker.inject import apply, in_place, undo
+from linker.existing import overwrite
+from linker.inject import apply, undo_record
 from sframegen import api
 from sframegen.cli.commands import cli
 from sframegen.elf.file import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
@@ -141,7 +142,7 @@ def test_version_2_with_rows_without_words_is_written_again(
 
 
 def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
-    before = in_place.find_place(open_elf(file))
+    before = overwrite.find_place(open_elf(file))
     data = file.read_bytes()
     change = api.convert(file, 2)
     elf = open_elf(file)
@@ -154,7 +155,7 @@ def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
     assert section is not None
     assert (section.header.sh_offset, section.header.sh_addr, section.header.sh_size) == (before.offset, before.address, size)
     assert bytes(elf.data[before.offset + size : before.offset + before.size]) == bytes(before.size - size)
-    assert in_place.find_place(elf).room == before.room
+    assert overwrite.find_place(elf).room == before.room
     changed = {at for at, (old, new) in enumerate(zip(data, file.read_bytes(), strict=True)) if old != new}
     elsewhere = {at for at in changed if not before.offset <= at < before.offset + before.size}
     assert len(elsewhere) <= 2 * 8 + 2 * 8 + 4  # the sizes in two headers, and the undo record's CRC
@@ -165,7 +166,7 @@ def test_the_undo_record_gives_back_the_original(added: Path, compile_c: Compile
     file = Path(shutil.copy2(added, tmp_path / "file"))
     for version in (2, 3):
         api.convert(file, version)
-        record = undo.read(memoryview(file.read_bytes()))
+        record = undo_record.read(memoryview(file.read_bytes()))
         assert record is not None
         with file.with_name("restored").open("w+b") as copy:
             copy.write(file.read_bytes())
@@ -179,14 +180,14 @@ def test_a_record_that_is_void_stays_so(added: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(data)
     api.convert(file, 2)
-    assert undo.read(memoryview(file.read_bytes())) is None
+    assert undo_record.read(memoryview(file.read_bytes())) is None
 
 
 def test_a_section_in_a_restorable_part_of_the_file_is_refused(built: Path, tmp_path: Path) -> None:
     """The section is not what such a record restores; no file that sframegen makes is like that."""
     data = built.read_bytes()
     file = tmp_path / "file"
-    file.write_bytes(data + undo.record(memoryview(data), [undo.Write(0, data[:64])]))
+    file.write_bytes(data + undo_record.record(memoryview(data), [undo_record.Write(0, data[:64])]))
     result = run("--format", 2, file)
     assert result.exit_code == 1
     assert "what it would restore" in result.stderr
@@ -253,7 +254,7 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     new = tmp_path / "new" / file.name
     assert (document["from_version"], document["to_version"], document["output"]) == (3, 2, str(new))
     assert document["left_out"].keys() <= {reason.value for reason in Reason}
-    assert document["section_bytes"] == in_place.find_place(open_elf(new)).size
+    assert document["section_bytes"] == overwrite.find_place(open_elf(new)).size
     assert (version_of(new), new.stat().st_mode) == (2, file.stat().st_mode)
     assert file.read_bytes() == data
     several = json.loads(run("--format", 3, "--json", file, new).stdout)
@@ -364,7 +365,7 @@ def test_headers_that_cannot_be_trusted(fault: str, tmp_path: Path) -> None:
     ],
 )
 def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_all(elf: ElfFile, writes: list[undo.Write], out: BinaryIO) -> None:
+    def write_all(elf: ElfFile, writes: list[undo_record.Write], out: BinaryIO) -> None:
         apply.write_all(elf, writes, out)
         section = writes[0]
         first_row = 28 + 20 * int.from_bytes(section.data[8:12], "little")
@@ -393,7 +394,7 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
     shutil.copy2(added, first)
     if version == 3:
         api.convert(first, 2)
-    data, place = first.read_bytes(), in_place.find_place(open_elf(first))
+    data, place = first.read_bytes(), overwrite.find_place(open_elf(first))
     outcomes: Counter[int] = Counter()
     for offset in range(place.size):
         damaged = bytearray(data)

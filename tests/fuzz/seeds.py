@@ -14,10 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from linker.existing.add_or_replace import all_writes, base_of, plan_section
 from linker.inject.apply import write_all
-from linker.inject.metadata import PT_NULL
-from linker.inject.start import all_writes, base_of, plan_section
-from linker.objects.relocatable import prepare, write_object
+from linker.inject.movable import PT_NULL
+from linker.objects.add_to_objects import prepare, write_object
 from sframegen.conversion import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import (

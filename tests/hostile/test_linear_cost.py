@@ -19,7 +19,7 @@ import pytest
 import cfi as cfi_package
 import linker
 import sframegen
-from linker.inject import undo
+from linker.inject import undo_record
 from sframegen.elf.file import (
     ET_DYN,
     ET_REL,
@@ -326,7 +326,7 @@ def states(count: int) -> bytes:
 def with_record(data: bytes, entries: int) -> bytes:
     """A record of so many bytes that stay as they are; the original ends where the record begins."""
     old = [(n, data[n : n + 1]) for n in range(entries)]
-    return data + undo.pack(len(data), old, [data[:entries]])
+    return data + undo_record.pack(len(data), old, [data[:entries]])
 
 
 def recorded_sections(count: int) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import SframegenError
-from linker.inject import undo
+from linker.inject import undo_record
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
 from tests.support.inputs.linker_inputs import inject_bytes, small_file, without_sections
@@ -67,7 +67,7 @@ def test_what_is_planned_can_be_written() -> None:
     written = 0
     for changed in itertools.islice(flipped(data, itertools.chain(range(16, 456))), 0, None, 3):
         if plans(changed):
-            undone = undo.read(memoryview(inject_bytes(changed)))
+            undone = undo_record.read(memoryview(inject_bytes(changed)))
             assert undone is not None
             written += 1
     assert written > 100
@@ -78,5 +78,5 @@ def test_a_damaged_undo_record(place: int) -> None:
     changed = bytearray(inject_bytes(FILES["program"]))
     for value in (0, 0xFF, changed[-place] ^ 1):
         spoiled = changed[:-place] + bytes([value]) + changed[len(changed) - place + 1 :]
-        record = undo.read(memoryview(bytes(spoiled)))
+        record = undo_record.read(memoryview(bytes(spoiled)))
         assert record is None or value == changed[-place]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import sframegen
 from cfi.errors import FormatError
 from linker.files.location import locate, make_directory
-from linker.files.replace import write_new
+from linker.files.rename_into_place import write_new
 from sframegen.elf.opening import open_regular
 
 if TYPE_CHECKING:

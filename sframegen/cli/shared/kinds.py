@@ -19,8 +19,8 @@ def open_views(path: str) -> ElfFile | list[ObjectView]:
         elf = ElfFile(data, path, status)
         if elf.header.e_type != ET_REL:
             return elf
+    from linker.objects.add_to_objects import Objects, given  # noqa: PLC0415
     from linker.objects.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
-    from linker.objects.relocatable import Objects, given  # noqa: PLC0415
 
     found = given(data, path)
     return views_of(found) if isinstance(found, Objects) else found

@@ -14,7 +14,7 @@ import click
 
 from cfi.errors import SframegenError
 from linker.files.location import locate
-from linker.inject.kernels import SAFE_SINCE, Change, safe_on
+from linker.inject.kernel_versions import SAFE_SINCE, Change, safe_on
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.function_names import printable, shortened
 from sframegen.format.layouts import WRITABLE

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from linker.files.location import locate
-from linker.files.replace import write_new
+from linker.files.rename_into_place import write_new
 from sframegen.api.added import shares_of
 from sframegen.elf.function_names import count_of
 

@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
-from linker.merge.pipeline import in_object
-from linker.objects.placed import place
+from linker.merge.merge_objects import in_object
+from linker.objects.laid_out import place
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.merge.by_map import LinkerMap
-    from linker.objects.placed import Placed
+    from linker.objects.laid_out import Placed
 
 SEEDS = ("object-sframe",)
 MAP = """               VMA       Size Align Out     In      Symbol

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import SframegenError
-from linker.inject.in_place import find_place, plan_exchange
+from linker.existing.overwrite import find_place, plan_exchange
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE

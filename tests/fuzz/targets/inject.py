@@ -6,9 +6,9 @@ import io
 from contextlib import suppress
 
 from cfi.errors import SframegenError
-from linker.inject import undo
+from linker.inject import undo_record
 from linker.inject.apply import write_all, writes_of
-from linker.inject.kernels import Change
+from linker.inject.kernel_versions import Change
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
 from tests.support.inputs.linker_inputs import section_of
@@ -27,7 +27,7 @@ def run(data: bytes) -> None:
         out = io.BytesIO()
         write_all(elf, writes_of(plan, elf, section_of(SIZE)[:SIZE]), out)
         assert len(out.getvalue()) == plan.size
-        record = undo.read(memoryview(out.getvalue()))
+        record = undo_record.read(memoryview(out.getvalue()))
         assert record is not None
         record.restore(out)
         assert out.getvalue() == data

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import SframegenError
+from linker.objects.add_to_objects import Objects, check_object, objects_in, write_object
 from linker.objects.archive import is_archive
 from linker.objects.object_check import check_objects
-from linker.objects.object_removal import plan_object_removal
 from linker.objects.object_view import place_in, views_of
-from linker.objects.relocatable import Objects, check_object, objects_in, write_object
+from linker.objects.remove_from_objects import plan_object_removal
 from sframegen.elf.file import ET_REL, ElfFile
 from sframegen.format.layouts import V3
 from sframegen.tables.optimize import LEVELS

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pytest
 
 from cfi.errors import FormatError
+from linker.existing.original import original_of
 from linker.files.copying import copy_file
 from linker.files.location import locate
-from linker.files.replace import Replaced, Source, take_over, write_atomically
+from linker.files.rename_into_place import Replaced, Source, take_over, write_atomically
 from linker.inject.apply import writes_of
 from linker.inject.plan import plan_injection
-from linker.inject.restore import original_of
 from sframegen import add_section
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.opening import map_descriptor, map_file
@@ -170,7 +170,7 @@ def test_an_owner_who_cannot_be_kept(target: Path, monkeypatch: pytest.MonkeyPat
 
     descriptor = os.open(target, os.O_RDWR)
     other = Source(descriptor, os.stat_result([0o104755, *target.stat()[1:4], os.getuid() + 1, *target.stat()[5:]]))
-    monkeypatch.setattr("linker.files.replace.os.fchown", refuse)
+    monkeypatch.setattr("linker.files.rename_into_place.os.fchown", refuse)
     with pytest.raises(PermissionError):
         take_over(other, descriptor, strict=True)
     take_over(other, descriptor, strict=False)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from linker.files.replace import Source
-from linker.files.signed import APPENDED_MARKER, appended_size, signatures
+from linker.files.rename_into_place import Source
+from linker.files.signatures import APPENDED_MARKER, appended_size, signatures
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.locate import sframe_of

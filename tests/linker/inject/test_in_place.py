@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from linker.inject import undo
+from linker.inject import undo_record
 from sframegen.cli.commands import cli
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME, open_elf
 from sframegen.format.locate import read_sframe, sframe_of
@@ -206,7 +206,7 @@ def sframe_bytes(file: Path) -> bytes:
 
 
 def undo_start(file: Path) -> int:
-    record = undo.read(open_elf(file).data)
+    record = undo_record.read(open_elf(file).data)
     assert record is not None
     return record.start
 

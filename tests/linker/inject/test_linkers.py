@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
-from linker.inject.restore import original_of
+from linker.existing.original import original_of
 from linker.inject.verify import verify
 from sframegen.elf.file import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS, open_elf
 from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from linker.inject.kernels import Change, Kernel, kernel_of, safe_on
+from linker.inject.kernel_versions import Change, Kernel, kernel_of, safe_on
 from linker.inject.layout import no_room
 from linker.inject.plan import plan_injection
 from linker.refusals import Refusal, RefusedError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cfi.errors import FormatError, SframegenError
-from linker.inject import undo
+from linker.inject import undo_record
 from linker.inject.image import find_build_id
 from linker.inject.plan import describe, plan_injection
 from linker.refusals import RefusedError
@@ -166,7 +166,7 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     assert plan.layout == "front"
     assert not plan.moves
     assert [s.name for s in elf_of(changed).sections[:-1]] == [s.name for s in elf_of(original).sections]
-    record = undo.read(memoryview(changed))
+    record = undo_record.read(memoryview(changed))
     assert record is not None
     restored = io.BytesIO(changed)
     record.restore(restored)
@@ -244,11 +244,11 @@ def test_refusals(reason: str) -> None:
 def test_undo_wants_what_was_written() -> None:
     data = small_file()
     changed = inject_bytes(data)
-    record = undo.read(memoryview(changed))
+    record = undo_record.read(memoryview(changed))
     assert record is not None
     assert record.original_size == len(data)
     for spoiled in (changed[:-1], changed[:30] + b"\xff" + changed[31:], changed[:20], data):
-        assert undo.read(memoryview(spoiled)) is None
+        assert undo_record.read(memoryview(spoiled)) is None
 
 
 def test_ranges() -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import sframegen
 from cfi.errors import FormatError, VerificationError
-from linker.inject import undo
+from linker.inject import undo_record
 from sframegen.cli.commands import cli
 from sframegen.elf.file import (
     PF_W,
@@ -87,7 +87,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
     original = compile_c(SOURCE, "-shared", "-fPIC")
     data = original.read_bytes()
     dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT_DYNAMIC)
-    pack = undo.pack
+    pack = undo_record.pack
 
     def wrong(size: int, old: list[tuple[int, bytes]], new: Any) -> bytes:
         if spoiled == "new":
@@ -95,7 +95,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
         number, (at, before) = next((n, one) for n, one in enumerate(old) if dynamic.p_offset <= one[0])
         return pack(size, [*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]], new)
 
-    monkeypatch.setattr(undo, "pack", wrong)
+    monkeypatch.setattr(undo_record, "pack", wrong)
     with pytest.raises(VerificationError, match=f"verification failed, nothing was changed: its undo record {finding}"):
         sframegen.add_section(original)
     assert original.read_bytes() == data
@@ -285,13 +285,13 @@ def test_every_bit_of_the_record() -> None:
     """Flipped: the record is void. The file is as whole as it was."""
     data = small_file()
     changed = inject_bytes(data)
-    record = undo.read(memoryview(changed))
+    record = undo_record.read(memoryview(changed))
     assert record is not None
     for place in range(record.original_size, len(changed)):
         for bit in range(8):
             spoiled = bytearray(changed)
             spoiled[place] ^= 1 << bit
-            assert undo.read(memoryview(spoiled)) is None
+            assert undo_record.read(memoryview(spoiled)) is None
 
 
 def test_a_truncated_file_is_refused_or_cleaned(tmp_path: Path) -> None:
@@ -337,11 +337,11 @@ def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
     """Its checksum is right. The section is taken out as if there were no record."""
     size, old = LIES[lie]
     changed = inject_bytes(ORIGINAL)
-    record = undo.read(memoryview(changed))
+    record = undo_record.read(memoryview(changed))
     assert record is not None
     body = changed[: record.start]
-    data = body + undo.pack(size, old, [*(body[at : at + len(before)] for at, before in old), body[size:]])
-    assert undo.read(memoryview(data)) is not None
+    data = body + undo_record.pack(size, old, [*(body[at : at + len(before)] for at, before in old), body[size:]])
+    assert undo_record.read(memoryview(data)) is not None
     file = tmp_path / "file"
     file.write_bytes(data)
     assert not sframegen.remove(file).restored
@@ -419,13 +419,13 @@ def test_verification_stops_what_went_wrong(
     file = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path)
     data = file.read_bytes()
 
-    def restore(self: undo.Undo, out: BinaryIO) -> None:
+    def restore(self: undo_record.Undo, out: BinaryIO) -> None:
         genuine(self, out)
         out.seek(spoil, 2 if spoil < 0 else 0)
         out.write(b"?")
 
-    genuine = undo.Undo.restore
-    monkeypatch.setattr(undo.Undo, "restore", restore)
+    genuine = undo_record.Undo.restore
+    monkeypatch.setattr(undo_record.Undo, "restore", restore)
     result = remove(file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
-from linker.inject import undo
+from linker.inject import undo_record
 from linker.inject.verify import verify
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS, open_elf
 from tests.support.inputs.linker_inputs import (
@@ -121,7 +121,7 @@ def test_the_original_comes_back(kind: str, compile_c: Compiler, tmp_path: Path)
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
     result = tmp_path / "result"
     inject(original, result)
-    record = undo.read(open_elf(result).data)
+    record = undo_record.read(open_elf(result).data)
     assert record is not None
     with result.open("r+b") as file:
         record.restore(file)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from linker.existing.original import original_of
 from linker.inject.plan import plan_injection
-from linker.inject.restore import original_of
 from linker.inject.verify import verify
 from linker.refusals import RefusedError
 from sframegen.elf.file import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX, ElfFile, open_elf

@@ -195,5 +195,5 @@ def test_same_bytes() -> None:
 
 
 def test_planning_and_writing_do_not_import_lief() -> None:
-    code = "import sys, linker.files.replace; from linker.inject import apply, plan, undo; sys.exit('lief' in sys.modules)"
+    code = "import sys, linker.files.rename_into_place; from linker.inject import apply, plan, undo_record; sys.exit('lief' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cfi.errors import VerificationError
-from linker.objects import object_removal
+from linker.objects import remove_from_objects
 from linker.refusals import RefusedError
 from sframegen import FormatError, add_section, examine, read, remove
 from sframegen.cli.commands import cli
@@ -21,7 +21,7 @@ from tests.support.peers import Compiler
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.inject.undo import Write
+    from linker.inject.undo_record import Write
     from sframegen.elf.file import ElfFile
     from tests.support.cross import Machine
     from tests.support.peers import Peers
@@ -223,9 +223,9 @@ def test_verification_stops_what_went_wrong(gas: Path, monkeypatch: pytest.Monke
         table = next(section.header for section in elf.sections if section.header.sh_type == SHT_SYMTAB)
         return [one._replace(data=bytes(len(one.data))) if one.offset == table.sh_offset else one for one in genuine(elf)]
 
-    genuine = object_removal.edits
+    genuine = remove_from_objects.edits
     before = gas.read_bytes()
-    monkeypatch.setattr(object_removal, "edits", spoilt)
+    monkeypatch.setattr(remove_from_objects, "edits", spoilt)
     with pytest.raises(VerificationError, match=r"verification failed, nothing was changed: .*symbol 1 has changed"):
         remove(gas, force=True)
     assert gas.read_bytes() == before

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from linker.inject.apply import write_all, writes_of
-from linker.inject.kernels import safe_on
+from linker.inject.kernel_versions import safe_on
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import (
     EM_S390,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from linker.files.replace import OF_CONTENT, attributes
+from linker.files.rename_into_place import OF_CONTENT, attributes
 from sframegen.elf.file import SHT_NOBITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.files.replace import Source
+    from linker.files.rename_into_place import Source
     from sframegen.elf.file import ElfFile, Section
 
 # Behind the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.

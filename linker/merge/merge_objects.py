@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.merge.by_map import SILENT, LinkerMap
+from linker.objects.add_to_objects import Filled, objects_in
 from linker.objects.archive import is_archive
-from linker.objects.inputs import described
-from linker.objects.placed import place
-from linker.objects.relocatable import Filled, objects_in
-from linker.objects.sections import piece
+from linker.objects.function_places import described
+from linker.objects.laid_out import place
+from linker.objects.new_sections import piece
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.elf.file import ElfFile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from linker.merge.by_map import Undescribed
     from linker.merge.maps import Placement
     from linker.merge.merged import Merged
-    from linker.objects.placed import Placed
+    from linker.objects.laid_out import Placed
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import SframegenError
 from linker.inject.image import MAX_ADDRESS, WORD
 from linker.inject.layout import Draft, Move, insert_loads, load_at, no_room, sframe_at
-from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
 from sframegen.elf.ranges import Range, align_up, overlapping

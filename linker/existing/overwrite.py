@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.inject import undo
-from linker.inject.undo import Write
+from linker.inject import undo_record
+from linker.inject.undo_record import Write
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     PHDR_SIZE,
@@ -106,7 +106,7 @@ def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new
     writes = [Write(place.offset, bytes(section).ljust(place.size, b"\0"))]
     writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, phdr.pack(*segments[n])) for n in place.segments]
     writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, shdr.pack(*sections[n].header)) for n in place.sections]
-    record = [Write(len(elf.data), undo.record(elf.data, writes))] if new_record else undo_record(elf, writes)
+    record = [Write(len(elf.data), undo_record.record(elf.data, writes))] if new_record else updated_record(elf, writes)
     return Exchange(place, size, writes + record)
 
 
@@ -120,9 +120,9 @@ def headers_for(elf: ElfFile, place: Place, size: int) -> tuple[list[Phdr], list
     return segments, sections
 
 
-def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
+def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     """The record at the file's end, if it has a valid one, for the file as it becomes: it still gives back the original."""
-    record = undo.read(elf.data)
+    record = undo_record.read(elf.data)
     if record is None:
         return []
     recorded = join(Range(offset, offset + len(old), ()) for offset, old in record.old)
@@ -130,8 +130,8 @@ def undo_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
         message = "the section is a part of the file that sframegen changed, and what it would restore"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
     ranges = [*((offset, offset + len(old)) for offset, old in record.old), (record.original_size, record.start)]
-    new = undo.contents([*(Write(start, elf.data[start:end]) for start, end in ranges), *writes])
-    return [Write(record.start, undo.pack(record.original_size, record.old, [data for _, data in new]))]
+    new = undo_record.contents([*(Write(start, elf.data[start:end]) for start, end in ranges), *writes])
+    return [Write(record.start, undo_record.pack(record.original_size, record.old, [data for _, data in new]))]
 
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path) -> list[str]:

@@ -8,12 +8,12 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.inject import undo
+from linker.existing.overwrite import is_sframe
+from linker.existing.take_out import own_loads
+from linker.inject import undo_record
 from linker.inject.image import MAX_PROGRAM_HEADERS
-from linker.inject.in_place import is_sframe
-from linker.inject.metadata import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.inject.plan import SPARE_HEADERS
-from linker.inject.remove import own_loads
 from sframegen.elf.file import (
     PF_R,
     PF_W,
@@ -42,12 +42,12 @@ CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS
 
 class Original(NamedTuple):
     elf: ElfFile
-    record: undo.Undo
+    record: undo_record.Undo
 
 
 def original_of(elf: ElfFile) -> Original | None:
     """None where the file has no record, or where the record does not belong to what is there."""
-    record = undo.read(elf.data)
+    record = undo_record.read(elf.data)
     if record is None or not record.original_size:
         return None
     try:
@@ -71,7 +71,7 @@ def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryv
     return ElfFile(memoryview(mapped).toreadonly(), elf.name)
 
 
-def is_plausible(original: ElfFile, elf: ElfFile, record: undo.Undo) -> bool:
+def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
     """The same program in the same place, but for new read-only segments behind it; only headers and metadata differ."""
     if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
         return False

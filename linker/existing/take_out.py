@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
+from linker.existing.overwrite import is_sframe
 from linker.files.payload import image_end
-from linker.inject import undo
-from linker.inject.in_place import is_sframe
-from linker.inject.metadata import PT_NULL
+from linker.inject import undo_record
+from linker.inject.movable import PT_NULL
 from linker.inject.plan import symbols_of
-from linker.inject.undo import Write
+from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import (
     EHDR_SIZE,
@@ -93,7 +93,7 @@ def plan_removal(elf: ElfFile) -> Removal:
         if is_empty(elf, segments[number], kept, cleared, values):
             segments[number] = UNUSED_SEGMENT
     phdr = RECORDS[Phdr, elf.byte_order]
-    record = undo.parse(elf.data)
+    record = undo_record.parse(elf.data)
     if record is not None and record.start >= image_end(elf):  # of no use any more, and it would look like a payload
         cleared.append(Range(record.start, len(elf.data), ()))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]

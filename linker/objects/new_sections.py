@@ -10,8 +10,8 @@ import struct
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.inject.undo import Write
-from linker.objects.placed import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
+from linker.inject.undo_record import Write
+from linker.objects.laid_out import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
 from sframegen.elf.file import (
     MARKS,
     RECORDS,

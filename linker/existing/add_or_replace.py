@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
+from linker.existing.original import altered, original_of
+from linker.existing.overwrite import Exchange, find_place, plan_exchange
+from linker.existing.take_out import extents, plan_removal
 from linker.inject.apply import writes_of
-from linker.inject.in_place import Exchange, find_place, plan_exchange
 from linker.inject.plan import InjectionPlan, plan_injection
-from linker.inject.remove import extents, plan_removal
-from linker.inject.restore import altered, original_of
-from linker.inject.undo import contents
+from linker.inject.undo_record import contents
 from sframegen.elf.file import SHT_GNU_SFRAME
 
 if TYPE_CHECKING:
-    from linker.inject.kernels import Change
-    from linker.inject.undo import Undo, Write
+    from linker.inject.kernel_versions import Change
+    from linker.inject.undo_record import Undo, Write
     from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
 

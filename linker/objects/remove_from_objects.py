@@ -10,13 +10,13 @@ import struct
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from linker.inject import undo
+from linker.existing.take_out import claimed, renumbered
+from linker.inject import undo_record
 from linker.inject.apply import write_all
 from linker.inject.plan import extended_numbers
-from linker.inject.remove import claimed, renumbered
-from linker.inject.undo import Undo, Write
-from linker.objects.placed import check_disjoint, is_sframe, members_of, relocations
-from linker.objects.sections import old_sections
+from linker.inject.undo_record import Undo, Write
+from linker.objects.laid_out import check_disjoint, is_sframe, members_of, relocations
+from linker.objects.new_sections import old_sections
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     EHDR_SIZE,
@@ -89,7 +89,7 @@ class Edits(NamedTuple):
 
 def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
     """What add-section was given, and the record that says so; None without a record, or with one that does not hold any more."""
-    record = undo.read(elf.data)
+    record = undo_record.read(elf.data)
     if record is None or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
         return None
     data = bytearray(elf.data[: record.original_size])

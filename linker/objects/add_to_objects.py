@@ -6,13 +6,13 @@ import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.copying import copy_file
-from linker.inject import undo
+from linker.inject import undo_record
 from linker.inject.apply import write_all
-from linker.inject.undo import Undo, Write
+from linker.inject.undo_record import Undo, Write
 from linker.objects.archive import is_archive, members, rewritten
-from linker.objects.object_removal import original_object
-from linker.objects.placed import Placed, groups, is_sframe, place
-from linker.objects.sections import Piece, object_writes, old_sections, pieces_of
+from linker.objects.laid_out import Placed, groups, is_sframe, place
+from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
+from linker.objects.remove_from_objects import original_object
 from linker.refusals import Refusal, RefusedError
 from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.sources import Sources, find_sources
@@ -28,7 +28,7 @@ from sframegen.tables.optimize import MAX_GAP
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from linker.files.replace import Source
+    from linker.files.rename_into_place import Source
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
@@ -54,7 +54,7 @@ class Filled(NamedTuple):
             return []
         writes = object_writes(self.base, self.placed.symbol_table, self.pieces)
         end = max(one.offset + len(one.data) for one in writes)
-        return [*writes, *([Write(end, undo.record(self.base.data, writes))] if self.undoable else [])]
+        return [*writes, *([Write(end, undo_record.record(self.base.data, writes))] if self.undoable else [])]
 
 
 class Prepared(NamedTuple):

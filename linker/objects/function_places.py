@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.plan import extended_numbers
-from linker.objects.placed import check_disjoint, is_sframe, relocations, starts_count_from
+from linker.objects.laid_out import check_disjoint, is_sframe, relocations, starts_count_from
 from sframegen.elf.file import (
     RECORDS,
     SHN_LORESERVE,
@@ -21,7 +21,7 @@ from sframegen.format.locate import pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.objects.placed import Rela
+    from linker.objects.laid_out import Rela
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 
