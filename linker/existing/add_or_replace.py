@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
+from linker.existing.find_section import extents, find_place
 from linker.existing.original import altered, original_of
-from linker.existing.overwrite import Exchange, find_place, plan_exchange
-from linker.existing.take_out import extents, plan_removal
+from linker.existing.overwrite import Exchange, plan_exchange
+from linker.existing.take_out import plan_removal
 from linker.inject.apply import writes_of
 from linker.inject.plan import InjectionPlan, plan_injection
 from linker.inject.undo_record import contents

@@ -8,8 +8,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.existing.overwrite import is_sframe
-from linker.existing.take_out import own_loads
+from linker.existing.find_section import is_sframe, own_loads
+from linker.files.copying import same_bytes
 from linker.inject import undo_record
 from linker.inject.image import MAX_PROGRAM_HEADERS
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
@@ -28,12 +28,14 @@ from sframegen.elf.file import (
     SHT_DYNSYM,
     SHT_SYMTAB,
     ElfFile,
+    open_elf,
 )
 from sframegen.elf.opening import open_regular
 from sframegen.elf.ranges import Range, gaps, join, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from sframegen.elf.file import Phdr
 
@@ -55,6 +57,14 @@ def original_of(elf: ElfFile) -> Original | None:
         return Original(original, record) if is_plausible(original, elf, record) else None
     except FormatError:
         return None
+
+
+def check_undo(given: ElfFile, result: Path) -> list[str]:
+    """What is wrong with the record of the file at `result`, which is to give `given` back."""
+    original = original_of(open_elf(result))
+    if original is None:
+        return ["its undo record would not be used"]
+    return [] if same_bytes(original.elf.data, given.data) else ["its undo record does not give the original back"]
 
 
 def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:

@@ -9,13 +9,8 @@ from linker.inject.undo_record import Write
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import (
     PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
     RECORDS,
     SHDR_SIZE,
-    SHF_COMPRESSED,
-    SHT_GNU_SFRAME,
-    SHT_NOBITS,
     Phdr,
     Section,
     Shdr,
@@ -25,21 +20,8 @@ from sframegen.elf.ranges import Range, gaps, join
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from linker.existing.find_section import Place
     from sframegen.elf.file import ElfFile
-
-
-class Place(NamedTuple):
-    """Where a section is, and which headers say so. Offset in the file, address as linked, sizes in bytes."""
-
-    offset: int
-    address: int
-    size: int
-    room: int  # the section, and zeros behind it that are loaded with it and belong to no other
-    segments: list[int]  # numbers of program headers
-    sections: list[int]  # numbers of section headers
-
-    def __str__(self) -> str:
-        return f".sframe: address {self.address:#x}, offset {self.offset:#x}, {self.size:#x} bytes, room for {self.room:#x}"
 
 
 class Exchange(NamedTuple):
@@ -51,48 +33,6 @@ class Exchange(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join(map(str, [f"{self.place}, now {self.size:#x} bytes", *self.writes]))
-
-
-def find_place(elf: ElfFile) -> Place:
-    """Raises FormatError where there is no section, or none that can be written over."""
-    segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT_GNU_SFRAME and s.p_filesz]
-    sections = [s.number for s in elf.sections if is_sframe(s)]
-    extents = [(elf.segments[n].p_offset, elf.segments[n].p_vaddr, elf.segments[n].p_filesz) for n in segments]
-    headers = [elf.sections[n].header for n in sections]
-    extents += [(header.sh_offset, header.sh_addr, header.sh_size) for header in headers]
-    places = {(offset, address) for offset, address, _ in extents}
-    if not places:
-        raise elf.error("no SFrame section")
-    if len(places) > 1:
-        raise elf.error("more than one SFrame section, or headers that do not agree where it is")
-    if any(header.sh_flags & SHF_COMPRESSED for header in headers):
-        raise elf.error("the SFrame section is compressed")
-    [(offset, address)] = places
-    size = max(extent[2] for extent in extents)  # GNU ld keeps more in the segment than it fills
-    elf.slice(offset, size, "SFrame section")
-    return Place(offset, address, size, size + free_behind(elf, offset + size), segments, sections)
-
-
-def is_sframe(section: Section) -> bool:
-    kind = section.header.sh_type
-    return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
-
-
-def free_behind(elf: ElfFile, start: int) -> int:
-    """Bytes from file offset `start` on that are zero, in the same PT_LOAD, and that no section header claims."""
-    loads = [s for s in elf.segments if s.p_type == PT_LOAD and s.p_offset < start < s.p_offset + s.p_filesz]
-    if not elf.sections or not loads:
-        return 0
-    end = min(load.p_offset + load.p_filesz for load in loads)
-    headers = [s.header for s in elf.sections if s.header.sh_type != SHT_NOBITS]
-    claimed = join(Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers if header.sh_size)
-    tables = [elf.header.e_phoff, elf.header.e_shoff, *(s.p_offset for s in elf.segments if s.p_filesz)]
-    end = min([end, *(offset for offset in tables if offset >= start)])
-    free = gaps(claimed, start, end)
-    if not free or free[0][0] != start:
-        return 0
-    data = bytes(elf.data[slice(*free[0])])
-    return len(data) - len(data.lstrip(b"\0"))
 
 
 def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new_record: bool = False) -> Exchange:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.overwrite import is_sframe
+from linker.existing.find_section import extents, is_sframe, own_loads
 from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.movable import PT_NULL
@@ -18,7 +18,6 @@ from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import (
     EHDR_SIZE,
-    PF_R,
     PHDR_SIZE,
     PT_GNU_SFRAME,
     PT_LOAD,
@@ -53,21 +52,6 @@ class Removal(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.writes))
-
-
-def extents(elf: ElfFile) -> list[Range]:
-    """Where program and section headers say that there is an SFrame section; empty without any, else ascending."""
-    places = [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz]
-    places += [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if is_sframe(s)]
-    return join(Range(offset, offset + size, (".sframe",)) for offset, size in places)
-
-
-def own_loads(elf: ElfFile) -> list[int]:
-    """Numbers of read-only PT_LOADs that begin with an SFrame section: linkers put theirs among other sections."""
-    starts = {s.p_vaddr for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz}
-    starts |= {s.header.sh_addr for s in elf.sections if is_sframe(s)}
-    loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT_LOAD and s.p_flags == PF_R]
-    return [number for number, load in loads if load.p_offset and load.p_vaddr in starts]
 
 
 def unchanged(elf: ElfFile) -> Removal:

@@ -1,4 +1,4 @@
-"""Copies a file as it was read, without passing its bytes through this process where the file system can."""
+"""Copies a file as it was read, in the kernel where the file system can; compares bytes of files."""
 
 from __future__ import annotations
 
@@ -69,3 +69,11 @@ def supported(call: Callable[..., int], *arguments: int) -> int | None:
         if error.errno not in UNSUPPORTED:
             raise
         return None
+
+
+def same_bytes(one: memoryview, other: memoryview) -> bool:
+    """Eight at a time: comparing views item by item is what costs."""
+    if len(one) != len(other):
+        return False
+    whole = len(one) & -8
+    return one[:whole].cast("Q") == other[:whole].cast("Q") and one[whole:] == other[whole:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.original import original_of
+from linker.files.copying import same_bytes
 from linker.inject.image import find_build_id
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.refusals import Refusal, RefusedError
@@ -91,14 +91,6 @@ def verify_writes(
     if not all(same_bytes(original.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, size)):
         findings.append("bytes changed that do not belong to the section")
     return findings
-
-
-def check_undo(given: ElfFile, result: Path) -> list[str]:
-    """What is wrong with the record of the file at `result`, which is to give `given` back."""
-    original = original_of(open_elf(result))
-    if original is None:
-        return ["its undo record would not be used"]
-    return [] if same_bytes(original.elf.data, given.data) else ["its undo record does not give the original back"]
 
 
 def read_back(path: Path) -> ReadBack | None:
@@ -330,11 +322,3 @@ def check_build_id(original: ElfFile, result: ElfFile) -> Iterator[str]:
         yield "the build-id changed"
     if find_build_id(original) is not None and find_build_id(result) is None:
         yield "the build-id note left the first page of the file"
-
-
-def same_bytes(one: memoryview, other: memoryview) -> bool:
-    """Eight at a time: comparing views item by item is what costs."""
-    if len(one) != len(other):
-        return False
-    whole = len(one) & -8
-    return one[:whole].cast("Q") == other[:whole].cast("Q") and one[whole:] == other[whole:]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.existing.add_or_replace import all_writes, base_of, is_written, plan_section
-from linker.existing.take_out import extents
+from linker.existing.find_section import extents
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.kernel_versions import Change, safe_on

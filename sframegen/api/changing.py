@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cfi.errors import naming
-from linker.existing.original import original_of
-from linker.existing.overwrite import find_place, plan_exchange, verify_exchange
-from linker.existing.take_out import extents, own_loads, plan_removal, unchanged
+from linker.existing.find_section import extents, find_place, own_loads
+from linker.existing.original import check_undo, original_of
+from linker.existing.overwrite import plan_exchange, verify_exchange
+from linker.existing.take_out import plan_removal, unchanged
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.objects.add_to_objects import Objects, given, open_given
@@ -89,8 +90,6 @@ def convert(
         change.plan = exchange
 
         def check(written: Path) -> None:
-            from linker.inject.verify import check_undo  # noqa: PLC0415 - LIEF takes longer to import than most files to change
-
             findings = verify_exchange(exchange, elf, written)
             address, lost = difference(merged, read_sframe(open_elf(written)).table)
             if address is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import VerificationError
+from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.signatures import signatures
 from linker.refusals import Refusal, RefusedError
@@ -37,7 +38,7 @@ def not_taken(elf: ElfFile, layout: Layout) -> list[str]:
 
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
-    from linker.inject.verify import check_undo, verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
+    from linker.inject.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
 
     findings = verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written)
     refuse(findings or check_undo(base.given, written))

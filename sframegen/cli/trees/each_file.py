@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from cfi.errors import FormatError
-from linker.existing.take_out import extents
+from linker.existing.find_section import extents
 from sframegen.cli.shared.several import all_of
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.elf.file import open_elf

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import all_writes, base_of, plan_section
-from linker.existing.overwrite import find_place, headers_for
+from linker.existing.find_section import find_place
+from linker.existing.overwrite import headers_for
 from sframegen.checks.against_cfi.comparison import ALL_REGISTERS
 from sframegen.checks.check import CheckReport, check_file
 from sframegen.checks.finding import Severity

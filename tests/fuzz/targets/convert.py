@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import SframegenError
-from linker.existing.overwrite import find_place, plan_exchange
+from linker.existing.find_section import find_place
+from linker.existing.overwrite import plan_exchange
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE

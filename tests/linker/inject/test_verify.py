@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from linker.inject.verify import same_bytes, verify
+from linker.files.copying import same_bytes
+from linker.inject.verify import verify
 from sframegen.elf.file import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -195,5 +196,6 @@ def test_same_bytes() -> None:
 
 
 def test_planning_and_writing_do_not_import_lief() -> None:
-    code = "import sys, linker.files.rename_into_place; from linker.inject import apply, plan, undo_record; sys.exit('lief' in sys.modules)"
+    modules = "linker.files.rename_into_place, linker.inject.apply, linker.inject.plan, linker.inject.undo_record"
+    code = f"import sys, {modules}; sys.exit('lief' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
