@@ -12,7 +12,7 @@ COMPILED = [
     "cfi.machine",
     "cfi.scan",
     "sframegen.checks.against_cfi.sweep",
-    "sframegen.checks.spec.section_walk",
+    "sframegen.checks.specification.section_walk",
     "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
     "sframegen.conversion.endings",

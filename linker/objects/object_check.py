@@ -15,8 +15,8 @@ from sframegen.checks.against_cfi.comparison import Verdict, compare
 from sframegen.checks.check import CheckReport
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.placement import FLAGS
-from sframegen.checks.spec.rules import RULES
-from sframegen.checks.spec.wellformed import examine
+from sframegen.checks.specification.rules import RULES
+from sframegen.checks.specification.wellformed import examine
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import SHF_ALLOC
 from sframegen.format.abi import abi_of

@@ -10,7 +10,7 @@ from sframegen.checks.against_cfi.comparison import ALL_REGISTERS, Verdict, comp
 from sframegen.checks.consumers import accepted, takes
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.placement import in_file
-from sframegen.checks.spec.wellformed import examine
+from sframegen.checks.specification.wellformed import examine
 from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources

@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.finding import Finding, Severity
-from sframegen.checks.spec.wellformed import Facts
+from sframegen.checks.specification.wellformed import Facts
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
 
 if TYPE_CHECKING:

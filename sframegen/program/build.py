@@ -9,7 +9,7 @@ MODULES = (
     "cfi.machine",
     "cfi.scan",
     "sframegen.checks.against_cfi.sweep",
-    "sframegen.checks.spec.section_walk",
+    "sframegen.checks.specification.section_walk",
     "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
     "sframegen.conversion.endings",

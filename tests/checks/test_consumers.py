@@ -10,8 +10,8 @@ import pytest
 
 from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
 from sframegen.checks.finding import Severity
-from sframegen.checks.spec.rules import RULES
-from sframegen.checks.spec.wellformed import Facts, examine
+from sframegen.checks.specification.rules import RULES
+from sframegen.checks.specification.wellformed import Facts, examine
 from sframegen.checks.unusable import LIMITS, unusable
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64

@@ -14,9 +14,9 @@ from cfi.errors import FormatError
 from sframegen import add_section
 from sframegen.checks.finding import Severity
 from sframegen.checks.placement import in_file
-from sframegen.checks.spec import rules, wellformed
-from sframegen.checks.spec.rules import FILE, KEPT, RULES, WALKED
-from sframegen.checks.spec.wellformed import examine, well_formed
+from sframegen.checks.specification import rules, wellformed
+from sframegen.checks.specification.rules import FILE, KEPT, RULES, WALKED
+from sframegen.checks.specification.wellformed import examine, well_formed
 from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, ElfFile, Phdr, Shdr, open_elf
 from sframegen.format.decode import decode
 from sframegen.format.locate import sframe_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sframegen.checks.spec.wellformed import Facts
+    from sframegen.checks.specification.wellformed import Facts
     from tests.support.peers import Compiler, Peers
     from tests.support.producers import Producer
 
@@ -266,7 +266,7 @@ def test_a_file_without_a_section_has_nothing_to_judge(compile_c: Compiler) -> N
 
 def test_the_walk_knows_rules_by_their_place() -> None:
     """`self.note(3, ...)  # empty-function`, and so on for each."""
-    text = (ROOT / "sframegen/checks/spec/section_walk.py").read_text()
+    text = (ROOT / "sframegen/checks/specification/section_walk.py").read_text()
     noted = re.findall(r"self\.note\((?:(\d+) if [^#]*? else )?(\d+),.*# ([\w-]+)(?:, -?([\w-]+))?", text)
     names = [rule.name for rule in WALKED]
     seen = set()

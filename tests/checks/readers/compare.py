@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.consumers import CONSUMERS, Effect, unmet
-from sframegen.checks.spec.wellformed import Facts, examine
+from sframegen.checks.specification.wellformed import Facts, examine
 from tests.checks.readers import libsframe
 from tests.checks.readers.glibc import GivenUpError, Glibc, NotFoundError, NotUsedError
 from tests.checks.readers.kernel import EFAULT, U64, Kernel, KernelError

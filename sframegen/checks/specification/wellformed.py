@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from sframegen.checks.finding import Finding
-from sframegen.checks.spec.rules import KEPT, RULES, WALKED
-from sframegen.checks.spec.section_walk import Walk
+from sframegen.checks.specification.rules import KEPT, RULES, WALKED
+from sframegen.checks.specification.section_walk import Walk
 from sframegen.elf.file import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
