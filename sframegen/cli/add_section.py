@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 @OUTPUT
 @OUTPUT_DIR
 @JOBS
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
-@click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
-@click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF: faster.")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
+@click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF (faster).")
 @level("fast")
-@click.option("--replace", is_flag=True, help="Put the new section in the place of another one that FILE has, by whomever.")
-@click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out; files are still written.")
-@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of the code is covered.")
+@click.option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it.")
+@click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out. Files are still written.")
+@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if the section covers less of the code.")
 @click.option(
     "--debug-file",
     type=click.Path(),
-    help="Separate debug file, or a directory of them, for code on which FILE's .eh_frame is silent.",
+    help="Separate debug file, or a directory of them, for code that FILE's .eh_frame does not describe.",
 )
-@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
+@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
 @MIN_KERNEL
 @click.option(
-    "--force", is_flag=True, help="Also change files that are signed, have a checksum of themselves, or may be dynamic loaders."
+    "--force", is_flag=True, help="Also change files that are signed, contain their own checksum, or may be dynamic loaders."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say what became of all executable bytes, and what was left out.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--per-function", is_flag=True, help="With --json: what became of each function's code, too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.option("-v", "--verbose", is_flag=True, help="Account for all executable bytes, and list what was left out.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@click.option("--per-function", is_flag=True, help="With --json: also account for each function.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -70,18 +70,16 @@ def command(
     per_function: bool,
     as_json: bool,
 ) -> None:
-    """Give each FILE an SFrame section, made from the call frame information that it has.
+    """Add an SFrame section to each FILE, made from its call frame information.
 
-    Code and data stay at their addresses, byte for byte; the section goes to the end. A FILE is replaced only when the new one is
-    complete and verified. One without call frame information stays as it is, and so does one that has this very section already; -o
-    or --output-dir gets a copy. With another section, a FILE is refused, unless --replace is given.
+    Code and data keep their bytes and addresses; the section goes to the end of the file. FILE is replaced only when the new
+    file is complete and verified. Files without call frame information, and files that already have the same section, are left
+    unchanged; with -o or --output-dir they are copied. A FILE with a different section is refused, unless --replace is given.
 
-    An object, or each object of an archive, gets sections with relocations, as an assembler makes them.
+    Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
 
-    With --synthesize, code of a linked file on which its call frame information is silent has rows, too, as far as its instructions
-    prove them: PLT, .init and .fini, the program's entry, hand-written assembly, or all. A FILE that is alone has all -j processes
-    for that.
-    """
+    --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
+    .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this."""
     run = Run()
     add: Callable[..., Summary] = partial(
         api.add_section,

@@ -25,19 +25,19 @@ STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
 @click.command(name="add-tree")
 @ROOTS
 @exclusions
-@click.option("--report", metavar="FILE", type=click.Path(), help="Write what became of each file, as JSON; - is stdout.")
-@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if less of all code is covered.")
-@click.option("--fatal", is_flag=True, help="Exit 1 if a file cannot be given a section, not only warn.")
+@click.option("--report", metavar="FILE", type=click.Path(), help="Write the outcome for each file as JSON; - is stdout.")
+@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if the sections cover less of all code.")
+@click.option("--fatal", is_flag=True, help="Exit 1 if a section cannot be added; by default only warn.")
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("fast")
-@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
+@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
 @MIN_KERNEL
-@click.option("--verify", is_flag=True, help="Read the results back with LIEF: slower.")
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
-@click.option("--dry-run", is_flag=True, help="Print what would be added; write nothing except the report.")
+@click.option("--verify", is_flag=True, help="Read the results back with LIEF (slower).")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
+@click.option("--dry-run", is_flag=True, help="Print the totals; write nothing except the report.")
 @JOBS
-@click.option("-v", "--verbose", is_flag=True, help="Print a line for each file, too.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print a line for each file.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -59,14 +59,13 @@ def command(
     verbose: bool,
     quiet: bool,
 ) -> None:
-    """Give all programs and shared libraries below each ROOT an SFrame section, in place: for build roots, after strip.
+    """Add an SFrame section to all programs and shared libraries below each ROOT, in place. Run it on build roots after strip.
 
-    Symbolic links are not followed; hard links stay links. A section that a file has gives way to the new one, unless it is the
-    same: a second run changes nothing. What is no linked ELF file for an ABI of SFrame stays as it is, and so do separate debug
-    files. A file that is refused is a warning.
+    Symbolic links are not followed; hard links stay linked. An existing section is replaced if it differs, so a second run changes
+    nothing. Only linked ELF files for ABIs of SFrame change; separate debug files do not. A refused file is a warning.
 
-    A GLOB without a slash is compared with names of files and directories; with one, with paths from ROOT, in which ** stands for
-    any directories. What is below a directory that fits is left alone, too.
+    A GLOB without a slash matches names of files and directories. A GLOB with a slash matches paths relative to ROOT, in which **
+    stands for any directories. Everything below a matching directory is left out.
     """
     run = Run()
     trees: dict[str, list[Entry]] = {root: [] for root in roots}

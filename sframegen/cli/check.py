@@ -26,22 +26,20 @@ if TYPE_CHECKING:
     type=click.Choice(CONSUMERS),
     default="all",
     show_default=True,
-    help="Who is to read the sections: the kernel, glibc, GNU binutils, or all of them.",
+    help="Check for this reader: the kernel, glibc, GNU binutils, or all of them.",
 )
-@click.option("--debug-file", type=click.Path(), help="Separate debug file, or a directory of them, to compare with as well.")
-@click.option(
-    "--instructions", is_flag=True, help="Hold sections and call frame information against what the instructions do, too."
-)
+@click.option("--debug-file", type=click.Path(), help="Separate debug file, or a directory of them, to compare with too.")
+@click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(
     "--second-reader/--no-second-reader",
     default=None,
-    help="Read the call frame information with pyelftools as well, and compare. Default: where it is small (a second or two).",
+    help="Read the call frame information with pyelftools too, and compare. Default: only if it is small (a second or two).",
 )
-@click.option("--strict", is_flag=True, help="Warnings are errors.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @JOBS
-@click.option("-v", "--verbose", is_flag=True, help="Print notes too, all findings, and what became of all executable bytes.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs or a directory a list of them.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print notes, all findings, and an account of all executable bytes.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs or a directory.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -57,17 +55,17 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Check the SFrame section of each FILE, whoever made it: of programs and libraries, objects and archives.
+    """Check the SFrame section of each FILE, whichever tool produced it: programs and libraries, objects and archives.
 
-    Whether it keeps to the specification, whether those who read it accept it, and whether it says, at every byte of code, what
-    the call frame information says. A good section is one line; the exit status is 1 if there is an error in any.
+    The section must follow the specification, its readers must accept it, and at every byte of code it must agree with the call
+    frame information. A good section is one line; the exit status is 1 if any section has an error.
 
     A directory stands for the programs and libraries below it that have a section.
 
-    Of what is not linked, all is checked that can be: the specification, and what the call frame information says.
+    Objects and archives are checked against the specification and the call frame information.
 
-    With --instructions, section and call frame information are also held against what the instructions do, and files without a
-    section are no error.
+    --instructions also compares the section and the call frame information with the instructions; files without a section are then
+    not an error.
     """
     run = Run()
     work: Callable[..., CheckReport] = partial(

@@ -14,19 +14,19 @@ import click
 from sframegen.cli.shared.ending import EndedError, ended_in_one_line
 
 COMMANDS = {
-    "add-section": "Give ELF files an SFrame section, made from their call frame information.",
-    "add-tree": "Give all programs and libraries of a build root an SFrame section.",
-    "check": "Say whether SFrame sections are good: well formed, accepted, true.",
-    "convert": "Write SFrame sections in another version of the format.",
-    "dump": "Print SFrame sections, as GNU readelf does.",
-    "integration": "Print where the files for build systems are.",
-    "link": "Run a linker, and give what it wrote an SFrame section.",
+    "add-section": "Add an SFrame section to ELF files, made from their call frame information.",
+    "add-tree": "Add an SFrame section to all programs and libraries of a build root.",
+    "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
+    "convert": "Rewrite SFrame sections in another version of the format.",
+    "dump": "Print SFrame sections in the format of GNU readelf.",
+    "integration": "Print the paths of the files for build systems and packaging.",
+    "link": "Run a linker, then add an SFrame section to its output.",
     "lookup": "Print the unwind rule at addresses of a file.",
-    "merge": "Make one SFrame section out of those of objects, as GNU ld does.",
-    "register": "Print how SFrame sections would be registered with the kernel.",
-    "remove": "Take SFrame sections out again: the files as they were.",
-    "remove-tree": "Take the SFrame sections of a build root out again.",
-    "stack": "Print the stacks of a process, by the SFrame sections of what it has loaded.",
+    "merge": "Merge the SFrame sections of objects, as GNU ld does.",
+    "register": "Print the calls that register SFrame sections with a kernel.",
+    "remove": "Remove the SFrame section and restore the original file.",
+    "remove-tree": "Remove the SFrame sections of a build root.",
+    "stack": "Print the stacks of a process or core file, using SFrame sections.",
 }
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
 EPILOG = f"""\
@@ -81,7 +81,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print version and build, and exit."
 )
 def cli() -> None:
-    """SFrame sections of existing ELF binaries."""
+    """Add SFrame sections to existing ELF binaries; check, print and use them."""
 
 
 def _show(error: click.ClickException) -> None:

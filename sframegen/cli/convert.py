@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 @OUTPUT
 @OUTPUT_DIR
 @JOBS
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
-@click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
-@click.option("--no-verify", is_flag=True, help="Do not read the result back and compare the rules: faster.")
-@click.option("-v", "--verbose", is_flag=True, help="Say what was left out, and why.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
+@click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back and compare the rules (faster).")
+@click.option("-v", "--verbose", is_flag=True, help="List what was left out, and why.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -43,13 +43,12 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Write the SFrame section of each FILE in another version, in its place.
+    """Rewrite the SFrame section of each FILE in another version of the format, in place.
 
-    Versions 1, 2 and 3 are read, whoever wrote the section. What the new version cannot say to its readers is left out and counted:
-    in version 2 flexible rules, signal frames and outermost frames. A FILE is refused if the new section does not fit into the
-    place of the old one; it is replaced only when the new one is complete and verified. One that has the version already is left
-    unchanged, and -o or --output-dir gets a copy.
-    """
+    The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
+    and counted: in version 2 flexible rules, signal frames and outermost frames. A FILE is refused if the new section does not
+    fit in the place of the old one, and replaced only when the new file is complete and verified. A FILE that already has the
+    version is left unchanged; with -o or --output-dir it is copied."""
     run = Run()
     reports: list[VersionChange] = []
     for change in changes(

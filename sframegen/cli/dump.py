@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 @click.command(name="dump")
 @FILES
 @click.option("--names", is_flag=True, help="Add each function's name, from the file's symbol table.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
 @click.pass_context
 def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bool) -> None:
-    """Print the SFrame section of each FILE, line for line as `readelf --sframe` of GNU binutils 2.47 does.
+    """Print the SFrame section of each FILE, line for line like `readelf --sframe` of GNU binutils 2.47.
 
-    Version 1, which that one does not read, has the same form. Of an object, and of each object of an archive, all sections are
+    Version 1, which binutils 2.47 does not read, is printed in the same format. For objects and archives, all sections are
     printed; a function's pc is its offset in the section that holds its code.
 
     \b
-    CFA, FP, RA   where they are: sp, fp, a register, or c for the CFA, plus an offset; (fp-8): what is stored there
+    CFA, FP, RA   location: sp, fp, a register, or c for the CFA, plus an offset; (fp-8): the value stored there
     u             unchanged: still in its register
-    f             at the offset from the CFA that the ABI fixes
-    U             as u or f: the row says FP and passes over RA
+    f             at the fixed offset from the CFA that the ABI defines
+    U             like u or f: the row has FP but not RA
     [s]           the return address is signed
     [m]           rows repeat, STARTPC is the offset in the repeated block
     attr          S: signal frame, F: flexible rules

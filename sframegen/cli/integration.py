@@ -18,7 +18,7 @@ PLACES = {
     "cmake-dir": Place("cmake", "CMake's find_package(Sframegen), as Sframegen_DIR."),
     "debhelper-dir": Place("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),
     "include-dir": Place("include", "C header for programs that make code at run time: sframegen_jit.h."),
-    "make-file": Place("make/sframe.mk", "What makefiles of GNU make include."),
+    "make-file": Place("make/sframe.mk", "The file that GNU makefiles include."),
     "rpm-dir": Place("rpm", "rpmbuild's --load macros.sframe, as _sframe_dir."),
 }
 
@@ -36,5 +36,5 @@ command = click.Command(
     "integration",
     callback=_print,
     params=[click.Option([f"--{name}"], is_flag=True, help=place.help) for name, place in PLACES.items()],
-    help="Print where the files for build systems and packaging are; without options, all of them, with what they are for.",
+    help="Print the paths of the files for build systems and packaging. Without options, print all of them, each with its use.",
 )

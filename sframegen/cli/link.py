@@ -32,11 +32,11 @@ DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 @click.argument("arguments", metavar="LINKER [ARGS...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("fast")
-@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, by its instructions.")
+@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
 @MIN_KERNEL
-@click.option("--verify", is_flag=True, help="Read the result back with LIEF: slower.")
-@click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if it cannot be given a section, not only warn.")
-@click.option("--install", metavar="DIR", type=click.Path(), help="Make linkers in DIR, for gcc -B DIR; link nothing.")
+@click.option("--verify", is_flag=True, help="Read the result back with LIEF (slower).")
+@click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if the section cannot be added; by default only warn.")
+@click.option("--install", metavar="DIR", type=click.Path(), help="Write shims for linkers into DIR, for gcc -B DIR; link nothing.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -50,15 +50,15 @@ def command(
     fatal: bool,
     install: str | None,
 ) -> None:
-    """Run a linker, then give the file that it wrote an SFrame section: `sframegen link -- ld -o prog main.o`.
+    """Run a linker, then add an SFrame section to its output: `sframegen link -- ld -o prog main.o`.
 
-    The linker's output, exit status and signals are passed through. A section that the file has, from its objects, is replaced.
-    What is not a linked ELF file for an ABI of SFrame stays as it is. If sframegen cannot do it, one line on stderr says so, and
-    the file stays as the linker wrote it.
+    The linker's output, exit status and signals are passed through. An existing section, from the objects, is replaced. Only linked
+    ELF files for ABIs of SFrame change. If the section cannot be added, one line on stderr gives the reason, and the file stays as
+    the linker wrote it.
 
-    With --install: makes DIR/ld, DIR/ld.lld and so on, for those linkers that are on PATH, which do that, with the other options
-    given here and those in $SFRAMEGEN_LINK_OPTIONS, and DIR/sframegen-link, to be put before any command that links; with LINKER,
-    only DIR/ld, for that one.
+    --install writes shims with the names of the linkers on PATH: DIR/ld, DIR/ld.lld and so on. Each runs its linker and adds the
+    section, with the other options given here and those in $SFRAMEGEN_LINK_OPTIONS. DIR/sframegen-link is a prefix for any command
+    that links. With LINKER, only DIR/ld is written, for that linker.
     """
     if install is not None:
         options = ["--format", version, "--optimize", optimize]

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 @click.command(name="lookup")
 @click.argument("file", type=click.Path())
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with a list of the addresses.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of the addresses.")
 @click.pass_context
 def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: bool) -> None:
-    """Print the rule that FILE's SFrame section has for each ADDR, as an equation.
+    """Print the rule for each ADDR in FILE's SFrame section, as an equation.
 
-    ADDR is a link-time address, hexadecimal with or without 0x, or a function's name, or name+offset with the offset in decimal
-    or as 0x... What can be read as both is a name if FILE has a function of that name, else an address: `add` may be a function,
-    0xadd never is. In an object, which has no addresses yet, ADDR is a function's name or SECTION+OFFSET (`.text+0x10`), and so is
-    what is printed.
+    ADDR is a link-time address (hexadecimal, with or without 0x), a function name, or name+offset with the offset in decimal or as
+    0x... A word that could be both is a name if FILE has a function of that name, else an address: `add` may be a function, 0xadd
+    never is. Objects have no addresses yet: there ADDR is a function name or SECTION+OFFSET (`.text+0x10`), and the output uses the
+    same form.
 
-    On the right side of an equation stand the registers as they are at ADDR, and the cfa that the equation gives. The exit
-    status is 1 if an address is not covered.
+    The right side of an equation refers to the registers at ADDR and to the cfa on its left side. The exit status is 1 if an
+    address is not covered.
     """
     run = Run()
     answers: list[dict[str, Any]] = []

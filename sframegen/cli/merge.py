@@ -15,16 +15,16 @@ from sframegen.cli.shared.several import with_bar
 @click.command(name="merge")
 @click.argument("files", metavar="[EXE] OBJ...", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), required=True, help="Write to this file.")
-@click.option("--map", "map_file", metavar="MAP", type=click.Path(), help="The linker's map (-Map) of the link that made EXE.")
-@click.option("--linker", metavar="LD", default="ld", show_default=True, help="Without --map: whose -r makes one of OBJs.")
+@click.option("--map", "map_file", metavar="MAP", type=click.Path(), help="The linker's map (-Map) of the link that produced EXE.")
+@click.option("--linker", metavar="LD", default="ld", show_default=True, help="Without --map: the linker whose -r combines OBJs.")
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("none")
 @MIN_KERNEL
-@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
-@click.option("--no-verify", is_flag=True, help="Do not read the result back: faster.")
-@click.option("-v", "--verbose", is_flag=True, help="Say what was left out, and which linked files were not given.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back (faster).")
+@click.option("-v", "--verbose", is_flag=True, help="List what was left out, and which linked files were not given.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -42,13 +42,13 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Make one SFrame section out of those of objects, as GNU ld does.
+    """Merge the SFrame sections of objects into one, as GNU ld does.
 
-    With --map: the section of the program or library EXE, which a linker made of the objects and archives OBJ; OUT is EXE with
-    that section. Functions whose code was dropped or folded go, those of the procedure linkage table are added. It works with the
-    maps of GNU ld, lld and mold. OBJs that the link was without are skipped, as are those without a section, which are counted.
+    With --map, EXE is a program or library that a linker made from the objects and archives OBJ, and OUT is EXE with the merged
+    section. Functions whose code was dropped or folded are removed, those of the procedure linkage table are added. The map may
+    come from GNU ld, gold, lld or mold. OBJs that were not linked are skipped; OBJs without a section are skipped and counted.
 
-    Without --map: OUT is the relocatable object that LD -r makes of OBJs, with one section, which linkers can merge with others.
+    Without --map, OUT is the relocatable object that LD -r makes from the OBJs, with one section, which linkers can merge again.
     """
     if map_file is not None and len(files) == 1:
         raise click.UsageError("--map takes EXE and its objects")

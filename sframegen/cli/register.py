@@ -34,12 +34,12 @@ PROBES: dict[str, tuple[str, int | None, Callable[[int], None]]] = {
 
 @click.command(name="register")
 @click.argument("objects", metavar="PID|FILE...", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Print what a dynamic loader would register.")
-@click.option("--probe", is_flag=True, help="Ask this machine's kernel whether it has the call.")
-@click.option("--interface", type=click.Choice(list(INTERFACES)), default="sframe", show_default=True, help="By which call.")
+@click.option("--dry-run", is_flag=True, help="Print the calls that a dynamic loader would make.")
+@click.option("--probe", is_flag=True, help="Test whether this machine's kernel has the call.")
+@click.option("--interface", type=click.Choice(list(INTERFACES)), default="sframe", show_default=True, help="The interface to use.")
 @click.option("--number", type=click.IntRange(0), help="With --probe: the number of the system call, or prctl's option.")
 @click.option("--raw", is_flag=True, help="Add the bytes of the call's structure.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list of calls, with the bytes.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of calls, with the bytes.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -52,17 +52,17 @@ def command(
     raw: bool,
     as_json: bool,
 ) -> None:
-    """Print the calls by which the SFrame sections of a process, or of FILEs, would be registered with the kernel.
+    """Print the calls that would register the SFrame sections of a process, or of FILEs, with the kernel.
 
-    A process registers its own code, and no kernel that was released knows any of these calls: so this is what a dynamic loader
-    would say. Of a FILE the addresses are those of the link. The interfaces, as far as they were proposed: sframe is the system
-    call sframe_register, prctl has {key, address, length}, codectl tells the file's names too. In the bytes of its structure
-    pointers count from its beginning.
+    A process registers its own code, and no released kernel has these calls, so this prints the calls that a dynamic loader would
+    make. For a FILE, addresses are link-time addresses. The interfaces follow the proposals: sframe is the system call
+    sframe_register, prctl passes {key, address, length}, codectl also passes the file's names. Pointers in the bytes of a structure
+    count from its beginning.
 
-    With --probe: whether this kernel has the call, by a request for nothing. The exit status is 1 if it has not.
+    --probe tests with an empty request whether this kernel has the call. The exit status is 1 if it does not.
     """
     if dry_run == probe:
-        raise click.UsageError("either --dry-run, for what would be registered, or --probe, for what this kernel knows")
+        raise click.UsageError("give either --dry-run, to print the calls, or --probe, to test this kernel")
     if probe:
         if objects:
             raise click.UsageError("--probe takes no objects")
@@ -95,7 +95,7 @@ def _sections(run: Run, name: str) -> Iterator[LoadedSection]:
     if loaded:
         yield loaded
     else:
-        run.finding(f"{name}: no PT_GNU_SFRAME, so that a loader does not see a section")
+        run.finding(f"{name}: no PT_GNU_SFRAME, so a loader finds no section")
 
 
 def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
@@ -130,16 +130,16 @@ def _probe(interface: str, number: int | None) -> int:
     name, proposed, ask = PROBES[interface]
     number = proposed if number is None else number
     if number is None:
-        raise click.UsageError(f"nobody has proposed a number for {name}: --number says which")
+        raise click.UsageError(f"no number was proposed for {name}: give one with --number")
     try:
         ask(number)
     except RegistryError as error:
         if error.errno == errno.ENOSYS:
             click.echo(str(error.strerror))
             return 1
-        answer = f"{errno.errorcode.get(error.errno or 0, error.errno)} for a request for nothing"
+        answer = f"{errno.errorcode.get(error.errno or 0, error.errno)} for an empty request"
     else:
-        answer = "success for a request for nothing"
+        answer = "success for an empty request"
     unknown = ", as for an option that the kernel does not know" if interface == "prctl" and "EINVAL" in answer else ""
     click.echo(f"{name}, number {number}: {answer}{unknown}")
     return 0

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @OUTPUT
 @OUTPUT_DIR
 @JOBS
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
-@click.option("--force", is_flag=True, help="Take out sections that others made, too.")
-@click.option("--dry-run", is_flag=True, help="Print what would change in the file; write nothing.")
-@click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF: faster.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or with several FILEs a list of them.")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
+@click.option("--force", is_flag=True, help="Also remove sections that other tools produced.")
+@click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF (faster).")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -41,12 +41,11 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Take the SFrame section out of each FILE again.
+    """Remove the SFrame section from each FILE.
 
-    FILE becomes what add-section was given, byte for byte. Where another tool has written it anew since, strip for one, the section
-    and its headers are taken out of what is there, and the rest stays as it is. A FILE without a section stays as it is, and -o or
-    --output-dir gets a copy. FILE may be an object or an archive, too.
-    """
+    FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
+    section and its headers are removed. A FILE without a section is left unchanged; with -o or --output-dir it is copied. FILE
+    may also be an object or an archive."""
     run = Run()
     removals: list[SectionRemoval] = []
     for removal in changes(

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 @click.command(name="remove-tree")
 @ROOTS
 @exclusions
-@click.option("--force", is_flag=True, help="Take out sections that other tools made, too.")
-@click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused, not only warn.")
-@click.option("--verify", is_flag=True, help="Read the results back with LIEF: slower.")
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the times of access and modification.")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
+@click.option("--force", is_flag=True, help="Also remove sections that other tools produced.")
+@click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn.")
+@click.option("--verify", is_flag=True, help="Read the results back with LIEF (slower).")
+@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
+@click.option("--dry-run", is_flag=True, help="Print the totals; write nothing.")
 @JOBS
-@click.option("-v", "--verbose", is_flag=True, help="Print a line for each file that has a section, too.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print a line for each file that has a section.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -43,10 +43,10 @@ def command(
     verbose: bool,
     quiet: bool,
 ) -> None:
-    """Undo add-tree: take the SFrame section out of all programs and shared libraries below each ROOT, in place.
+    """Undo add-tree: remove the SFrame section from all programs and shared libraries below each ROOT, in place.
 
-    Each file becomes what add-tree was given, byte for byte, unless another tool wrote it since. Symbolic links are not followed;
-    hard links stay links. GLOBs are those of add-tree. A file that is refused is a warning.
+    Each file is restored byte for byte, unless another tool has rewritten it; then only the section is removed. Symbolic links are
+    not followed; hard links stay linked. GLOBs are those of add-tree. A refused file is a warning.
     """
     run = Run()
     counts: Counter[str] = Counter()

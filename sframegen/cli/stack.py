@@ -25,21 +25,23 @@ MAX_NAMED = 3  # objects in the note that --convert may help
 
 @click.command(name="stack")
 @click.argument("arguments", metavar="PID | --core FILE | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--core", type=click.Path(), help="Of a core file.")
-@click.option("--exe", type=click.Path(), help="The program of the core file, if it is not where it was.")
-@click.option("--sysroot", type=click.Path(), help="A directory that has the other files of the core, as / had them.")
-@click.option("--tid", type=click.IntRange(1), help="This thread only.")
+@click.option("--core", type=click.Path(), help="Read a core file instead of a process.")
+@click.option("--exe", type=click.Path(), help="The program of the core file, if it has moved.")
+@click.option("--sysroot", type=click.Path(), help="A directory with the other files of the core, laid out as in /.")
+@click.option("--tid", type=click.IntRange(1), help="Trace only this thread.")
 @click.option("--convert", is_flag=True, help="Make sections in memory for objects without one, from their call frame information.")
-@click.option("-n", "--count", type=click.IntRange(1), help="Number of samples.  [default: 1]")
+@click.option("-n", "--count", type=click.IntRange(1), help="Number of samples to take.  [default: 1]")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), help="Take samples for this number of seconds.")
 @click.option("--until-exit", is_flag=True, help="Take samples until the process ends.")
-@click.option("--interval", type=click.FloatRange(0), default=0.1, show_default=True, help="Seconds from one to the next.")
-@click.option("--no-idle", is_flag=True, help="Leave out threads that wait: neither on a processor nor ready to run.")
-@click.option("--json", "form", flag_value="json", help="One JSON object a sample, with CFAs and how each frame was found.")
-@click.option("--folded", "form", flag_value="folded", help="Equal stacks of all samples once, for flame graphs.")
-@click.option("--raw", "form", flag_value="raw", help="Addresses without names.")
-@click.option("--max-frames", type=click.IntRange(1), default=MAX_FRAMES, show_default=True, help="Of one thread.")
-@click.option("-v", "--verbose", is_flag=True, help="Say how long the process was stopped.")
+@click.option("--interval", type=click.FloatRange(0), default=0.1, show_default=True, help="Seconds between samples.")
+@click.option("--no-idle", is_flag=True, help="Leave out waiting threads: neither running nor ready to run.")
+@click.option("--json", "form", flag_value="json", help="Print a JSON object per sample, with CFAs and how each frame was found.")
+@click.option("--folded", "form", flag_value="folded", help="Print equal stacks of all samples once, for flame graphs.")
+@click.option("--raw", "form", flag_value="raw", help="Print addresses without names.")
+@click.option(
+    "--max-frames", type=click.IntRange(1), default=MAX_FRAMES, show_default=True, help="Maximum number of frames per thread."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print how long the process was stopped.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -59,18 +61,18 @@ def command(
     max_frames: int,
     verbose: bool,
 ) -> None:
-    """Print the stacks of a process, all threads, by the SFrame sections of what it has loaded.
+    """Print the stacks of all threads of a process, using only the SFrame sections of the loaded objects.
 
-    PID is of a live process; COMMAND is started and sampled. The process is stopped for some milliseconds, and goes on unharmed.
-    Ctrl-C and SIGTERM end the sampling; what was sampled is printed. The exit status of COMMAND is passed on.
-    What a core file lacks is read from the files that were mapped, where they are the same still.
+    PID is a live process; COMMAND is started and sampled. The process is stopped for a few milliseconds and then continues. Ctrl-C
+    and SIGTERM end the sampling and print the samples taken so far. The exit status of COMMAND is passed on. Code that a core file
+    lacks is read from the mapped files, if they are unchanged.
     """
     if (core is None) == (not arguments):
-        raise click.UsageError("the id of a process, a command to start, or --core: one of these")
+        raise click.UsageError("give one of these: a process id, a command to start, or --core")
     if core is None and (exe or sysroot):
         raise click.UsageError("--exe and --sysroot are for --core")
     if core and (count or duration or until_exit or no_idle):
-        raise click.UsageError("a core file is one sample, and does not say who waits")
+        raise click.UsageError("a core file is a single sample, and does not record which threads wait")
     if bool(count) + bool(duration) + until_exit > 1:
         raise click.UsageError("-n, --duration and --until-exit exclude each other")
     run = Run()
@@ -100,7 +102,7 @@ class Output:
             self.hint = False
             more = f" and {len(files) - MAX_NAMED} more" if len(files) > MAX_NAMED else ""
             note(
-                f"no SFrame section in {', '.join(files[:MAX_NAMED])}{more}: frames are missing, or guesses by frame pointers;"
+                f"no SFrame section in {', '.join(files[:MAX_NAMED])}{more}: frames are missing, or guessed from frame pointers;"
                 " --convert makes sections in memory"
             )
         for problem in problems:
@@ -169,4 +171,4 @@ def start(arguments: tuple[str, ...]) -> Command:
     try:
         return Command(arguments)
     except OSError as error:
-        raise click.UsageError(f"{arguments[0]}: neither the id of a process nor a program: {error.strerror}") from None
+        raise click.UsageError(f"{arguments[0]}: neither a process id nor a program: {error.strerror}") from None

@@ -40,8 +40,8 @@ HINTS = {
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 
 
-OUTPUT = click.option("-o", "--output", type=click.Path(), help="Write to this file; FILE stays as it is.")
-OUTPUT_DIR = click.option("--output-dir", type=click.Path(), help="Write to files of the same names in this directory.")
+OUTPUT = click.option("-o", "--output", type=click.Path(), help="Write to this file and leave FILE unchanged.")
+OUTPUT_DIR = click.option("--output-dir", type=click.Path(), help="Write to files with the same names in this directory.")
 VERSIONS = click.Choice([str(version) for version in sorted(WRITABLE, reverse=True)])
 
 
@@ -57,8 +57,8 @@ MIN_KERNEL = click.option(
     "--min-kernel",
     metavar="VERSION",
     callback=_kernel,
-    help="The oldest Linux that the result must run on. Newer ones allow more: a section for static programs of gold, lld and mold"
-    " (5.18), for dynamic loaders (6.7).",
+    help="The oldest Linux that the result must run on. Newer versions allow sections in static programs of gold, lld and mold"
+    " (5.18) and in dynamic loaders (6.7).",
 )
 
 
@@ -69,7 +69,8 @@ def level(default: str) -> Callable[[Decorated], Decorated]:
         type=click.Choice(["none", "share", "fast", "size"]),
         default=default,
         show_default=True,
-        help="none: one FDE a function. share: equal rows once. fast, size: neighbours joined, as look-ups allow, or further.",
+        help="none: one FDE per function. share: equal rows only once. fast: also join neighbours where look-ups stay fast."
+        " size: join more.",
     )
 
 

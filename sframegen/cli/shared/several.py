@@ -37,7 +37,7 @@ JOBS = click.option(
     default=lambda: len(os.sched_getaffinity(0)),
     show_default="usable cores",
     metavar="N",
-    help="Work on so many FILEs at a time.",
+    help="Number of FILEs to process in parallel.",
 )
 
 

@@ -34,10 +34,10 @@ def exclusions(command: Decorated) -> Decorated:
         "lists",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False),
-        help="A file with a GLOB on each line.",
+        help="Read GLOBs from this file, one per line.",
     )
     from_here = click.option(
-        "--exclude", "globs", multiple=True, metavar="GLOB", help="Leave these files and directories alone; may be repeated."
+        "--exclude", "globs", multiple=True, metavar="GLOB", help="Leave out these files and directories; may be repeated."
     )
     return from_here(from_list(command))
 

@@ -110,7 +110,7 @@ def test_convert_is_suggested_first(compile_c: Compiler, tmp_path: Path) -> None
     """Where an object has no section; not of code that a section leaves out, which --convert does not help."""
     program = compiled(compile_c, tmp_path, THROUGH, *STATIC, section=False)
     with Program(program) as running:
-        line = f"sframegen: no SFrame section in {program}: frames are missing, or guesses by frame pointers; --convert makes"
+        line = f"sframegen: no SFrame section in {program}: frames are missing, or guessed from frame pointers; --convert makes"
         for form in ("--json", "--folded"):
             done = command(form, "-n", 2, "--interval", 0, running.pid)
             assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
