@@ -79,7 +79,8 @@ def command(
     Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
 
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
-    .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this."""
+    .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.
+    """
     run = Run()
     add: Callable[..., Summary] = partial(
         api.add_section,

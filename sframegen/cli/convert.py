@@ -48,7 +48,8 @@ def command(
     The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
     and counted: in version 2 flexible rules, signal frames and outermost frames. A FILE is refused if the new section does not
     fit in the place of the old one, and replaced only when the new file is complete and verified. A FILE that already has the
-    version is left unchanged; with -o or --output-dir it is copied."""
+    version is left unchanged; with -o or --output-dir it is copied.
+    """
     run = Run()
     reports: list[VersionChange] = []
     for change in changes(
