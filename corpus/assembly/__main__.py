@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import PT_LOAD, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_LOAD
+from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import AMD64
 from tests.support.processes.single_step import Step, Traced
 
@@ -73,7 +75,7 @@ def judge(file: Path, host: Path) -> None:
             here += table.size[number]
     loads = [load for load in elf.segments if load.p_type == PT_LOAD and load.p_filesz]
     words = [str(word) for load in loads for word in (BASE + load.p_vaddr, load.p_offset, load.p_filesz, load.p_flags)]
-    begin = next(symbol.address for symbol in open_elf(host).functions() if symbol.name == "begin")
+    begin = next(symbol.address for symbol in functions_of(open_elf(host)) if symbol.name == "begin")
     counts: Counter[str] = Counter()
     seen: set[int] = set()
     for start, _ in ranges:

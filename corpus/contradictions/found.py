@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sframegen
 from cfi.errors import FormatError
-from sframegen.elf.file import ET_DYN, ET_EXEC, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import ET_DYN, ET_EXEC
 from tests.support.peers import cache_directory
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ import capstone
 from benchmarks.figures import written_into
 from corpus.merge.report import table
 from sframegen import add_section, find, read
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.tables.optimize import LEVELS
 from tests.support.peers import corpus_file
 

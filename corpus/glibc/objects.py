@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import sframegen
-from sframegen.elf.file import RECORDS, Phdr, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import RECORDS, Phdr
 from sframegen.format.layouts import V2, WRITABLE
 from sframegen.format.locate import sframe_of
 

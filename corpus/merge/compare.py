@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import sframegen
-from sframegen.elf.file import SHF_EXECINSTR, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import SHF_EXECINSTR
+from sframegen.elf.symbols import functions_of
 from tests.support.oracles import fdes, sframe_text
 from tests.support.oracles.rules import NOTHING, Interner, Rule, pieces
 
@@ -138,7 +140,7 @@ class Functions:
         elf = open_elf(file)
         self.names: dict[int, set[str]] = {}
         ends: dict[int, int] = {}
-        for symbol in elf.functions():
+        for symbol in functions_of(elf):
             self.names.setdefault(symbol.address, set()).add(symbol.name)
             ends[symbol.address] = max(ends.get(symbol.address, 0), symbol.address + symbol.size)
         self._starts = sorted(ends)

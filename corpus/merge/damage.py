@@ -7,7 +7,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import RECORDS, SHT_GNU_SFRAME, SHT_PROGBITS, Shdr, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import RECORDS, SHT_GNU_SFRAME, SHT_PROGBITS, Shdr
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.cli.linking.link_output import is_linked
-from sframegen.elf.file import EHDR_SIZE
+from sframegen.elf.records import EHDR_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

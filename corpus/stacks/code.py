@@ -9,7 +9,8 @@ from typing import NamedTuple
 from cfi.errors import FormatError
 from sframegen.conversion.convert import REASONS, convert_sources
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import PT_LOAD, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PT_LOAD
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder

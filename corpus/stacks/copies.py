@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen import FormatError, add_section
-from sframegen.elf.file import PT_GNU_EH_FRAME, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_GNU_EH_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

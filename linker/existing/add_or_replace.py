@@ -12,7 +12,7 @@ from linker.existing.take_out import plan_removal
 from linker.inject.apply import writes_of
 from linker.inject.plan import InjectionPlan, plan_injection
 from linker.inject.undo_record import contents
-from sframegen.elf.file import SHT_GNU_SFRAME
+from sframegen.elf.records import SHT_GNU_SFRAME
 
 if TYPE_CHECKING:
     from linker.inject.kernel_versions import Change

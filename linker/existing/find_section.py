@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_NOBITS, Section
 from sframegen.elf.ranges import Range, gaps, join
+from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_NOBITS
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import ElfFile
+    from sframegen.elf.file import ElfFile, Section
 
 
 class Place(NamedTuple):

@@ -14,7 +14,10 @@ from linker.inject import undo_record
 from linker.inject.image import MAX_PROGRAM_HEADERS
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.inject.plan import SPARE_HEADERS
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.opening import open_regular
+from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.records import (
     PF_R,
     PF_W,
     PF_X,
@@ -27,17 +30,13 @@ from sframegen.elf.file import (
     SHF_EXECINSTR,
     SHT_DYNSYM,
     SHT_SYMTAB,
-    ElfFile,
-    open_elf,
 )
-from sframegen.elf.opening import open_regular
-from sframegen.elf.ranges import Range, gaps, join, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from sframegen.elf.file import Phdr
+    from sframegen.elf.records import Phdr
 
 CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS}
 

@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.file import (
-    PHDR_SIZE,
-    RECORDS,
-    SHDR_SIZE,
-    Phdr,
-    Section,
-    Shdr,
-)
 from sframegen.elf.ranges import Range, gaps, join
+from sframegen.elf.records import PHDR_SIZE, RECORDS, SHDR_SIZE, Phdr, Shdr
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.existing.find_section import Place
-    from sframegen.elf.file import ElfFile
+    from sframegen.elf.file import ElfFile, Section
 
 
 class Exchange(NamedTuple):

@@ -16,7 +16,9 @@ from linker.inject.movable import PT_NULL
 from linker.inject.plan import symbols_of
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.file import (
+from sframegen.elf.file import Section
+from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.records import (
     EHDR_SIZE,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -30,10 +32,9 @@ from sframegen.elf.file import (
     SHT_RELA,
     Ehdr,
     Phdr,
-    Section,
     Shdr,
 )
-from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.symbols import symbol_tables
 from sframegen.format.records import MAGIC
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def without_headers(elf: ElfFile) -> list[Section]:
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:
     """Whether a symbol is defined in any of them, or named in a group."""
-    tables = [elf.slice(s.header.sh_offset, s.header.sh_size, s.name) for s in elf.symbol_tables()]
+    tables = [elf.slice(s.header.sh_offset, s.header.sh_size, s.name) for s in symbol_tables(elf)]
     known = (next(symbols_of(table, sections, elf), None) for table in tables)
     return any(s.header.sh_type == SHT_GROUP for s in elf.sections) or any(number is not None for number in known)
 

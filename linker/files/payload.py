@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from linker.files.signatures import appended_size
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile

@@ -6,7 +6,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from linker.files.rename_into_place import OF_CONTENT, attributes
-from sframegen.elf.file import SHT_NOBITS
+from sframegen.elf.notes import notes_of
+from sframegen.elf.records import SHT_NOBITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
     return [
         *(["a signature appended to it"] if appended_size(elf) else []),
         *(f"a signature {SECTIONS[name]} in {name}" for name in filled),
-        *("a FIPS 140 checksum in a note" for note in elf.notes() if (note.name, note.type) in NOTES),
+        *("a FIPS 140 checksum in a note" for note in notes_of(elf) if (note.name, note.type) in NOTES),
         *(f"its attribute {name}" for name in attributes(source.descriptor) if name in OF_CONTENT),
         *(f"a checksum in {place}" for place in beside if place.exists()),
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
-from sframegen.elf.file import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
+from sframegen.elf.records import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,8 +13,9 @@ from linker.inject.image import MAX_ADDRESS, WORD
 from linker.inject.layout import Draft, Move, insert_loads, load_at, no_room, sframe_at
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.file import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
+from sframegen.elf.notes import notes_at
 from sframegen.elf.ranges import Range, align_up, overlapping
+from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
 
 if TYPE_CHECKING:
     from linker.inject.image import Image
@@ -79,7 +80,7 @@ def is_abi_tag(image: Image, segment: Phdr) -> bool:
     """A static program's PT_NOTE for its ABI tag alone: ld.so reads that, of libraries, others go by the section header."""
     if image.dynamic or segment.p_type != PT_NOTE:
         return False
-    notes = image.elf.notes_at(segment.p_offset, segment.p_filesz, segment.p_align)
+    notes = notes_at(image.elf, segment.p_offset, segment.p_filesz, segment.p_align)
     return all((note.name, note.type) == (b"GNU\0", NT_GNU_ABI_TAG) for note in notes)
 
 

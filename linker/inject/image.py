@@ -8,7 +8,9 @@ from linker.files.payload import check_end
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, survey
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.file import (
+from sframegen.elf.notes import check_notes, notes_of
+from sframegen.elf.ranges import Range
+from sframegen.elf.records import (
     EHDR_SIZE,
     ET_DYN,
     ET_EXEC,
@@ -21,12 +23,12 @@ from sframegen.elf.file import (
     SHT_NOBITS,
     SHT_NULL,
 )
-from sframegen.elf.ranges import Range
 from sframegen.elf.role import Role, role_of
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
-    from sframegen.elf.file import ElfFile, Phdr
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import Phdr
 
 WORD = 1 << 64
 MAX_ADDRESS = 1 << 63
@@ -60,7 +62,7 @@ def read_image(elf: ElfFile) -> Image:
     loads = check_loads(elf)
     check_sections(elf)
     check_end(elf)
-    elf.check_notes()
+    check_notes(elf)
     dynamic = read_dynamic(elf)
     start = elf.header.e_phoff
     table = Range(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
@@ -83,7 +85,7 @@ def read_image(elf: ElfFile) -> Image:
 
 
 def find_build_id(elf: ElfFile) -> int | None:
-    ids = (note for note in elf.notes() if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
+    ids = (note for note in notes_of(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
     return next((note.offset for note in ids if note.offset + 16 + len(note.desc) <= FIRST_PAGE), None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.file import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
+from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
 
 if TYPE_CHECKING:
     from linker.inject.image import Image

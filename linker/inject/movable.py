@@ -25,7 +25,9 @@ from sframegen.elf.dynamic import (
     DT_VERNEED,
     DT_VERSYM,
 )
-from sframegen.elf.file import (
+from sframegen.elf.notes import notes_at
+from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.records import (
     EHDR_SIZE,
     PHDR_SIZE,
     PT_DYNAMIC,
@@ -46,11 +48,11 @@ from sframegen.elf.file import (
     SHT_NULL,
     SHT_STRTAB,
 )
-from sframegen.elf.ranges import Range, gaps, join, overlapping
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
-    from sframegen.elf.file import ElfFile, Phdr, Section
+    from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.records import Phdr
 
 FIRST_PAGE = 0x1000  # what a kernel core keeps of a mapped file, and where kernels look for the build-id
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
@@ -144,7 +146,7 @@ def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool
 
 
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
-    return all((note.name, note.type) in MOVABLE_NOTES for note in elf.notes_at(offset, size, align))
+    return all((note.name, note.type) in MOVABLE_NOTES for note in notes_at(elf, offset, size, align))
 
 
 def may_move_segment(elf: ElfFile, segment: Phdr) -> bool:

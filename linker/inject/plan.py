@@ -15,7 +15,9 @@ from linker.inject.layout import NoRoomError, no_room
 from linker.inject.movable import MOVABLE_TAGS, PT_NULL
 from linker.inject.tail_layout import tail
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile, Section
+from sframegen.elf.ranges import align_up
+from sframegen.elf.records import (
     EHDR_SIZE,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -30,14 +32,12 @@ from sframegen.elf.file import (
     SHT_NOBITS,
     SHT_SYMTAB_SHNDX,
     SYM_SIZE,
-    ElfFile,
     Phdr,
-    Section,
     Shdr,
     Sym,
 )
-from sframegen.elf.ranges import align_up
 from sframegen.elf.role import Role
+from sframegen.elf.symbols import symbol_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -250,7 +250,7 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
     moved = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
     code = RECORDS[Sym, elf.byte_order]
     found = 0
-    for table in (table for table in elf.symbol_tables() if moved and table.header.sh_entsize == SYM_SIZE):
+    for table in (table for table in symbol_tables(elf) if moved and table.header.sh_entsize == SYM_SIZE):
         header = table.header
         raw = elf.slice(header.sh_offset, header.sh_size, table.name)
         new_offset = follow(header, draft.moves).sh_offset

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from linker.inject.image import MAX_ADDRESS
 from linker.inject.layout import Draft, insert_loads, load_at, no_room, sframe_at
-from sframegen.elf.file import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
 from sframegen.elf.ranges import align_up
+from sframegen.elf.records import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
 
 if TYPE_CHECKING:
     from linker.inject.image import Image

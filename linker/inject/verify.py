@@ -9,7 +9,10 @@ from linker.files.copying import same_bytes
 from linker.inject.image import find_build_id
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.file import (
+from sframegen.elf.file import Section, open_elf
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.records import (
     PF_R,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -20,11 +23,8 @@ from sframegen.elf.file import (
     SHT_NOBITS,
     SHT_NULL,
     Phdr,
-    Section,
     Shdr,
-    open_elf,
 )
-from sframegen.elf.ranges import Range, gaps, join, overlapping
 from sframegen.program.signals import signals_held
 
 with signals_held():  # an exception while it is imported ends the process
@@ -318,7 +318,7 @@ def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iter
 
 
 def check_build_id(original: ElfFile, result: ElfFile) -> Iterator[str]:
-    if result.build_id() != original.build_id():
+    if build_id_of(result) != build_id_of(original):
         yield "the build-id changed"
     if find_build_id(original) is not None and find_build_id(result) is None:
         yield "the build-id note left the first page of the file"

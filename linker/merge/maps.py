@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
 
 from cfi.errors import FormatError
-from sframegen.elf.file import MAX_ADDRESS
+from sframegen.elf.records import MAX_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,10 @@ from linker.objects.remove_from_objects import original_object
 from linker.refusals import Refusal, RefusedError
 from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.sources import Sources, find_sources
-from sframegen.elf.file import ET_REL, ElfFile
+from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.elf.ranges import align_up
+from sframegen.elf.records import ET_REL
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.tables.compare import agree, difference

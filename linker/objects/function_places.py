@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.plan import extended_numbers
 from linker.objects.laid_out import check_disjoint, is_sframe, relocations, starts_count_from
-from sframegen.elf.file import (
-    RECORDS,
-    SHN_LORESERVE,
-    SHN_UNDEF,
-    SHN_XINDEX,
-    SHT_SYMTAB,
-    SYM_SIZE,
-    Sym,
-)
+from sframegen.elf.records import RECORDS, SHN_LORESERVE, SHN_UNDEF, SHN_XINDEX, SHT_SYMTAB, SYM_SIZE, Sym
 from sframegen.format.abi import Relocation, abi_of
 from sframegen.format.locate import pieces
 

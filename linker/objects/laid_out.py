@@ -12,7 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.plan import extended_numbers
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile
+from sframegen.elf.ranges import align_up
+from sframegen.elf.records import (
     EHDR_SIZE,
     ET_DYN,
     MARKS,
@@ -38,12 +40,10 @@ from sframegen.elf.file import (
     STT_SECTION,
     SYM_SIZE,
     Ehdr,
-    ElfFile,
     Phdr,
     Shdr,
     Sym,
 )
-from sframegen.elf.ranges import align_up
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:

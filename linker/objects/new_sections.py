@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.undo_record import Write
 from linker.objects.laid_out import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
-from sframegen.elf.file import (
+from sframegen.elf.ranges import align_up
+from sframegen.elf.records import (
     MARKS,
     RECORDS,
     SHF_ALLOC,
@@ -24,7 +25,6 @@ from sframegen.elf.file import (
     Ehdr,
     Shdr,
 )
-from sframegen.elf.ranges import align_up
 from sframegen.format.abi import Relocation
 from sframegen.format.encode import Encoder
 from sframegen.format.records import F_FDE_SORTED, HEADER_SIZE

@@ -18,7 +18,7 @@ from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rules import RULES
 from sframegen.checks.specification.wellformed import examine
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import SHF_ALLOC
+from sframegen.elf.records import SHF_ALLOC
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
 

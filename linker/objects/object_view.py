@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.objects.function_places import described
 from linker.objects.laid_out import is_code, is_sframe, place
-from sframegen.elf.file import SHN_UNDEF
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames, printable
+from sframegen.elf.records import SHN_UNDEF
+from sframegen.elf.symbols import function_symbols, functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.search import look_up_in
 from sframegen.tables.gather import DEAD, Merger
@@ -100,7 +101,7 @@ class ObjectView:
 
     @cached_property
     def _names(self) -> FunctionNames:
-        return FunctionNames(self.placed.image.function_symbols())
+        return FunctionNames(function_symbols(self.placed.image))
 
     def name_at(self, at: Place) -> str | None:
         if at.offset >= at.section.header.sh_size:
@@ -118,7 +119,7 @@ class ObjectView:
 
     def places_named(self, name: str) -> list[Place]:
         """Of functions with that name; without one, of sections of code."""
-        addresses = {symbol.address for symbol in self.placed.image.functions_named(name.encode(errors="replace"))}
+        addresses = {symbol.address for symbol in functions_named(self.placed.image, name.encode(errors="replace"))}
         found = [place for address in sorted(addresses) if (place := self.place_of_address(address))]
         return found or [Place(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
 

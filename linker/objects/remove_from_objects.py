@@ -18,7 +18,9 @@ from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import check_disjoint, is_sframe, members_of, relocations
 from linker.objects.new_sections import old_sections
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile, Section
+from sframegen.elf.ranges import gaps
+from sframegen.elf.records import (
     EHDR_SIZE,
     ET_REL,
     MARKS,
@@ -38,12 +40,9 @@ from sframegen.elf.file import (
     SHT_SYMTAB_SHNDX,
     SYM_SIZE,
     Ehdr,
-    ElfFile,
-    Section,
     Shdr,
     Sym,
 )
-from sframegen.elf.ranges import gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

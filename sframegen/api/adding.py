@@ -20,9 +20,10 @@ from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed,
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.file import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.elf.function_names import FunctionNames
+from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.elf.role import role_of
+from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe
 from sframegen.tables.compare import agree
@@ -182,7 +183,7 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
         warnings=sources.warnings,
     )
     if per_function:
-        summary.per_function = list(coverage.per_function(FunctionNames(elf.function_symbols())))
+        summary.per_function = list(coverage.per_function(FunctionNames(function_symbols(elf))))
     return summary
 
 

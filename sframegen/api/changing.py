@@ -19,7 +19,8 @@ from sframegen.api.common import layout_of, refuse
 from sframegen.api.converted import VersionChange
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
-from sframegen.elf.file import ET_DYN, ET_EXEC, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.encode import Encoder
 from sframegen.format.locate import read_pieces, read_sframe
 from sframegen.format.reasons import sayable

@@ -14,7 +14,8 @@ from linker.inject.kernel_versions import safe_on
 from linker.merge.merged import Merged
 from linker.objects.add_to_objects import check_object, write_object
 from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
-from sframegen.elf.file import ET_REL, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     import os

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rules import KEPT, RULES
-from sframegen.elf.file import (
+from sframegen.elf.records import (
     ET_REL,
     MARKS,
     PF_R,
@@ -27,7 +27,8 @@ from sframegen.format.records import MAGIC
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.elf.file import ElfFile, Phdr, Section
+    from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.records import Phdr
 
 FLAGS = SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR | SHF_COMPRESSED
 Broken = tuple[str, str]  # the rule's name, a detail

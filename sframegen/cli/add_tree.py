@@ -11,6 +11,7 @@ from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, lev
 from sframegen.cli.shared.several import JOBS
 from sframegen.cli.trees.each_file import ROOTS, each_file, exclusions, exclusions_of
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
+from sframegen.elf.notes import build_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,8 +118,9 @@ def command(
 def _worker(options: dict[str, Any]) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
     """What is done to one file: its build-id and what add-section says, or None for a separate debug file."""
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
-    from sframegen.elf.file import SHF_EXECINSTR, SHT_NOBITS, ElfFile  # noqa: PLC0415
+    from sframegen.elf.file import ElfFile  # noqa: PLC0415
     from sframegen.elf.opening import map_descriptor  # noqa: PLC0415
+    from sframegen.elf.records import SHF_EXECINSTR, SHT_NOBITS  # noqa: PLC0415
 
     def work(file: Location, hard_links: list[Location]) -> tuple[str, Summary] | None:
         descriptor = file.open()
@@ -130,7 +132,7 @@ def _worker(options: dict[str, Any]) -> Callable[[Location, list[Location]], tup
         if code and set(code) == {SHT_NOBITS}:
             return None
         summary = api.add_section(file, replace=True, hard_links=hard_links, **options)
-        return (elf.build_id() or b"").hex(), summary
+        return (build_id_of(elf) or b"").hex(), summary
 
     return work
 

@@ -10,6 +10,7 @@ from sframegen.cli.shared.kinds import open_views
 from sframegen.cli.shared.output import FILES, Run, json_list
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, printable
+from sframegen.elf.symbols import function_symbols
 from sframegen.format.dump import dump_json, dump_text
 from sframegen.format.locate import read_sframe
 
@@ -95,5 +96,5 @@ def _document_of_objects(views: list[ObjectView], path: str) -> Iterator[str]:
 
 def _names_in(elf: ElfFile, section: SframeSection) -> Callable[[int], str | None]:
     """For functions by number."""
-    names = FunctionNames(elf.function_symbols())
+    names = FunctionNames(function_symbols(elf))
     return lambda function: names.at(section.table.start[function])

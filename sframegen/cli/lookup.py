@@ -9,6 +9,7 @@ from sframegen.cli.shared.kinds import open_views
 from sframegen.cli.shared.output import Run
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of, printable
+from sframegen.elf.symbols import function_symbols_before
 from sframegen.format.abi import abi_of
 from sframegen.format.equations import rule_fields
 from sframegen.format.locate import open_sframe
@@ -62,7 +63,7 @@ def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run) -> list[dict[
         with run.file(elf.name):
             address = address_of(elf, text)
             answers.append({"address": address, "name": None, **_answer(look_up(section, address), section.abi)})
-    names = FunctionNames(elf.function_symbols_before([answer["address"] for answer in answers]))
+    names = FunctionNames(function_symbols_before(elf, [answer["address"] for answer in answers]))
     for answer in answers:
         answer["name"] = names.at(answer["address"])
     return answers

@@ -13,8 +13,8 @@ from cfi.columns import zeros
 from sframegen.conversion.final_calls import find_final_calls
 from sframegen.conversion.resolve import subtract
 from sframegen.conversion.tally import tally, tally_gaps
-from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.elf.padding import padding_states
+from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.format.reasons import Reason
 

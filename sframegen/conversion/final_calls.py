@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.columns import zeros
 from sframegen.conversion.endings import final_calls
 from sframegen.conversion.resolve import sort
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.elf.padding import padding_states
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.symbols import symbol_tables
 from sframegen.tables.join import symbol_values
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
 def symbol_places(elf: ElfFile) -> array[int]:
     """Addresses that defined symbols name, ascending."""
     values = array("Q")
-    for table in elf.symbol_tables():
+    for table in symbol_tables(elf):
         raw = elf.contents(table)
         found = zeros("Q", len(raw) // 24)
         values += found[: symbol_values(raw, elf.byte_order == "big", found)]

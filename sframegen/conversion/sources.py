@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from cfi.machine import Cursor
 from cfi.section import CfiSection
-from sframegen.elf.file import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.notes import build_id_of, debug_link_of
+from sframegen.elf.records import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,7 +118,7 @@ def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:
 
 
 def _candidates(elf: ElfFile, directory: Path) -> Iterator[Path]:
-    build_id, link = elf.build_id(), elf.debug_link()
+    build_id, link = build_id_of(elf), debug_link_of(elf)
     if build_id:
         name = build_id.hex()
         for folder in (directory / ".build-id", directory):
@@ -128,10 +130,10 @@ def _candidates(elf: ElfFile, directory: Path) -> Iterator[Path]:
 
 def _belongs(elf: ElfFile, debug: ElfFile) -> bool:
     """Same build-id; without one in either file, the CRC that .gnu_debuglink names; without that too, the user's word."""
-    ours, theirs = elf.build_id(), debug.build_id()
+    ours, theirs = build_id_of(elf), build_id_of(debug)
     if ours and theirs:
         return ours == theirs
-    link = elf.debug_link()
+    link = debug_link_of(elf)
     if link is None:
         return True
     crc = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import MARKS, PT_DYNAMIC
+from sframegen.elf.records import MARKS, PT_DYNAMIC
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import ElfFile, Phdr
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import Phdr
 
 DT_NULL, DT_NEEDED, DT_PLTRELSZ, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ = range(9)
 DT_STRSZ, DT_INIT, DT_FINI, DT_SONAME, DT_REL, DT_DEBUG, DT_JMPREL = 10, 12, 13, 14, 17, 21, 23

@@ -1,127 +1,41 @@
-"""What sframegen reads of an ELF file: header, segments, sections, notes, symbols. 64-bit, both byte orders, nothing copied."""
+"""A 64-bit ELF file, mapped: its headers, segments and sections, and bytes by offset or address. Nothing is copied."""
 
 from __future__ import annotations
 
-import os
-import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from functools import cached_property
-from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.elf.compressed import ELFCOMPRESS_ZLIB, expand
 from sframegen.elf.opening import map_file
+from sframegen.elf.records import (
+    CHDR_SIZE,
+    EHDR_SIZE,
+    MAX_ADDRESS,
+    PF_X,
+    PHDR_SIZE,
+    PN_XNUM,
+    PT_LOAD,
+    RECORDS,
+    SHF_COMPRESSED,
+    SHN_UNDEF,
+    SHN_XINDEX,
+    SHT_NOBITS,
+    SHT_RELA,
+    ByteOrder,
+    Chdr,
+    Ehdr,
+    Phdr,
+    R,
+    Shdr,
+)
 from sframegen.elf.strings import strings_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    import os
     from pathlib import Path
-
-ByteOrder = Literal["little", "big"]
-
-EM_S390, EM_X86_64, EM_AARCH64 = 22, 62, 183
-ET_REL, ET_EXEC, ET_DYN, ET_CORE = 1, 2, 3, 4
-PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR, PT_TLS = 1, 2, 3, 4, 6, 7
-PT_GNU_EH_FRAME, PT_GNU_STACK, PT_GNU_RELRO, PT_GNU_PROPERTY, PT_GNU_SFRAME = (
-    0x6474E550, 0x6474E551, 0x6474E552, 0x6474E553, 0x6474E554,
-)  # fmt: skip
-PF_X, PF_W, PF_R = 1, 2, 4
-PN_XNUM = 0xFFFF
-SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
-SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_REL, SHT_DYNSYM = 0, 1, 2, 3, 4, 7, 8, 9, 11
-SHT_GROUP, SHT_SYMTAB_SHNDX = 17, 18
-SHT_GNU_SFRAME = 0x6FFFFFF4
-SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK, SHF_GROUP, SHF_COMPRESSED = 1, 2, 4, 0x40, 0x200, 0x800
-NT_GNU_BUILD_ID = 3
-STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
-
-# Symbols' names are cut here: tables whose entries all share one endless name would otherwise cost their square.
-MAX_NAME = 8192
-MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
-MAX_ADDRESS = 1 << 64
-
-
-class Ehdr(NamedTuple):
-    e_ident: bytes
-    e_type: int
-    e_machine: int
-    e_version: int
-    e_entry: int
-    e_phoff: int
-    e_shoff: int
-    e_flags: int
-    e_ehsize: int
-    e_phentsize: int
-    e_phnum: int
-    e_shentsize: int
-    e_shnum: int
-    e_shstrndx: int
-
-
-class Phdr(NamedTuple):
-    p_type: int
-    p_flags: int
-    p_offset: int
-    p_vaddr: int
-    p_paddr: int
-    p_filesz: int
-    p_memsz: int
-    p_align: int
-
-
-class Shdr(NamedTuple):
-    sh_name: int
-    sh_type: int
-    sh_flags: int
-    sh_addr: int
-    sh_offset: int
-    sh_size: int
-    sh_link: int
-    sh_info: int
-    sh_addralign: int
-    sh_entsize: int
-
-
-class Sym(NamedTuple):
-    st_name: int
-    st_info: int
-    st_other: int
-    st_shndx: int
-    st_value: int
-    st_size: int
-
-
-class Chdr(NamedTuple):
-    ch_type: int
-    ch_reserved: int
-    ch_size: int
-    ch_addralign: int
-
-
-class Nhdr(NamedTuple):
-    n_namesz: int
-    n_descsz: int
-    n_type: int
-
-
-# Each on-disk record, declared once: its fields above, its layout here.
-LAYOUTS: dict[type[Any], str] = {
-    Ehdr: "16sHHIQQQIHHHHHH",
-    Phdr: "IIQQQQQQ",
-    Shdr: "IIQQQQIIQQ",
-    Sym: "IBBHQQ",
-    Chdr: "IIQQ",
-    Nhdr: "III",
-}
-MARKS: dict[ByteOrder, str] = {"little": "<", "big": ">"}
-RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
-    (record, order): struct.Struct(mark + layout) for record, layout in LAYOUTS.items() for order, mark in MARKS.items()
-}
-EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, CHDR_SIZE, NHDR_SIZE = (struct.calcsize("<" + code) for code in LAYOUTS.values())
-assert (EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, CHDR_SIZE, NHDR_SIZE) == (64, 56, 64, 24, 24, 12)
-
-R = TypeVar("R", Ehdr, Phdr, Shdr, Sym, Chdr, Nhdr)
 
 
 class Section(NamedTuple):
@@ -130,31 +44,6 @@ class Section(NamedTuple):
     number: int
     name: str
     header: Shdr
-
-
-class Symbol(NamedTuple):
-    """A function; its name stays in the table until it is asked for."""
-
-    names: bytes
-    name_at: int
-    address: int
-    size: int
-
-    @property
-    def name(self) -> str:
-        return self.names[self.name_at : self.name_at + MAX_NAME].partition(b"\0")[0].decode(errors="replace")
-
-    def is_named(self, name: bytes) -> bool:
-        """Whether this is its name, with or without a symbol version."""
-        end = self.name_at + len(name)
-        return self.names.startswith(name, self.name_at) and self.names[end : end + 1] in (b"", b"\0", b"@")
-
-
-class Note(NamedTuple):
-    name: bytes
-    type: int
-    desc: bytes
-    offset: int  # of the note's header in the file
 
 
 class ElfFile:
@@ -236,79 +125,6 @@ class ElfFile:
         """Executable PT_LOADs with bytes in the file, by their addresses."""
         return [load for load in self._loads if load.p_flags & PF_X and load.p_filesz]
 
-    # -- what names the file and its functions
-
-    def notes(self) -> Iterator[Note]:
-        """Every note of every PT_NOTE, or of SHT_NOTE sections where a file has no program headers."""
-        places = [(s.p_offset, s.p_filesz, s.p_align) for s in self.segments if s.p_type == PT_NOTE] or [
-            (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in self.sections if s.header.sh_type == SHT_NOTE
-        ]
-        self.check_notes()
-        for offset, size, align in dict.fromkeys(places):
-            yield from self.notes_at(offset, size, align)
-
-    def check_notes(self) -> None:
-        """Raises FormatError where notes overlap by more than the two segments that linkers make for some: all are read."""
-        sizes = [s.p_filesz for s in self.segments if s.p_type == PT_NOTE]
-        sizes += [s.header.sh_size for s in self.sections if s.header.sh_type == SHT_NOTE]
-        if sum(sizes) > MAX_NOTES_PER_BYTE * len(self.data):
-            raise self.error(f"{len(sizes)} segments and sections of notes overlap", "note")
-
-    def build_id(self) -> bytes | None:
-        return next((note.desc for note in self.notes() if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
-
-    def debug_link(self) -> tuple[str, int] | None:
-        """(file name, CRC-32 of that file) of .gnu_debuglink."""
-        section = self.section(".gnu_debuglink")
-        if section is None:
-            return None
-        raw = bytes(self.contents(section))
-        end = raw.find(b"\0")
-        crc_at = (end + 4) & ~3
-        if end <= 0 or crc_at + 4 > len(raw):
-            raise self.error("neither a file name nor its CRC", section.name)
-        return os.fsdecode(raw[:end]), int.from_bytes(raw[crc_at : crc_at + 4], self.byte_order)
-
-    def functions(self) -> Iterator[Symbol]:
-        """Defined functions of .symtab, else of .dynsym, in the table's order."""
-        names = self._symbol_table[0]
-        for name_at, address, size in self._functions():
-            yield Symbol(names, name_at, address, size)
-
-    def functions_named(self, name: bytes) -> Iterator[Symbol]:
-        """With or without a symbol version."""
-        if name in self._symbol_table[0]:
-            yield from (symbol for symbol in self.functions() if symbol.is_named(name))
-
-    def function_symbols(self) -> list[Symbol]:
-        """The functions by address; of several at one address the first in the table stays."""
-        found: dict[int, Symbol] = {}
-        for symbol in self.functions():
-            found.setdefault(symbol.address, symbol)
-        return sorted(found.values(), key=lambda symbol: symbol.address)
-
-    def function_symbols_before(self, addresses: Collection[int]) -> list[Symbol]:
-        """Those of `function_symbols` that are the last at or before one of the addresses; quicker than all of them."""
-        limits = sorted(addresses)
-        found: dict[int, tuple[int, int, int]] = {}  # by the first limit that is not below
-        for function in self._functions():
-            place = bisect_left(limits, function[1])
-            if place < len(limits) and (place not in found or found[place][1] < function[1]):
-                found[place] = function
-        return [Symbol(self._symbol_table[0], *found[place]) for place in sorted(found)]
-
-    def _functions(self) -> Iterator[tuple[int, int, int]]:
-        """(place of the name, address, size) of each; symbols as such cost three times as much to go through."""
-        code = RECORDS[Sym, self.byte_order]
-        for name, info, _, index, value, size in code.iter_unpack(self._symbol_table[1]):
-            if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and index != SHN_UNDEF:
-                yield name, value, size
-
-    def symbol_tables(self) -> Iterator[Section]:
-        """`.symtab` and `.dynsym`: a file has one of each type, and more are not read."""
-        for kind in (SHT_SYMTAB, SHT_DYNSYM):
-            yield from islice((section for section in self.sections if section.header.sh_type == kind), 1)
-
     @cached_property
     def relocation_tables(self) -> dict[int, list[Section]]:
         """Those of type SHT_RELA, by the number of the section that they apply to."""
@@ -317,16 +133,6 @@ class ElfFile:
             if section.header.sh_type == SHT_RELA:
                 tables.setdefault(section.header.sh_info, []).append(section)
         return tables
-
-    @cached_property
-    def _symbol_table(self) -> tuple[bytes, memoryview]:
-        """Names and entries of the table that `functions` are in; both empty where there is none."""
-        table = next(self.symbol_tables(), None)
-        if table is None or table.header.sh_link >= len(self.sections):
-            return b"", self.data[:0]
-        names = bytes(self.contents(self.sections[table.header.sh_link]))
-        raw = self.contents(table)
-        return names, raw[: len(raw) // SYM_SIZE * SYM_SIZE]
 
     # -- reading the tables
 
@@ -377,28 +183,6 @@ class ElfFile:
             return list(map(Section, count(), strings_at(table, places), headers))
         except FormatError as error:
             raise self.error(error.message, "section names") from error
-
-    def notes_at(self, offset: int, size: int, align: int) -> Iterator[Note]:
-        """The notes of one section or segment."""
-        raw = self.slice(offset, size, "note")
-        align = 8 if align == 8 else 4
-        code = RECORDS[Nhdr, self.byte_order]
-        pos = 0
-        while pos + NHDR_SIZE <= len(raw):
-            namesz, descsz, kind = code.unpack_from(raw, pos)
-            desc = pos + (NHDR_SIZE + namesz + align - 1) // align * align
-            if desc + descsz > len(raw):
-                raise self.error(f"note of {descsz} bytes reaches past its segment", "note", offset + pos)
-            yield Note(
-                bytes(raw[pos + NHDR_SIZE : pos + NHDR_SIZE + namesz]),
-                kind,
-                bytes(raw[desc : desc + descsz]),
-                offset + pos,
-            )
-            pos = desc + (descsz + 3) // 4 * 4
-            if pos % align and any(raw[pos : pos + 4]):  # mold 1 puts notes of 4-byte alignment behind those of 8 bytes
-                align = 4
-            pos = (pos + align - 1) // align * align
 
     def _expand(self, kind: int, raw: memoryview, size: int, place: str) -> memoryview:
         try:

@@ -6,10 +6,13 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from sframegen.elf.symbols import functions_named
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.elf.file import ElfFile, Symbol
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.symbols import Symbol
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
 MAX_TEXT, SHOWN = 1000, 400  # characters of a line, and of either end where it is longer
@@ -44,7 +47,7 @@ def address_of(elf: ElfFile, text: str) -> int:
     """
     match = SYMBOL_OFFSET.fullmatch(text)
     for name, offset in ((text, "0"), match.groups() if match else ("", "0")):
-        found = {symbol.address for symbol in elf.functions_named(name.encode(errors="replace"))} if name else set()
+        found = {symbol.address for symbol in functions_named(elf, name.encode(errors="replace"))} if name else set()
         if len(found) > 1:
             places = ", ".join(f"{address:#x}" for address in sorted(found))
             raise elf.error(f"{len(found)} functions are named {printable(name)}: {places}")

@@ -6,7 +6,7 @@ from array import array
 from functools import cache
 from typing import NamedTuple
 
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 
 FAIL = 0xFFFF  # no state: the bytes are not padding
 

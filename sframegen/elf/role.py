@@ -20,7 +20,7 @@ from sframegen.elf.dynamic import (
     DT_STRSZ,
     DT_STRTAB,
 )
-from sframegen.elf.file import ET_DYN, PT_INTERP
+from sframegen.elf.records import ET_DYN, PT_INTERP
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn

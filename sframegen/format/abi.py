@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sframegen.elf.file import ByteOrder, ElfFile
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder
 
 
 class Relocation(NamedTuple):

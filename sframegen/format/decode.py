@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 from sframegen.format import unpack
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.layouts import LAYOUTS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 from sframegen.format import pack
 from sframegen.format.layouts import V3
 from sframegen.format.records import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.elf.file import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
+from sframegen.elf.records import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from sframegen.format.decode import decode, open_section
 
 if TYPE_CHECKING:

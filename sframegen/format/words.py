@@ -8,7 +8,7 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.records import (
     CFA_BASE_SP_BIT,
@@ -26,7 +26,7 @@ from sframegen.format.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 

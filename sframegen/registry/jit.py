@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, Kind, Rule, Where
 from sframegen.format.search import Found
 from sframegen.registry.structures import JitEntry, JitTable, decode, size_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.file import RECORDS as ELF_RECORDS
-from sframegen.elf.file import SHN_UNDEF, SYM_SIZE, Sym
+from sframegen.elf.records import RECORDS as ELF_RECORDS
+from sframegen.elf.records import SHN_UNDEF, SYM_SIZE, Sym
+from sframegen.elf.symbols import symbol_tables
 from sframegen.registry.jit import ADDRESSES, JitDescriber, JitTables
 from sframegen.registry.regions import Region, RegistryError
 from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode, size_of
@@ -27,7 +28,7 @@ ATTEMPTS = 8  # at a node that is being written
 def list_address(elf: ElfFile) -> int | None:
     """Link-time address of the list that a program or library defines."""
     code = ELF_RECORDS[Sym, elf.byte_order]
-    for table in elf.symbol_tables():
+    for table in symbol_tables(elf):
         if table.header.sh_link < len(elf.sections):
             names = bytes(elf.contents(elf.sections[table.header.sh_link]))
             raw = elf.contents(table)

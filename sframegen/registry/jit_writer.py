@@ -11,7 +11,7 @@ from sframegen.registry.structures import RECORDS, JitEntry, JitTable, encode, s
 if TYPE_CHECKING:
     from mmap import mmap
 
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
 
 STRIDE = size_of(JitEntry)
 USED_LEN_AT, NEXT_AT, INFO_AT = 8, 16, FRE_SIZE - 1

@@ -6,14 +6,16 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.elf.file import PF_X, PT_GNU_SFRAME, PT_LOAD
+from sframegen.elf.notes import build_id_of, debug_link_of
+from sframegen.elf.records import PF_X, PT_GNU_SFRAME, PT_LOAD
 from sframegen.registry.codectl import CodeOption
 from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.elf.file import ByteOrder, ElfFile, Phdr
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder, Phdr
 
 
 class LoadedSection(NamedTuple):
@@ -56,9 +58,9 @@ def loaded_section(
         whole, text, sframe = _extent(loads, bias), _extent(code, bias), _extent(section, bias)
     except ValueError as error:
         raise FormatError(str(error), "program header table", None, name) from None
-    link, crc = (file and file.debug_link()) or (None, 0)
+    link, crc = (file and debug_link_of(file)) or (None, 0)
     debug_link = None if link is None else os.fsencode(link)
-    return LoadedSection(name, byte_order, *whole, *text, *sframe, file.build_id() if file else None, debug_link, crc)
+    return LoadedSection(name, byte_order, *whole, *text, *sframe, build_id_of(file) if file else None, debug_link, crc)
 
 
 def _extent(segments: list[Phdr], bias: int) -> tuple[int, int]:

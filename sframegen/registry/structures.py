@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
 
 
 class SframeSetup(NamedTuple):

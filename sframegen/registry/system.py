@@ -12,7 +12,7 @@ from sframegen.registry.regions import RegistryError
 from sframegen.registry.structures import SframeSetup, encode, size_of
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from sframegen.registry.codectl import CodeOption
 
 # As posted on 28 May 2026, for all architectures. Nothing of it is in a release: another call may have the number one day.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from tests.checks.readers.mutate import bases, put

@@ -19,7 +19,9 @@ from sframegen.checks.against_cfi import differences
 from sframegen.checks.against_cfi.comparison import Truth, Verdict, compare
 from sframegen.cli.commands import cli
 from sframegen.conversion.sources import Sources, find_sources
-from sframegen.elf.file import PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
@@ -212,7 +214,7 @@ int main(int argc, char **argv) { return twice(argc); }
 
 
 def function_of(file: Path, table: FunctionTable, name: str) -> int:
-    (symbol,) = open_elf(file).functions_named(name.encode())
+    (symbol,) = functions_named(open_elf(file), name.encode())
     return list(table.start).index(symbol.address)
 
 

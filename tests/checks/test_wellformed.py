@@ -17,7 +17,8 @@ from sframegen.checks.placement import in_file
 from sframegen.checks.specification import rules, wellformed
 from sframegen.checks.specification.rules import FILE, KEPT, RULES, WALKED
 from sframegen.checks.specification.wellformed import examine, well_formed
-from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, ElfFile, Phdr, Shdr, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, Phdr, Shdr
 from sframegen.format.decode import decode
 from sframegen.format.locate import sframe_of
 from tests import ROOT

@@ -20,7 +20,9 @@ from linker.existing.find_section import find_place
 from linker.inject import apply, undo_record
 from sframegen import api
 from sframegen.cli.commands import cli
-from sframegen.elf.file import PT_GNU_SFRAME, RECORDS, Shdr, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_GNU_SFRAME, RECORDS, Shdr
+from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
@@ -125,7 +127,7 @@ def test_version_2_with_rows_without_words_is_written_again(
         patch.setitem(WRITABLE, 2, V2._replace(outermost=True))
         api.add_section(compile_c(PROGRAM, "-O2"), output=file, version=2)
     before = read_sframe(open_elf(file)).table
-    bottom = next(symbol.address for symbol in open_elf(file).function_symbols() if symbol.name == "bottom")
+    bottom = next(symbol.address for symbol in function_symbols(open_elf(file)) if symbol.name == "bottom")
     [note] = [found for found in api.examine(file, consumer="gnu").findings if found.address == bottom]
     assert (note.rule, note.severity) == ("row-without-words", sframegen.Severity.NOTE)
     [error] = [found for found in api.examine(file, consumer="glibc").findings if found.consumer]

@@ -11,7 +11,8 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.code.context.plt import MAX_SIZE, find_plt
-from sframegen.elf.file import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, ElfFile
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS
 from sframegen.format.abi import AARCH64, AMD64, abi_of
 from sframegen.format.abi import S390X as S390X_ABI
 from sframegen.format.locate import read_sframe

@@ -16,9 +16,11 @@ from cfi.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, ElfFile, Phdr, open_elf
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.padding import FAIL, padding_states
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.reasons import Reason
 from tests.support.inputs.cfi_writer import Frames
@@ -166,7 +168,7 @@ def test_every_byte_has_the_fate_that_the_definition_gives_it(text: Text, fdes: 
 def test_functions_add_up_to_the_file(text: Text, fdes: list[Fde]) -> None:
     fates, coverage = fates_of(text, fdes)
     added = {"covered": dict(NO_FATES["covered"]), "left_out": {}}
-    for function in coverage.per_function(FunctionNames(text.elf()[0].function_symbols())):
+    for function in coverage.per_function(FunctionNames(function_symbols(text.elf()[0]))):
         assert total(function.fates) == function.size
         for group, counts in function.fates.items():
             for fate, count in counts.items():
@@ -312,7 +314,7 @@ def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, o
     subprocess.run([peers.tool(prefix + "ld"), *options, "-shared", "-z", "separate-code", "-o", linked, made], check=True)
     elf = open_elf(linked)
     coverage = coverage_of(elf)
-    functions = list(coverage.per_function(FunctionNames(elf.function_symbols())))
+    functions = list(coverage.per_function(FunctionNames(function_symbols(elf))))
     one, two, three = (function.start for function in functions)
     body = functions[0].size
     assert [(function.name, function.size) for function in functions] == [("one", body), (None, body), (None, 2 * body)]

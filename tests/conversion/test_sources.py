@@ -14,7 +14,10 @@ from cfi.errors import FormatError
 from sframegen import add_section, read
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import PT_GNU_EH_FRAME, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.records import PT_GNU_EH_FRAME
+from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ def content(table: FunctionTable) -> list[object]:
 
 
 def symbol(path: Path, name: str) -> int:
-    return next(one.address for one in open_elf(path).function_symbols() if one.name == name)
+    return next(one.address for one in function_symbols(open_elf(path)) if one.name == name)
 
 
 def without_section_headers(path: Path, out: Path) -> Path:
@@ -136,7 +139,7 @@ def test_a_debug_file_by_name_or_by_debug_link(split: tuple[Path, Path], compile
 @pytest.mark.parametrize("folder", [".build-id", "."])
 def test_a_debug_file_by_build_id(folder: str, split: tuple[Path, Path], tmp_path: Path) -> None:
     program, debug = split
-    build_id = open_elf(program).build_id()
+    build_id = build_id_of(open_elf(program))
     assert build_id is not None
     home = tmp_path / "store" / folder / build_id.hex()[:2] / f"{build_id.hex()[2:]}.debug"
     home.parent.mkdir(parents=True)

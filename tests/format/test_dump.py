@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from cfi.errors import FormatError
 from sframegen.cli.commands import cli
-from sframegen.elf.file import PT_GNU_SFRAME, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.dump import dump_text

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
 
 MAX_SIZE = 1 << 16
 MAX_BLOCK = 256

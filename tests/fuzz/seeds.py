@@ -20,7 +20,8 @@ from linker.inject.movable import PT_NULL
 from linker.objects.add_to_objects import prepare, write_object
 from sframegen.conversion import convert
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import (
     ET_REL,
     PT_LOAD,
     SHF_ALLOC,
@@ -32,9 +33,7 @@ from sframegen.elf.file import (
     SHT_RELA,
     SHT_STRTAB,
     SHT_SYMTAB,
-    ElfFile,
     Phdr,
-    open_elf,
 )
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.format.encode import Encoder

@@ -10,7 +10,8 @@ import pytest
 
 from cfi.errors import SframegenError
 from sframegen import add_section, read
-from sframegen.elf.file import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE
 from sframegen.program.build import build_kind
 
 if TYPE_CHECKING:

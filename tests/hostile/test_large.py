@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import add_section, convert, read
-from sframegen.elf.file import PT_LOAD, RECORDS, SHT_PROGBITS, Ehdr, Phdr, Shdr, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_LOAD, RECORDS, SHT_PROGBITS, Ehdr, Phdr, Shdr
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:

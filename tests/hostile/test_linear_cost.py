@@ -20,7 +20,7 @@ import cfi as cfi_package
 import linker
 import sframegen
 from linker.inject import undo_record
-from sframegen.elf.file import (
+from sframegen.elf.records import (
     ET_DYN,
     ET_REL,
     PF_R,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen import add_section
-from sframegen.elf.file import PT_GNU_SFRAME, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_GNU_SFRAME
 from tests.support.cross import MACHINES
 from tests.support.inputs.linker_inputs import blocking_script
 from tests.support.peers import corpus_file

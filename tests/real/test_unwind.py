@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import sframegen
-from sframegen.elf.file import PHDR_SIZE, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PHDR_SIZE
+from sframegen.elf.symbols import functions_of
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -141,7 +143,7 @@ class Programs:
 
 
 def names_at(elf: ElfFile, address: int) -> set[str]:
-    return {symbol.name for symbol in elf.functions() if 0 <= address - symbol.address < symbol.size} or {UNKNOWN}
+    return {symbol.name for symbol in functions_of(elf) if 0 <= address - symbol.address < symbol.size} or {UNKNOWN}
 
 
 def ask_gdb(program: Path) -> dict[str, list[Frame]]:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import sframegen
-from sframegen.elf.file import PF_X, PT_LOAD, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PF_X, PT_LOAD
+from sframegen.elf.symbols import functions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.walk import End, How
@@ -120,7 +122,7 @@ class Truth:
     def __init__(self, process: Watched, program: Path) -> None:
         self.process = process
         elf = open_elf(program)
-        symbols = {symbol.name: symbol for symbol in elf.functions()}
+        symbols = {symbol.name: symbol for symbol in functions_of(elf)}
         row = next(row for row in process.mappings() if row.executable and row.path == str(program))
         code = next(segment for segment in elf.segments if segment.p_type == PT_LOAD and segment.p_flags & PF_X)
         bias = row.start - (code.p_vaddr & ~0xFFF)

@@ -14,7 +14,10 @@ from click.testing import CliRunner, Result
 
 import sframegen
 from sframegen.cli.commands import cli
-from sframegen.elf.file import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.notes import debug_link_of
+from sframegen.elf.records import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr
+from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AMD64
 from sframegen.format.locate import sframe_of
 from sframegen.registry import system
@@ -91,7 +94,7 @@ def test_the_model_takes_what_is_printed(program: Path, interface: str) -> None:
         prctl_register(caller, *(int.from_bytes(data[place : place + 8], "little") for place in (0, 8, 16)))
     else:
         codectl(caller, CodeOption.REGISTER_ELF, at, 80)
-    main = next(elf.functions_named(b"main")).address
+    main = next(functions_named(elf, b"main")).address
     region = caller.registry.find(main + 0x10_0000_0000)
     assert region is not None
     answer = region.describer.look_up(main + 0x10_0000_0000)
@@ -100,7 +103,7 @@ def test_the_model_takes_what_is_printed(program: Path, interface: str) -> None:
     assert answer.rule.cfa.register == AMD64.sp
     if interface == "codectl":
         assert region.code_object is not None
-        link = elf.debug_link()
+        link = debug_link_of(elf)
         assert link is not None
         assert region.code_object[2:] == (str(program).encode(), bytes([1, 2, 3, 4, 5]), link[0].encode(), link[1])
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import sframegen
 from sframegen import add_section, read
 from sframegen.elf.file import open_elf
+from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import ABIS
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
@@ -89,7 +90,7 @@ ASSEMBLY = """
 
 def starts(path: Path) -> list[str]:
     """Names of the functions that FDEs begin with."""
-    names = {one.address: one.name for one in open_elf(path).function_symbols()}
+    names = {one.address: one.name for one in function_symbols(open_elf(path))}
     found = read(path).table.start
     return [names.get(address, hex(address)) for address in found]
 

@@ -6,8 +6,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.checks.finding import Finding, Severity
-from sframegen.elf.file import SHF_EXECINSTR
 from sframegen.elf.function_names import FunctionNames, printable
+from sframegen.elf.records import SHF_EXECINSTR
+from sframegen.elf.symbols import function_symbols_before
 from sframegen.format.equations import equation
 from sframegen.format.reasons import Reason
 
@@ -140,7 +141,7 @@ def _bytes(ranges: Sequence[Range]) -> str:
 
 def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
     """`main+0x4`; where no symbol is, `.plt.got+0x8`."""
-    names = FunctionNames(elf.function_symbols_before(addresses))
+    names = FunctionNames(function_symbols_before(elf, addresses))
     sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR)
 
     def place(address: int) -> str:

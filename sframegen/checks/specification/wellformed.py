@@ -11,7 +11,7 @@ from cfi.columns import zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rules import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import Walk
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
 from sframegen.format.layouts import LAYOUTS
@@ -35,7 +35,7 @@ from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_plac
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 

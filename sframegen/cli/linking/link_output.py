@@ -8,14 +8,14 @@ import stat
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.file import EHDR_SIZE, ET_DYN, ET_EXEC
 from sframegen.elf.opening import open_regular
+from sframegen.elf.records import EHDR_SIZE, ET_DYN, ET_EXEC
 from sframegen.format.abi import BY_MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
 
 DEFAULT_OUTPUT = "a.out"
 ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # of 64-bit files, by class and encoding

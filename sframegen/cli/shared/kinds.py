@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.objects.archive import is_archive
-from sframegen.elf.file import ET_REL, ElfFile
+from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
+from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView

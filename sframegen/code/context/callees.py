@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.code.isa.machines import machine_of
-from sframegen.elf.file import RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
+from sframegen.elf.records import RECORDS, SHT_DYNSYM, SHT_RELA, SYM_SIZE, Sym
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:

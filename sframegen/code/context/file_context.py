@@ -11,6 +11,7 @@ from sframegen.code.context.jump_tables import ReadOnly, Tables
 from sframegen.code.context.plt import LONGEST, slot_of
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.isa.machines import isa_of
+from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Around:
         self.starts = [start for start, _ in code]
         self.read_only = ReadOnly(elf)
         self.imports = callees.imports(elf)
-        self.defined = {symbol.name: symbol.address for symbol in elf.functions()}
+        self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}
         self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
         self.stubs = stubs
         self.behind_stubs: dict[int, Callee] = {}

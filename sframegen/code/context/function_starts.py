@@ -23,7 +23,8 @@ from sframegen.elf.dynamic import (
     DT_RELASZ,
     read_dynamic,
 )
-from sframegen.elf.file import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_LOAD
+from sframegen.elf.records import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_LOAD
+from sframegen.elf.symbols import functions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ MAX_ARRAY = 1 << 16  # functions that run at start or end
 
 def starts(elf: ElfFile, abi: Abi) -> set[int]:
     """Addresses of functions: by symbols, and those that run when a file is loaded or unloaded. They may lie anywhere."""
-    found = {symbol.address for symbol in elf.functions()}
+    found = {symbol.address for symbol in functions_of(elf)}
     dynamic = {entry.tag: entry.value for entry in read_dynamic(elf)}
     found.update(dynamic[tag] for tag in (DT_INIT, DT_FINI) if tag in dynamic)
     found.update(_in_arrays(elf, abi, dynamic))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.code.decoding.instruction_columns import DIRECT
 from sframegen.code.isa.effects import Flow
-from sframegen.elf.file import PF_W, PT_LOAD
+from sframegen.elf.records import PF_W, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

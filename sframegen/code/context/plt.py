@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import machine_of
-from sframegen.elf.file import MAX_ADDRESS, SHF_EXECINSTR, SHT_PROGBITS
+from sframegen.elf.records import MAX_ADDRESS, SHF_EXECINSTR, SHT_PROGBITS
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.format.model import Rule, Where
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, MARKS
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64, MARKS
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi

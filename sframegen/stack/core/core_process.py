@@ -6,7 +6,8 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sframegen.elf.file import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X
 from sframegen.format.abi import abi_of
 from sframegen.stack.abi.registers import registers_of
 from sframegen.stack.core.link_map import LinkMap

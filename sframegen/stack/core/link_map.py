@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
-from sframegen.elf.file import MAX_ADDRESS, PT_INTERP, PT_LOAD
+from sframegen.elf.records import MAX_ADDRESS, PT_INTERP, PT_LOAD
 from sframegen.stack.core.notes import AT_BASE, AT_ENTRY, AT_EXECFN, FileRange
 from sframegen.stack.walking.snapshot import PAGE, StackError
 

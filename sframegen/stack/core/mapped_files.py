@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
-from sframegen.elf.file import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.records import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr
 from sframegen.stack.walking.snapshot import DELETED, PAGE, StackError
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.stack.core.memory import DumpedMemory
     from sframegen.stack.core.notes import FileRange
@@ -165,6 +167,6 @@ def _headers(page: bytes, byte_order: ByteOrder) -> ElfFile | None:
 
 def _build_id(elf: ElfFile | None) -> bytes | None:
     try:
-        return elf.build_id() if elf else None
+        return build_id_of(elf) if elf else None
     except FormatError:
         return None

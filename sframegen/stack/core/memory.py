@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import MAX_ADDRESS, PT_LOAD
+from sframegen.elf.records import MAX_ADDRESS, PT_LOAD
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile

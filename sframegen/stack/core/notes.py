@@ -5,12 +5,14 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from sframegen.elf.file import MARKS
+from sframegen.elf.notes import notes_of
+from sframegen.elf.records import MARKS
 from sframegen.stack.abi.registers import GENERAL
 
 if TYPE_CHECKING:
     from cfi.errors import FormatError
-    from sframegen.elf.file import ElfFile, Note
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.notes import Note
     from sframegen.format.abi import Abi
 
 NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_ARM_PAC_MASK = 1, 2, 3, 6, 0x46494C45, 0x406
@@ -50,7 +52,7 @@ class CoreNotes:
         self._elf, self._abi = elf, abi
         self._mark = MARKS[elf.byte_order]
         self._current: ThreadNotes | None = None  # a thread's notes follow its NT_PRSTATUS
-        for note in elf.notes():
+        for note in notes_of(elf):
             if read := self._readers.get((note.name, note.type)):
                 read(self, note)
         self.pid = self.pid or next(iter(self.threads), 0)

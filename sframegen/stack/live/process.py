@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.format.abi import BY_MACHINE
 from sframegen.stack.abi.registers import FLOATING, registers_of
 from sframegen.stack.live import ptrace

@@ -10,8 +10,11 @@ from cfi import reader
 from cfi.errors import FormatError
 from cfi.section import Registers
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import SHT_SYMTAB, open_elf
+from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import printable
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.records import SHT_SYMTAB
+from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
 from sframegen.stack.names.demangle import demangle
 from sframegen.stack.names.perf_map import PerfMap
@@ -22,7 +25,8 @@ from sframegen.stack.walking.walk import ADDRESS_MASK
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from sframegen.elf.file import ElfFile, Symbol
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.symbols import Symbol
     from sframegen.stack.objects.loaded_objects import LoadedObject, Objects
     from sframegen.stack.tracer import Thread
     from sframegen.stack.walking.walk import Frame
@@ -142,14 +146,14 @@ def _functions(file: ElfFile) -> list[Symbol]:
     try:
         if not any(section.header.sh_type == SHT_SYMTAB for section in file.sections):
             file = _debug_file(file) or file
-        last = {symbol.address: symbol for symbol in file.functions()}  # global symbols come behind local ones
+        last = {symbol.address: symbol for symbol in functions_of(file)}  # global symbols come behind local ones
     except FormatError:
         return []
     return [last[address] for address in sorted(last)]
 
 
 def _debug_file(file: ElfFile) -> ElfFile | None:
-    build_id = (file.build_id() or b"").hex()
+    build_id = (build_id_of(file) or b"").hex()
     try:
         return open_elf(f"{DEBUG_FILES}/{build_id[:2]}/{build_id[2:]}.debug") if build_id else None
     except (OSError, FormatError):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.file import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, ElfFile, Phdr, Shdr
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from sframegen.stack.walking.walk import ADDRESS_MASK
 
 if TYPE_CHECKING:

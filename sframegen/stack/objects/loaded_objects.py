@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.file import PT_GNU_SFRAME
+from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
 from sframegen.format.search import look_up
 from sframegen.registry.regions import Region, Registry

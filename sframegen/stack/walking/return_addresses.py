@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.elf.file import EM_AARCH64, EM_X86_64
+from sframegen.elf.records import EM_AARCH64, EM_X86_64
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cfi.errors import SframegenError
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from sframegen.elf.file import ByteOrder, ElfFile
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.stack.abi.registers import Registers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.checks.finding import Severity
-from sframegen.elf.file import (
+from sframegen.elf.records import (
     PF_R,
     PF_W,
     PHDR_SIZE,

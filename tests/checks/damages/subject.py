@@ -15,7 +15,8 @@ from sframegen.checks.check import CheckReport, check_file
 from sframegen.checks.finding import Severity
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import PHDR_SIZE, RECORDS, SHDR_SIZE, ElfFile, Phdr, Shdr, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PHDR_SIZE, RECORDS, SHDR_SIZE, Phdr, Shdr
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import MARKS
+from sframegen.elf.records import MARKS
 from sframegen.format.abi import ABIS
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, WRITABLE
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
 
 ADDRESS = 0x5000

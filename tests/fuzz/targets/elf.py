@@ -7,7 +7,10 @@ from contextlib import suppress
 from cfi.errors import FormatError
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.file import MAX_NAME, SHT_NOBITS, ElfFile
+from sframegen.elf.file import ElfFile
+from sframegen.elf.notes import build_id_of, debug_link_of, notes_of
+from sframegen.elf.records import SHT_NOBITS
+from sframegen.elf.symbols import MAX_NAME, function_symbols, function_symbols_before, functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import open_sframe, read_pieces
 
@@ -26,19 +29,19 @@ def run(data: bytes) -> None:
 
 
 def notes(elf: ElfFile) -> None:
-    list(elf.notes())
-    elf.build_id()
-    elf.debug_link()
+    list(notes_of(elf))
+    build_id_of(elf)
+    debug_link_of(elf)
 
 
 def symbols(elf: ElfFile) -> None:
-    functions = elf.function_symbols()
+    functions = function_symbols(elf)
     ends = [symbol.address + symbol.size for symbol in functions]
-    assert {symbol.address for symbol in elf.function_symbols_before(ends)} <= {symbol.address for symbol in functions}
+    assert {symbol.address for symbol in function_symbols_before(elf, ends)} <= {symbol.address for symbol in functions}
     for symbol in functions:
         name = symbol.name.encode(errors="surrogateescape")
         assert not name or symbol.is_named(name) or "\ufffd" in symbol.name or len(name) >= MAX_NAME
-    list(elf.functions_named(b"leaf"))
+    list(functions_named(elf, b"leaf"))
 
 
 def addresses(elf: ElfFile) -> None:

@@ -13,7 +13,8 @@ from linker.objects.archive import is_archive
 from linker.objects.object_check import check_objects
 from linker.objects.object_view import place_in, views_of
 from linker.objects.remove_from_objects import plan_object_removal
-from sframegen.elf.file import ET_REL, ElfFile
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import ET_REL
 from sframegen.format.layouts import V3
 from sframegen.tables.optimize import LEVELS
 

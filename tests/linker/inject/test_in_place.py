@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 import sframegen
 from linker.inject import undo_record
 from sframegen.cli.commands import cli
-from sframegen.elf.file import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.compare import agree

@@ -21,14 +21,15 @@ from linker.refusals import Refusal, RefusedError
 from sframegen import FormatError, add_section, remove
 from sframegen.cli.commands import cli
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.file import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR
 from sframegen.elf.role import Role, role_of
 from sframegen.format.locate import sframe_of
 from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
 
 if TYPE_CHECKING:
     from linker.inject.image import Image
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.once

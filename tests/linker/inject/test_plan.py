@@ -15,7 +15,10 @@ from linker.inject import undo_record
 from linker.inject.image import find_build_id
 from linker.inject.plan import describe, plan_injection
 from linker.refusals import RefusedError
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.records import (
     PF_R,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -29,16 +32,13 @@ from sframegen.elf.file import (
     SHT_NOBITS,
     SHT_SYMTAB,
     Ehdr,
-    ElfFile,
     Phdr,
     Sym,
-    open_elf,
 )
-from sframegen.elf.ranges import Range, gaps, join, overlapping
 from tests.support.inputs.linker_inputs import inject_bytes, section_of, small_file
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.once
@@ -90,7 +90,7 @@ def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> N
     assert symbols(after, SHT_SYMTAB)[1].st_value == note.header.sh_addr
     assert symbols(after, SHT_DYNSYM)[1].st_value == 0x5000  # counted to .hash, and nowhere near it
     assert [s.p_vaddr for s in after.segments if s.p_type == PT_NOTE] == [note.header.sh_addr]
-    assert after.build_id() == before.build_id()
+    assert build_id_of(after) == build_id_of(before)
     assert find_build_id(after) is not None
 
 

@@ -16,7 +16,8 @@ import sframegen
 from cfi.errors import FormatError, VerificationError
 from linker.inject import undo_record
 from sframegen.cli.commands import cli
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import (
     PF_W,
     PF_X,
     PHDR_SIZE,
@@ -27,9 +28,7 @@ from sframegen.elf.file import (
     RECORDS,
     SHT_GNU_SFRAME,
     Ehdr,
-    ElfFile,
     Phdr,
-    open_elf,
 )
 from sframegen.format.locate import sframe_of
 from sframegen.tables.optimize import LEVELS

@@ -11,7 +11,8 @@ from linker.existing.original import original_of
 from linker.inject.plan import plan_injection
 from linker.inject.verify import verify
 from linker.refusals import RefusedError
-from sframegen.elf.file import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
@@ -27,7 +28,7 @@ from tests.support.inputs.linker_inputs import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.elf.file import ByteOrder
+    from sframegen.elf.records import ByteOrder
     from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.once

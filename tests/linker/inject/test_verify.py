@@ -11,20 +11,9 @@ import pytest
 
 from linker.files.copying import same_bytes
 from linker.inject.verify import verify
-from sframegen.elf.file import (
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_INTERP,
-    PT_LOAD,
-    PT_PHDR,
-    RECORDS,
-    SHDR_SIZE,
-    Ehdr,
-    ElfFile,
-    Phdr,
-    Shdr,
-    open_elf,
-)
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.notes import notes_of
+from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from tests.support.inputs.linker_inputs import inject, small_file
 
 if TYPE_CHECKING:
@@ -175,7 +164,7 @@ def test_a_plan_that_writes_over_what_stays(program: Written) -> None:
 
 
 def test_the_build_id(written: Written) -> None:
-    note = next(note for note in open_elf(written.path).notes() if note.type == 3)
+    note = next(note for note in notes_of(open_elf(written.path)) if note.type == 3)
     written.put(note.offset + 16, b"\xff")
     assert "the build-id changed" in written.findings()
 

@@ -18,7 +18,9 @@ from cfi.errors import FormatError, SframegenError
 from linker.objects.archive import members, rewritten
 from linker.refusals import RefusedError
 from sframegen import add_section, convert, find, read
-from sframegen.elf.file import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB, ElfFile, open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB
+from sframegen.elf.symbols import function_symbols, functions_of
 from sframegen.tables.optimize import LEVELS
 from tests.support.cross import ARM64, S390X
 from tests.support.peers import Compiler
@@ -78,7 +80,7 @@ def link(peers: Peers, out: Path, *arguments: str | Path) -> Path:
 
 
 def functions(paths: list[Path]) -> set[str]:
-    return {symbol.name for path in paths for symbol in open_elf(path).functions()}
+    return {symbol.name for path in paths for symbol in functions_of(open_elf(path))}
 
 
 def judge(linked: Path, names: set[str], peers: Peers, directory: Path) -> int:
@@ -99,7 +101,7 @@ def judge(linked: Path, names: set[str], peers: Peers, directory: Path) -> int:
 
 def compared(expected: SframeSection, found: SframeSection, linked: Path, names: set[str]) -> int:
     """Asserts that both say the same of the functions, wherever a rule of either begins or ends; returns how many these are."""
-    judged = [symbol for symbol in open_elf(linked).function_symbols() if symbol.name in names and symbol.size]
+    judged = [symbol for symbol in function_symbols(open_elf(linked)) if symbol.name in names and symbol.size]
     places = sorted({*begins(expected.table), *begins(found.table)})
     for symbol in judged:
         for pc in places[bisect_left(places, symbol.address) : bisect_left(places, symbol.address + symbol.size)]:
@@ -138,7 +140,7 @@ def test_linkers_that_merge_link_what_add_section_makes(
     assert judge(linked, names, peers, tmp_path) > 5
     if kind != "shared":
         subprocess.run([linked], check=True)
-    found = open_elf(linked).function_symbols()
+    found = function_symbols(open_elf(linked))
     assert (kind == "gc") == ("_Z6unusedi" not in {symbol.name for symbol in found})
 
 

@@ -14,7 +14,9 @@ from linker.objects import remove_from_objects
 from linker.refusals import RefusedError
 from sframegen import FormatError, add_section, examine, read, remove
 from sframegen.cli.commands import cli
-from sframegen.elf.file import SHT_GNU_SFRAME, SHT_SYMTAB, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import SHT_GNU_SFRAME, SHT_SYMTAB
+from sframegen.elf.symbols import functions_of
 from tests.support.cross import ARM64, S390X
 from tests.support.peers import Compiler
 
@@ -198,11 +200,11 @@ def test_more_sections_than_the_header_can_count(peers: Peers, tmp_path: Path) -
     subprocess.run([peers.tool("as"), "--gsframe", "-", "-o", path], input=source, text=True, check=True)
     elf = open_elf(path)
     assert elf.header.e_shnum == 0
-    symbols = [(symbol.name, symbol.address) for symbol in elf.functions()]
+    symbols = [(symbol.name, symbol.address) for symbol in functions_of(elf)]
     remove(path, force=True)
     after = open_elf(path)
     assert (after.header.e_shnum, after.shnum) == (0, elf.shnum - 2)
-    assert [(symbol.name, symbol.address) for symbol in after.functions()] == symbols
+    assert [(symbol.name, symbol.address) for symbol in functions_of(after)] == symbols
     done = subprocess.run([peers.tool("nm"), path], check=True, capture_output=True, text=True)
     assert not done.stderr
     assert done.stdout.count(" t f") == 66_000

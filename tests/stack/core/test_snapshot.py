@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 from cfi.errors import FormatError
 from sframegen.cli.commands import cli
-from sframegen.elf.file import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.records import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.stack.abi.contexts import CONTEXTS
 from sframegen.stack.abi.registers import FLOATING, GENERAL
@@ -258,7 +260,7 @@ def test_another_file_is_not_used(library: Path, other: Path, tmp_path: Path) ->
     path = write(tmp_path / "lib.so", bytes(different.data))
     made = Core(write(tmp_path / "core", mapped_core(elf, str(path))))
     assert made.memory.read(BASE + at, size) == b""
-    mine, theirs = elf.build_id(), different.build_id()
+    mine, theirs = build_id_of(elf), build_id_of(different)
     assert mine is not None
     assert theirs is not None
     assert made.remarks() == [f"{path}: another file: its build-id is {theirs.hex()}, the core has {mine.hex()}"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.elf.file import ElfFile, Symbol, open_elf
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_names import address_of
 from sframegen.format.locate import sframe_of
 from sframegen.stack.live import ptrace
@@ -30,6 +30,7 @@ from sframegen.stack.walking.walk import End, How
 from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
+    from sframegen.elf.symbols import Symbol
     from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")

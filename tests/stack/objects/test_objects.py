@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import (
     EHDR_SIZE,
     ET_DYN,
     PF_R,
@@ -20,7 +21,6 @@ from sframegen.elf.file import (
     RECORDS,
     SHDR_SIZE,
     Ehdr,
-    ElfFile,
     Phdr,
     Shdr,
 )

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.elf.file import EM_AARCH64, EM_S390, EM_X86_64, open_elf
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.symbols import function_symbols
 from sframegen.stack.walking.return_addresses import ends_call
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def test_all_calls_that_a_compiler_makes(compile_c: Compiler) -> None:
     elf = open_elf(path)
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     calls = others = 0
-    for symbol in elf.function_symbols()[:400]:
+    for symbol in function_symbols(elf)[:400]:
         code = bytes(elf.at(symbol.address, symbol.size))
         for address, size, mnemonic, _ in disassembler.disasm_lite(code, symbol.address):
             end = ends_call(lambda at, count: bytes(elf.at(at, count)), address + size, elf.header.e_machine)

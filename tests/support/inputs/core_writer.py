@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.file import ET_CORE, MARKS, PF_R, PF_W, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, Ehdr, Phdr, Shdr
+from sframegen.elf.records import ET_CORE, MARKS, PF_R, PF_W, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, Ehdr, Phdr, Shdr
 from sframegen.stack.abi.registers import GENERAL
 
 if TYPE_CHECKING:

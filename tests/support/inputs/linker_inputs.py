@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from linker.inject.apply import write_all, writes_of
 from linker.inject.kernel_versions import safe_on
 from linker.inject.plan import plan_injection
-from sframegen.elf.file import (
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.ranges import align_up
+from sframegen.elf.records import (
     EM_S390,
     EM_X86_64,
     ET_DYN,
@@ -36,13 +38,10 @@ from sframegen.elf.file import (
     SYM_SIZE,
     ByteOrder,
     Ehdr,
-    ElfFile,
     Phdr,
     Shdr,
     Sym,
-    open_elf,
 )
-from sframegen.elf.ranges import align_up
 
 if TYPE_CHECKING:
     from pathlib import Path

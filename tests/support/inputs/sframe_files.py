@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.elf.file import (
-    ET_DYN,
-    PF_R,
-    PT_GNU_SFRAME,
-    RECORDS,
-    SHF_ALLOC,
-    SHT_GNU_SFRAME,
-    SHT_STRTAB,
-    Ehdr,
-    Phdr,
-    Shdr,
-)
+from sframegen.elf.records import ET_DYN, PF_R, PT_GNU_SFRAME, RECORDS, SHF_ALLOC, SHT_GNU_SFRAME, SHT_STRTAB, Ehdr, Phdr, Shdr
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,80 @@
+"""Notes, and what names a file for its debug information: the build-id, the debug link."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT_NOTE, RECORDS, SHT_NOTE, Nhdr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.elf.file import ElfFile
+
+MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
+
+
+class Note(NamedTuple):
+    name: bytes
+    type: int
+    desc: bytes
+    offset: int  # of the note's header in the file
+
+
+def notes_of(elf: ElfFile) -> Iterator[Note]:
+    """Every note of every PT_NOTE, or of SHT_NOTE sections where a file has no program headers."""
+    places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT_NOTE] or [
+        (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT_NOTE
+    ]
+    check_notes(elf)
+    for offset, size, align in dict.fromkeys(places):
+        yield from notes_at(elf, offset, size, align)
+
+
+def check_notes(elf: ElfFile) -> None:
+    """Raises FormatError where notes overlap by more than the two segments that linkers make for some: all are read."""
+    sizes = [s.p_filesz for s in elf.segments if s.p_type == PT_NOTE]
+    sizes += [s.header.sh_size for s in elf.sections if s.header.sh_type == SHT_NOTE]
+    if sum(sizes) > MAX_NOTES_PER_BYTE * len(elf.data):
+        raise elf.error(f"{len(sizes)} segments and sections of notes overlap", "note")
+
+
+def notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]:
+    """The notes of one section or segment."""
+    raw = elf.slice(offset, size, "note")
+    align = 8 if align == 8 else 4
+    code = RECORDS[Nhdr, elf.byte_order]
+    pos = 0
+    while pos + NHDR_SIZE <= len(raw):
+        namesz, descsz, kind = code.unpack_from(raw, pos)
+        desc = pos + (NHDR_SIZE + namesz + align - 1) // align * align
+        if desc + descsz > len(raw):
+            raise elf.error(f"note of {descsz} bytes reaches past its segment", "note", offset + pos)
+        yield Note(
+            bytes(raw[pos + NHDR_SIZE : pos + NHDR_SIZE + namesz]),
+            kind,
+            bytes(raw[desc : desc + descsz]),
+            offset + pos,
+        )
+        pos = desc + (descsz + 3) // 4 * 4
+        if pos % align and any(raw[pos : pos + 4]):  # mold 1 puts notes of 4-byte alignment after those of 8 bytes
+            align = 4
+        pos = (pos + align - 1) // align * align
+
+
+def build_id_of(elf: ElfFile) -> bytes | None:
+    return next((note.desc for note in notes_of(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
+
+
+def debug_link_of(elf: ElfFile) -> tuple[str, int] | None:
+    """(file name, CRC-32 of that file) of .gnu_debuglink."""
+    section = elf.section(".gnu_debuglink")
+    if section is None:
+        return None
+    raw = bytes(elf.contents(section))
+    end = raw.find(b"\0")
+    crc_at = (end + 4) & ~3
+    if end <= 0 or crc_at + 4 > len(raw):
+        raise elf.error("neither a file name nor its CRC", section.name)
+    return os.fsdecode(raw[:end]), int.from_bytes(raw[crc_at : crc_at + 4], elf.byte_order)

@@ -1,0 +1,149 @@
+"""The records of 64-bit ELF files, in either byte order: each declared once; and the numbers in them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+ByteOrder = Literal["little", "big"]
+
+EM_S390, EM_X86_64, EM_AARCH64 = 22, 62, 183
+ET_REL, ET_EXEC, ET_DYN, ET_CORE = 1, 2, 3, 4
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR, PT_TLS = 1, 2, 3, 4, 6, 7
+PT_GNU_EH_FRAME, PT_GNU_STACK, PT_GNU_RELRO, PT_GNU_PROPERTY, PT_GNU_SFRAME = (
+    0x6474E550, 0x6474E551, 0x6474E552, 0x6474E553, 0x6474E554,
+)  # fmt: skip
+PF_X, PF_W, PF_R = 1, 2, 4
+PN_XNUM = 0xFFFF
+SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
+SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_REL, SHT_DYNSYM = 0, 1, 2, 3, 4, 7, 8, 9, 11
+SHT_GROUP, SHT_SYMTAB_SHNDX = 17, 18
+SHT_GNU_SFRAME = 0x6FFFFFF4
+SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK, SHF_GROUP, SHF_COMPRESSED = 1, 2, 4, 0x40, 0x200, 0x800
+NT_GNU_BUILD_ID = 3
+STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 2, 3, 10
+
+MAX_ADDRESS = 1 << 64
+
+
+class Ehdr(NamedTuple):
+    e_ident: bytes
+    e_type: int
+    e_machine: int
+    e_version: int
+    e_entry: int
+    e_phoff: int
+    e_shoff: int
+    e_flags: int
+    e_ehsize: int
+    e_phentsize: int
+    e_phnum: int
+    e_shentsize: int
+    e_shnum: int
+    e_shstrndx: int
+
+
+class Phdr(NamedTuple):
+    p_type: int
+    p_flags: int
+    p_offset: int
+    p_vaddr: int
+    p_paddr: int
+    p_filesz: int
+    p_memsz: int
+    p_align: int
+
+
+class Shdr(NamedTuple):
+    sh_name: int
+    sh_type: int
+    sh_flags: int
+    sh_addr: int
+    sh_offset: int
+    sh_size: int
+    sh_link: int
+    sh_info: int
+    sh_addralign: int
+    sh_entsize: int
+
+
+class Sym(NamedTuple):
+    st_name: int
+    st_info: int
+    st_other: int
+    st_shndx: int
+    st_value: int
+    st_size: int
+
+
+class Rela(NamedTuple):
+    r_offset: int
+    r_info: int
+    r_addend: int
+
+    @property
+    def symbol(self) -> int:
+        return self.r_info >> 32
+
+    @property
+    def type(self) -> int:
+        return self.r_info & 0xFFFFFFFF
+
+
+class DynEntry(NamedTuple):
+    d_tag: int
+    d_val: int
+
+
+class Chdr(NamedTuple):
+    ch_type: int
+    ch_reserved: int
+    ch_size: int
+    ch_addralign: int
+
+
+class Nhdr(NamedTuple):
+    n_namesz: int
+    n_descsz: int
+    n_type: int
+
+
+# Each on-disk record, declared once: its fields above, its layout here.
+LAYOUTS: dict[type[Any], str] = {
+    Ehdr: "16sHHIQQQIHHHHHH",
+    Phdr: "IIQQQQQQ",
+    Shdr: "IIQQQQIIQQ",
+    Sym: "IBBHQQ",
+    Rela: "QQq",
+    DynEntry: "QQ",
+    Chdr: "IIQQ",
+    Nhdr: "III",
+}
+MARKS: dict[ByteOrder, str] = {"little": "<", "big": ">"}
+RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
+    (record, order): struct.Struct(mark + layout) for record, layout in LAYOUTS.items() for order, mark in MARKS.items()
+}
+EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, RELA_SIZE, DYN_SIZE, CHDR_SIZE, NHDR_SIZE = (
+    struct.calcsize("<" + code) for code in LAYOUTS.values()
+)
+assert (EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, RELA_SIZE, DYN_SIZE, CHDR_SIZE, NHDR_SIZE) == (64, 56, 64, 24, 24, 16, 24, 12)
+WORD_SIZE = 4  # of the section numbers in groups and in SHT_SYMTAB_SHNDX
+
+R = TypeVar("R", Ehdr, Phdr, Shdr, Sym, Rela, DynEntry, Chdr, Nhdr)
+
+
+def packed(records: Iterable[R], byte_order: ByteOrder) -> bytes:
+    """The bytes of records of one kind."""
+    return b"".join(RECORDS[type(record), byte_order].pack(*record) for record in records)
+
+
+def read_words(raw: memoryview, byte_order: ByteOrder) -> list[int]:
+    """The complete 32-bit numbers in `raw`."""
+    return list(struct.unpack_from(f"{MARKS[byte_order]}{len(raw) // WORD_SIZE}I", raw))
+
+
+def pack_words(words: Collection[int], byte_order: ByteOrder) -> bytes:
+    return struct.pack(f"{MARKS[byte_order]}{len(words)}I", *words)

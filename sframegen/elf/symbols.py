@@ -1,0 +1,165 @@
+"""Symbol tables: their entries, the sections that define these, and the functions among them."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sframegen.elf.records import (
+    RECORDS,
+    SHN_LORESERVE,
+    SHN_UNDEF,
+    SHN_XINDEX,
+    SHT_DYNSYM,
+    SHT_SYMTAB,
+    SHT_SYMTAB_SHNDX,
+    STT_FUNC,
+    STT_GNU_IFUNC,
+    SYM_SIZE,
+    WORD_SIZE,
+    Sym,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from sframegen.elf.file import ElfFile, Section
+
+# Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
+MAX_NAME = 8192
+ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 6, 8
+CHUNK = 1 << 16  # symbols looked at in one go
+
+
+class Symbol(NamedTuple):
+    """A function; its name stays in the table until it is asked for."""
+
+    names: bytes
+    name_at: int
+    address: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return self.names[self.name_at : self.name_at + MAX_NAME].partition(b"\0")[0].decode(errors="replace")
+
+    def is_named(self, name: bytes) -> bool:
+        """True if this is its name, with or without a symbol version."""
+        end = self.name_at + len(name)
+        return self.names.startswith(name, self.name_at) and self.names[end : end + 1] in (b"", b"\0", b"@")
+
+
+class SymbolTable:
+    """The complete entries of one symbol table, by number."""
+
+    def __init__(self, elf: ElfFile, section: Section, raw: memoryview | None = None) -> None:
+        """`raw`: the table's bytes as they stand in the file, for those who write there; without it they are expanded."""
+        self._elf = elf
+        self.section = section
+        raw = elf.contents(section) if raw is None else raw
+        self.raw = raw[: len(raw) // SYM_SIZE * SYM_SIZE]
+        self._code = RECORDS[Sym, elf.byte_order]
+
+    def __len__(self) -> int:
+        return len(self.raw) // SYM_SIZE
+
+    def __getitem__(self, number: int) -> Sym:
+        return Sym._make(self._code.unpack_from(self.raw, number * SYM_SIZE))
+
+    def __iter__(self) -> Iterator[Sym]:
+        return map(Sym._make, self.rows())
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The entries as plain tuples, which take a third of the time."""
+        return self._code.iter_unpack(self.raw)
+
+    @cached_property
+    def names(self) -> bytes:
+        """The table of strings that the entries' names are in; empty if there is none."""
+        number = self.section.header.sh_link
+        return bytes(self._elf.contents(self._elf.sections[number])) if number < len(self._elf.sections) else b""
+
+    @cached_property
+    def wide(self) -> Section | None:
+        """The section (SHT_SYMTAB_SHNDX) with the section numbers that do not fit into the entries."""
+        found = (section for section in self._elf.sections if section.header.sh_type == SHT_SYMTAB_SHNDX)
+        return next((section for section in found if section.header.sh_link == self.section.number), None)
+
+    @cached_property
+    def _wide_numbers(self) -> memoryview:
+        return memoryview(b"") if self.wide is None else self._elf.contents(self.wide)
+
+    def section_of(self, number: int, symbol: Sym) -> int:
+        """The number of the section that defines an entry; SHN_UNDEF if none of the file does."""
+        if symbol.st_shndx == SHN_XINDEX:
+            at = number * WORD_SIZE
+            return int.from_bytes(self._wide_numbers[at : at + WORD_SIZE], self._elf.byte_order)
+        return symbol.st_shndx if symbol.st_shndx < SHN_LORESERVE else SHN_UNDEF
+
+    def defined_in(self, sections: Iterable[int]) -> Iterator[int]:
+        """Numbers of the entries that any of these sections defines, and of those whose section has too large a number."""
+        fields = {number if number < SHN_LORESERVE else SHN_XINDEX for number in sections}
+        wanted = {int.from_bytes(field.to_bytes(2, self._elf.byte_order), sys.byteorder) for field in fields}
+        for start in range(0, len(self), CHUNK):
+            part = self.raw[start * SYM_SIZE : min(len(self), start + CHUNK) * SYM_SIZE]
+            numbers = part.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
+            if not wanted.isdisjoint(numbers):
+                yield from (start + index for index, number in enumerate(numbers) if number in wanted)
+
+
+def symbol_tables(elf: ElfFile) -> Iterator[Section]:
+    """`.symtab` and `.dynsym`: a file has one of each type, and more are not read."""
+    for kind in (SHT_SYMTAB, SHT_DYNSYM):
+        yield from islice((section for section in elf.sections if section.header.sh_type == kind), 1)
+
+
+def functions_of(elf: ElfFile) -> Iterator[Symbol]:
+    """Defined functions of .symtab, else of .dynsym, in the table's order."""
+    table = _table_of_functions(elf)
+    if table is not None:
+        for name_at, address, size in _functions(table):
+            yield Symbol(table.names, name_at, address, size)
+
+
+def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
+    """With or without a symbol version."""
+    table = _table_of_functions(elf)
+    if table is not None and name in table.names:
+        yield from (symbol for symbol in functions_of(elf) if symbol.is_named(name))
+
+
+def function_symbols(elf: ElfFile) -> list[Symbol]:
+    """The functions by address; of several at one address the first in the table stays."""
+    found: dict[int, Symbol] = {}
+    for symbol in functions_of(elf):
+        found.setdefault(symbol.address, symbol)
+    return sorted(found.values(), key=lambda symbol: symbol.address)
+
+
+def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Symbol]:
+    """Those of `function_symbols` that are the last at or before one of the addresses; quicker than all of them."""
+    table = _table_of_functions(elf)
+    if table is None:
+        return []
+    limits = sorted(addresses)
+    found: dict[int, Symbol] = {}  # by the first limit that is not below
+    for name_at, address, size in _functions(table):
+        place = bisect_left(limits, address)
+        if place < len(limits) and (place not in found or found[place].address < address):
+            found[place] = Symbol(table.names, name_at, address, size)
+    return [found[place] for place in sorted(found)]
+
+
+def _table_of_functions(elf: ElfFile) -> SymbolTable | None:
+    section = next(symbol_tables(elf), None)
+    return SymbolTable(elf, section) if section is not None and section.header.sh_link < len(elf.sections) else None
+
+
+def _functions(table: SymbolTable) -> Iterator[tuple[int, int, int]]:
+    """(place of the name, address, size) of each."""
+    for name_at, info, _, section, address, size in table.rows():
+        if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and section != SHN_UNDEF:
+            yield name_at, address, size
