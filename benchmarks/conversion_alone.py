@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.ours import Input
+    from sframegen.tables.optimize import LevelName
 
-LEVELS = ("none", "fast")
+LEVELS: tuple[LevelName, ...] = ("none", "fast")
 GROWTH_FROM = "libcrypto"
 PART = "conversion alone"
 ROUND_NS = 100_000_000  # a small file is converted again and again for so long
 
 
-def quickest(source: Input, level: str) -> int:
+def quickest(source: Input, level: LevelName) -> int:
     """Nanoseconds of the quickest conversion in a round."""
     began = now = perf_counter_ns()
     best = 1 << 63

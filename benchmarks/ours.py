@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
+    from sframegen.tables.optimize import LevelName
 
 ADDRESS = 0x7000_0000  # where sections are encoded for: an address out of the way of all code
 
@@ -39,7 +40,7 @@ def open_input(file: Path) -> Input:
     return Input(elf, abi_of(elf), find_sources(elf), elf.executable_ranges())
 
 
-def section_of(source: Input, level: str) -> memoryview:
+def section_of(source: Input, level: LevelName) -> memoryview:
     """The section at a level of optimisation."""
     converted = convert.convert(source.sources.sections, source.code, source.abi, V3)
     return memoryview(converted.encoder(source.elf, LEVELS[level]).encode(ADDRESS))

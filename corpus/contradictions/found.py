@@ -66,7 +66,7 @@ def corpus_files() -> Iterator[Path]:
 
 def look(file: Path) -> Found:
     try:
-        report = sframegen.examine(file, instructions=True)
+        report = sframegen.check(file, instructions=True)
     except (FormatError, OSError, MemoryError) as error:
         return Found(str(file), file.stat().st_size, {}, [], str(error) or type(error).__name__)
     places = [place(finding) for finding in report.findings if finding.instructions]

@@ -17,7 +17,7 @@ import capstone
 
 from benchmarks.figures import written_into
 from corpus.merge.report import table
-from sframegen import add_section, find, read
+from sframegen import add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.tables.optimize import LEVELS
@@ -77,7 +77,7 @@ def study(name: str, file: Path, scratch: Path) -> Studied:
         out = scratch / level
         add_section(file, output=out, optimize=level, verify=False)
         section = read(out)
-        rules = ((find(section, address), find(section, address - 1)) for address in after)
+        rules = ((section.rule_at(address), section.rule_at(address - 1)) for address in after)
         found = Counter("none" if rule is None else "same" if rule == call else "another" for rule, call in rules)
         levels.setdefault(tuple(found[what] for what in ("same", "another", "none")), []).append(level)
         out.unlink()

@@ -17,6 +17,8 @@ from sframegen.format.locate import sframe_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from sframegen.tables.optimize import LevelName
+
 PT_NULL, PT_GNU_EH_FRAME = 0, 0x6474E550
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-O2", "-fno-optimize-sibling-calls", "-fno-reorder-functions", "-Wa,--gsframe")
@@ -51,7 +53,7 @@ def without_section(file: Path) -> dict[str, int]:
     return {}
 
 
-def with_section(level: str) -> Callable[[Path], dict[str, int]]:
+def with_section(level: LevelName) -> Callable[[Path], dict[str, int]]:
     """A section of version 2, of that level of optimisation, from the CFI."""
 
     def change(file: Path) -> dict[str, int]:

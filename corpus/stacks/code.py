@@ -14,7 +14,6 @@ from sframegen.elf.records import PT_LOAD
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
-from sframegen.format.search import look_up
 
 VDSO = "[vdso]"
 
@@ -44,7 +43,7 @@ class File:
     def needs_register(self, vaddr: int) -> str:
         """The register of a rule for the CFA that is neither SP nor FP: a caller's is known of these two only."""
         section = open_section(Encoder(self._converted.table, self._abi, encoded=self._converted.encoded).encode(0), 0)
-        found = look_up(section, vaddr)
+        found = section.look_up(vaddr)
         number = found.rule.cfa.register if found and found.rule.cfa else None
         return "" if number in (None, self._abi.sp, self._abi.fp) else f"the CFA's rule is on register {number}"
 

@@ -10,7 +10,7 @@ from sframegen.api.adding import add_section
 from sframegen.api.changing import convert, remove
 from sframegen.api.converted import VersionChange
 from sframegen.api.merging import merge
-from sframegen.api.reading import check, examine, read
+from sframegen.api.reading import check, read
 from sframegen.api.removed import SectionRemoval
 from sframegen.checks.against_cfi.comparison import Verdict
 from sframegen.checks.check import CheckReport
@@ -18,11 +18,10 @@ from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.conversion.coverage import FunctionFates
 from sframegen.format.decode import SframeSection
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.search import find
 
 __all__ = [
     "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Instruction", "Kind", "Merged",
     "Refusal", "RefusedError", "Rule", "SectionRemoval", "Severity", "SframeSection", "SframegenError", "Summary", "Verdict",
     "VerificationError", "VersionChange", "Where",
-    "add_section", "check", "convert", "examine", "find", "merge", "read", "remove",
+    "add_section", "check", "convert", "merge", "read", "remove",
 ]  # fmt: skip

@@ -31,13 +31,15 @@ from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from linker.objects.add_to_objects import Prepared
+    from sframegen.code.whole_file.passes import Progress
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
+    from sframegen.tables.optimize import LevelName
 
 MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object
 KERNEL_MODULE = (
@@ -56,7 +58,7 @@ def add_section(
     debug_file: str | os.PathLike[str] | None = None,
     preserve_timestamps: bool = False,
     version: int = 3,
-    optimize: str = "fast",
+    optimize: LevelName = "fast",
     replace: bool = False,
     per_function: bool = False,
     force: bool = False,
@@ -64,7 +66,7 @@ def add_section(
     synthesize: bool = False,
     min_kernel: str | None = None,
     jobs: int = 1,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
     """Gives an ELF file an SFrame section made from its call frame information, in place or as `output`.
 

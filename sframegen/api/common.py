@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import Level
+    from sframegen.tables.optimize import Level, LevelName
 
 
 def signed(changed: list[ElfFile], target: Target, *, force: bool) -> list[str]:
@@ -56,7 +56,7 @@ def layout_of(version: int) -> Layout:
     return WRITABLE[version]
 
 
-def level_of(name: str) -> Level:
+def level_of(name: LevelName) -> Level:
     if name not in LEVELS:
         raise ValueError(f"no level of optimisation {name!r}, only {', '.join(LEVELS)}")
     return LEVELS[name]

@@ -19,11 +19,12 @@ from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from linker.inject.kernel_versions import Change
+    from sframegen.code.whole_file.passes import Progress
     from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import Level
+    from sframegen.tables.optimize import Level, LevelName
 
 
 def merge(
@@ -34,11 +35,11 @@ def merge(
     map_file: str | os.PathLike[str] | None = None,
     linker: str = "ld",
     version: int = 3,
-    optimize: str = "none",
+    optimize: LevelName = "none",
     min_kernel: str | None = None,
     verify: bool = True,
     dry_run: bool = False,
-    progress: Callable[[Iterable[str | os.PathLike[str]]], Iterable[str | os.PathLike[str]]] = iter,
+    progress: Progress | None = None,
 ) -> Merged:
     """One SFrame section out of those of `objects` (objects, archives of them), as GNU ld makes it, in `output`.
 
@@ -50,7 +51,7 @@ def merge(
     - `min_kernel`: the oldest Linux that a linked `output` must run on, as for `add_section`.
     - `verify`: read the new file back.
     - `dry_run`: write nothing; the report has the plan.
-    - `progress`: is given the objects when they are read, and passes them on.
+    - `progress`: called with the number of files in `objects` that are read, and of all.
 
     Raises FormatError where a file cannot be read or the objects are not those of the map, or OSError: `output` is then as it
     was. ValueError for a version or level that there is not.
@@ -59,7 +60,7 @@ def merge(
     report = Merged(str(executable or output))
     if executable is not None and map_file is not None:
         target = Target(executable, output, verify=verify, dry_run=dry_run)
-        return _merge_into(target, Path(map_file), progress(objects), layout, level, safe, report)
+        return _merge_into(target, Path(map_file), _counted(objects, progress), layout, level, safe, report)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
 
     from linker.merge.merge_objects import read_all  # noqa: PLC0415
@@ -78,7 +79,14 @@ def merge(
             raise
         target = Target(made.output, output, verify=verify, dry_run=dry_run)
         report.warnings += made.messages
-        return _merge_into(target, made.map_file, progress(objects), layout, level, safe, report)
+        return _merge_into(target, made.map_file, _counted(objects, progress), layout, level, safe, report)
+
+
+def _counted(objects: Sequence[str | os.PathLike[str]], progress: Progress | None) -> Iterator[str | os.PathLike[str]]:
+    for number, path in enumerate(objects, 1):
+        yield path
+        if progress is not None:
+            progress(number, len(objects))
 
 
 def _merge_into(

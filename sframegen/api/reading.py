@@ -1,4 +1,4 @@
-"""read, check and examine: what a file's section says, and whether that is so."""
+"""read and check: what a file's section says, and whether that is so."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sframegen.format.locate import open_sframe
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
-    from sframegen.checks.finding import Finding
+    from sframegen.checks.check import Consumer
+    from sframegen.code.whole_file.passes import Progress
     from sframegen.format.decode import SframeSection
 
 
@@ -33,27 +33,12 @@ def read(path: str | os.PathLike[str]) -> SframeSection:
 def check(
     path: str | os.PathLike[str],
     *,
-    consumer: str = "all",
+    consumer: Consumer = "all",
     debug_file: str | os.PathLike[str] | None = None,
     instructions: bool = False,
     second_reader: bool | None = None,
     jobs: int = 1,
-) -> list[Finding]:
-    """What is wrong with a file's SFrame section, worst first: the findings of `examine`."""
-    return examine(
-        path, consumer=consumer, debug_file=debug_file, instructions=instructions, second_reader=second_reader, jobs=jobs
-    ).findings
-
-
-def examine(
-    path: str | os.PathLike[str],
-    *,
-    consumer: str = "all",
-    debug_file: str | os.PathLike[str] | None = None,
-    instructions: bool = False,
-    second_reader: bool | None = None,
-    jobs: int = 1,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> CheckReport:
     """What is wrong with a file's SFrame section, and what became of every executable byte.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cfi.errors import FormatError
 from sframegen.checks.against_cfi.comparison import ALL_REGISTERS, Verdict, compare
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 
-CONSUMERS = ("kernel", "glibc", "gnu", "all")
+Consumer = Literal["kernel", "glibc", "gnu", "all"]
+CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
 SHOWN = 10  # findings of one rule, where nobody asks for all
 WHOSE = {"section": "section", "cfi": "CFI"}  # who is held against the instructions
 BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
@@ -126,7 +127,7 @@ class CheckReport:
 def check_file(
     elf: ElfFile,
     *,
-    consumer: str = "all",
+    consumer: Consumer = "all",
     debug_file: Path | None = None,
     instructions: bool = False,
     second_reader: bool | None = None,
@@ -160,7 +161,7 @@ def check_file(
     return report
 
 
-def _check_section(elf: ElfFile, data: memoryview, address: int, report: CheckReport, consumer: str) -> SframeSection | None:
+def _check_section(elf: ElfFile, data: memoryview, address: int, report: CheckReport, consumer: Consumer) -> SframeSection | None:
     """What the section is by itself; None where it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     report.findings += [*facts.findings, *accepted(facts, consumer)]

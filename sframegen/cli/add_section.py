@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.api.added import Summary
+    from sframegen.tables.optimize import LevelName
 
 
 @click.command(name="add-section")
@@ -51,7 +52,7 @@ def command(
     files: tuple[str, ...],
     *,
     version: str,
-    optimize: str,
+    optimize: LevelName,
     replace: bool,
     output: str | None,
     output_dir: str | None,

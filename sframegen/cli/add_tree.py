@@ -8,8 +8,7 @@ import click
 
 from sframegen.api.added import percent
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
-from sframegen.cli.shared.several import JOBS
-from sframegen.cli.trees.each_file import ROOTS, each_file, exclusions, exclusions_of
+from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.elf.notes import build_id_of
 
@@ -19,26 +18,22 @@ if TYPE_CHECKING:
     from linker.files.location import Location
     from sframegen.api.added import Summary
     from sframegen.cli.trees.tree_files import Name
+    from sframegen.tables.optimize import LevelName
 
 STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
 
 
 @click.command(name="add-tree")
-@ROOTS
-@exclusions
-@click.option("--report", metavar="FILE", type=click.Path(), help="Write the outcome for each file as JSON; - is stdout.")
-@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if the sections cover less of all code.")
-@click.option("--fatal", is_flag=True, help="Exit 1 if a section cannot be added; by default only warn.")
-@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
-@level("fast")
-@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
-@MIN_KERNEL
-@click.option("--verify", is_flag=True, help="Read the results back with LIEF (slower).")
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
-@click.option("--dry-run", is_flag=True, help="Print the totals; write nothing except the report.")
-@JOBS
-@click.option("-v", "--verbose", is_flag=True, help="Also print a line for each file.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@tree_options(
+    click.option("--report", metavar="FILE", type=click.Path(), help="Write the outcome for each file as JSON; - is stdout."),
+    click.option(
+        "--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if the sections cover less of all code."
+    ),
+    click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write."),
+    level("fast"),
+    click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions."),
+    MIN_KERNEL,
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -50,7 +45,7 @@ def command(
     min_coverage: float | None,
     fatal: bool,
     version: str,
-    optimize: str,
+    optimize: LevelName,
     synthesize: bool,
     min_kernel: str | None,
     verify: bool,

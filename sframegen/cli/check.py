@@ -18,6 +18,8 @@ from sframegen.cli.trees.each_file import with_sections
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sframegen.checks.check import Consumer
+
 
 @click.command(name="check")
 @FILES
@@ -45,7 +47,7 @@ def command(
     ctx: click.Context,
     files: tuple[str, ...],
     *,
-    consumer: str,
+    consumer: Consumer,
     debug_file: str | None,
     instructions: bool,
     second_reader: bool | None,
@@ -69,7 +71,7 @@ def command(
     """
     run = Run()
     work: Callable[..., CheckReport] = partial(
-        api.examine,
+        api.check,
         consumer=consumer,
         debug_file=debug_file or None,
         instructions=instructions,

@@ -21,6 +21,8 @@ from sframegen.elf.records import EHDR_SIZE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sframegen.tables.optimize import LevelName
+
 NOT_FOUND = 127  # the status of shells for it
 MAX_MESSAGE = 2000  # bytes; fits into a pipe
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
@@ -43,7 +45,7 @@ def command(
     arguments: tuple[str, ...],
     *,
     version: str,
-    optimize: str,
+    optimize: LevelName,
     synthesize: bool,
     min_kernel: str | None,
     verify: bool,

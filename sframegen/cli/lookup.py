@@ -13,7 +13,6 @@ from sframegen.elf.symbols import function_symbols_before
 from sframegen.format.abi import abi_of
 from sframegen.format.equations import rule_fields
 from sframegen.format.locate import open_sframe
-from sframegen.format.search import look_up
 
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView
@@ -62,7 +61,7 @@ def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run) -> list[dict[
     for text in addresses:
         with run.file(elf.name):
             address = address_of(elf, text)
-            answers.append({"address": address, "name": None, **_answer(look_up(section, address), section.abi)})
+            answers.append({"address": address, "name": None, **_answer(section.look_up(address), section.abi)})
     names = FunctionNames(function_symbols_before(elf, [answer["address"] for answer in answers]))
     for answer in answers:
         answer["name"] = names.at(answer["address"])

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, level, note
-from sframegen.cli.shared.several import with_bar
+from sframegen.cli.shared.several import Bar, leave_stdout_to
+
+if TYPE_CHECKING:
+    from sframegen.tables.optimize import LevelName
 
 
 @click.command(name="merge")
@@ -34,7 +36,7 @@ def command(
     map_file: str | None,
     linker: str,
     version: str,
-    optimize: str,
+    optimize: LevelName,
     min_kernel: str | None,
     dry_run: bool,
     no_verify: bool,
@@ -53,24 +55,24 @@ def command(
     if map_file is not None and len(files) == 1:
         raise click.UsageError("--map takes EXE and its objects")
     run = Run()
-    if is_stdout(output):
-        sys.stdout = sys.stderr  # for the report
+    leave_stdout_to(output)
     with run.file(files[0]):
         executable = files[0] if map_file is not None else None
         objects = files[1:] if map_file is not None else files
-        report = api.merge(
-            objects,
-            output,
-            executable=executable,
-            map_file=map_file,
-            linker=linker,
-            version=int(version),
-            optimize=optimize,
-            min_kernel=min_kernel,
-            verify=not no_verify,
-            dry_run=dry_run,
-            progress=partial(with_bar, length=len(objects)) if sys.stderr.isatty() else iter,
-        )
+        with Bar() as bar:
+            report = api.merge(
+                objects,
+                output,
+                executable=executable,
+                map_file=map_file,
+                linker=linker,
+                version=int(version),
+                optimize=optimize,
+                min_kernel=min_kernel,
+                verify=not no_verify,
+                dry_run=dry_run,
+                progress=bar if sys.stderr.isatty() else None,
+            )
         for warning in () if quiet else report.warnings:
             note(f"{output}: warning: {warning}")
         if as_json:

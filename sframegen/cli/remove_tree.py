@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen.cli.shared.output import Run, in_words, note
-from sframegen.cli.shared.several import JOBS
-from sframegen.cli.trees.each_file import ROOTS, each_file, exclusions, exclusions_of
+from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
 from sframegen.elf.function_names import count_of
 
 if TYPE_CHECKING:
@@ -17,16 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="remove-tree")
-@ROOTS
-@exclusions
-@click.option("--force", is_flag=True, help="Also remove sections that other tools produced.")
-@click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn.")
-@click.option("--verify", is_flag=True, help="Read the results back with LIEF (slower).")
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
-@click.option("--dry-run", is_flag=True, help="Print the totals; write nothing.")
-@JOBS
-@click.option("-v", "--verbose", is_flag=True, help="Also print a line for each file that has a section.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@tree_options(click.option("--force", is_flag=True, help="Also remove sections that other tools produced."))
 @click.pass_context
 def command(
     ctx: click.Context,

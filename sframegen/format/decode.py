@@ -18,7 +18,7 @@ from sframegen.elf.records import MARKS
 from sframegen.format import unpack
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.layouts import LAYOUTS
-from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.format.records import (
     F_FDE_FUNC_START_PCREL,
     FDE_TYPE_MASK,
@@ -30,7 +30,8 @@ from sframegen.format.records import (
     SIGNAL_BIT,
     Header,
 )
-from sframegen.format.seek import Seeker
+from sframegen.format.search import Found
+from sframegen.format.seek import BAD, NO_ROWS, NOT_COVERED, Seeker
 from sframegen.format.words import decode_rule, words_size
 
 if TYPE_CHECKING:
@@ -83,6 +84,34 @@ class SframeSection:
         if not seeker.ascends():
             raise FormatError("functions are not in ascending order of address: no unwinder can search this section", self.place)
         return seeker
+
+    def rule_at(self, pc: int) -> Rule | None:
+        """The rule at link-time address `pc`, found in the bytes: nothing else is decoded. None where the section has none.
+
+        A function without rows is the outermost frame. Raises FormatError where the functions are not in ascending order, or what
+        covers `pc` is damaged.
+        """
+        found = self.look_up(pc)
+        return None if found is None else found.rule
+
+    def look_up(self, pc: int) -> Found | None:
+        """What covers link-time address `pc`. A default function without rows is an outermost frame; a flexible one says nothing.
+
+        Raises FormatError as `rule_at` does.
+        """
+        if pc >> 64:
+            return None
+        seeker = self.seeker
+        row_at = seeker.find(pc)
+        if row_at == NOT_COVERED:
+            return None
+        if row_at == BAD:
+            raise FormatError(unpack.FAULTS[seeker.fault], self.place, seeker.at)
+        kind = kind_of(seeker.info, seeker.info2, seeker.rep_size, self.place, seeker.at)
+        function = (seeker.start, seeker.size, kind)
+        if row_at != NO_ROWS:
+            return Found(*function, seeker.row_offset, rule_of(self, kind.fde_type, row_at))
+        return Found(*function, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
 
     @property
     def index_at(self) -> int:

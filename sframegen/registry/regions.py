@@ -6,8 +6,6 @@ import errno
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.format.search import look_up
-
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
@@ -28,7 +26,7 @@ class SectionDescriber(NamedTuple):
     section: SframeSection
 
     def look_up(self, pc: int) -> Found | None:
-        return look_up(self.section, pc)
+        return self.section.look_up(pc)
 
 
 class CodeObject(NamedTuple):

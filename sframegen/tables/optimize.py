@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sframegen.elf.padding import padding_states
 from sframegen.format.columns import Blocks, Words
@@ -32,7 +32,13 @@ class Level(NamedTuple):
 
 # fast: no look-up scans more rows than in a function of middling size, and no row start takes more than one byte. size: the rows of
 # an FDE are still few enough for a linear scan.
-LEVELS = {"none": Level(share=False), "share": Level(share=True), "fast": Level(True, 16, 256), "size": Level(True, 64, 65536)}
+LevelName = Literal["none", "share", "fast", "size"]
+LEVELS: dict[LevelName, Level] = {
+    "none": Level(share=False),
+    "share": Level(share=True),
+    "fast": Level(True, 16, 256),
+    "size": Level(True, 64, 65536),
+}
 
 
 class Borders(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen import Severity, Verdict, add_section, find, read
+from sframegen import Severity, Verdict, add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.format.reasons import Reason
@@ -47,15 +47,15 @@ def test_one_bad_fde_costs_its_function(program: Path, tmp_path: Path) -> None:
     [warning] = summary.warnings
     assert warning.startswith(f"1 FDE cannot be read, the code is left out: for {damaged:#x}, .eh_frame+0x")
     assert warning.endswith(WHY)
-    assert find(read(out), damaged) is None
-    assert find(read(out), address_of(program, b"before")) is not None
+    assert read(out).rule_at(damaged) is None
+    assert read(out).rule_at(address_of(program, b"before")) is not None
     assert subprocess.run([out], check=False).returncode == 0
 
 
 def test_check_says_which_fde_it_is_and_holds_the_rest_against_the_section(program: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     add_section(program, output=out, verify=False)
-    report = sframegen.examine(out)
+    report = sframegen.check(out)
     [finding] = [finding for finding in report.findings if finding.rule == "cfi-fde"]
     assert (finding.severity, finding.address) == (Severity.NOTE, address_of(program, b"damaged"))
     assert finding.message.endswith(WHY)
@@ -73,7 +73,7 @@ def test_a_rule_for_its_code_is_not_called_wrong(program: Path, tmp_path: Path) 
     raw = path.read_bytes()
     at = program.read_bytes().index(remembered)
     path.write_bytes(raw[:at] + remembered + raw[at + 65 :])
-    report = sframegen.examine(path)
+    report = sframegen.check(path)
     assert report.worst() is Severity.NOTE
     assert report.code[Verdict.WRONG] == 0
     assert report.code[Verdict.UNDESCRIBED] >= 1

@@ -181,7 +181,7 @@ def check(file: Path, *options: str) -> tuple[int, str]:
 
 def found(file: Path, who: str) -> list[tuple[str, int]]:
     """(rule, address) of what is contradicted."""
-    report = sframegen.examine(file, instructions=True)
+    report = sframegen.check(file, instructions=True)
     contradicted = sum(one["contradicted"] for one in report.instructions.values())
     findings = [(one.rule, one.address or 0) for one in report.findings if one.rule.startswith("instructions")]
     assert bool(contradicted) == bool(findings), who
@@ -196,12 +196,12 @@ def with_section(file: Path, directory: Path) -> Path:
 @pytest.mark.parametrize("source", [X86, AARCH64], ids=["x86", "aarch64"])
 def test_right_cfi(source: str, library: Callable[..., Path], tmp_path: Path) -> None:
     file = library(source)
-    report = sframegen.examine(file, instructions=True)
+    report = sframegen.check(file, instructions=True)
     assert report.instructions["cfi"]["contradicted"] == 0
     assert report.instructions["cfi"]["right"] > 25
     assert set(report.instructions["section"].values()) == {0}
     assert [(one.rule, one.severity) for one in report.findings] == [("none", Severity.NOTE)]
-    both = sframegen.examine(with_section(file, tmp_path), instructions=True)
+    both = sframegen.check(with_section(file, tmp_path), instructions=True)
     assert both.worst() is Severity.NOTE
     assert both.instructions["section"] == both.instructions["cfi"] == report.instructions["cfi"]
     right, _, undecided = report.instructions["cfi"].values()
@@ -535,7 +535,7 @@ def test_compilers_are_right(
         flags = flags.replace("-fcf-protection", "-mbranch-protection=standard")
     compiler = ARM64.compiler(peers, tmp_path) if prefix else compile_c
     file = compiler(source, "-x", language, "-shared", "-fPIC", "-w", *flags.split())
-    report = sframegen.examine(with_section(file, tmp_path), instructions=True)
+    report = sframegen.check(with_section(file, tmp_path), instructions=True)
     assert report.worst() in (None, Severity.NOTE)
     assert [one["contradicted"] for one in report.instructions.values()] == [0, 0]
     assert report.instructions["cfi"]["right"] > DECIDED[language] * sum(report.instructions["cfi"].values())
@@ -546,7 +546,7 @@ def test_synthesized_rows_are_held_too(compile_c: Compiler, tmp_path: Path) -> N
     file = compile_c(HEAD + source, "-x", "assembler", "-shared", "-nostdlib", "-Wl,-Bsymbolic")
     out = tmp_path / "out"
     summary = sframegen.add_section(file, output=out, synthesize=True, verify=False)
-    report = sframegen.examine(out, instructions=True)
+    report = sframegen.check(out, instructions=True)
     assert summary.to_json()["synthesized_bytes"] == report.instructions["section"]["right"] > 10
     assert sum(report.instructions["cfi"].values()) == 0
 
@@ -557,7 +557,7 @@ def test_refused(peers: Peers, tmp_path: Path) -> None:
     assert status == 1
     assert "instructions of s390x are not read" in text
     assert len(text.splitlines()) == 1
-    assert sframegen.examine(file).instructions == {}
+    assert sframegen.check(file).instructions == {}
     with pytest.raises(FormatError, match="instructions of s390x"):
         sframegen.check(file, instructions=True)
 
@@ -609,7 +609,7 @@ def test_damaged(library: Callable[..., Path], tmp_path: Path) -> None:
         copy = tmp_path / "damaged"
         copy.write_bytes(changed)
         try:
-            report = sframegen.examine(copy, instructions=True)
+            report = sframegen.check(copy, instructions=True)
         except FormatError:
             continue
         assert json.dumps(report.to_json())

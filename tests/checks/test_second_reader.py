@@ -159,7 +159,7 @@ sys.path.insert(0, sys.argv[1])
 import cfi, sframegen
 assert Path(cfi.__file__).parents[1] == Path(sframegen.__file__).parents[1] == Path(sys.argv[1])
 sframegen.add_section(sys.argv[2], output=sys.argv[3])
-reports = [sframegen.examine(sys.argv[3], second_reader=second) for second in (False, None)]
+reports = [sframegen.check(sys.argv[3], second_reader=second) for second in (False, None)]
 print(json.dumps([[finding.rule for finding in report.findings if finding.severity] for report in reports]))
 """
 
@@ -190,7 +190,7 @@ def findings(packages: Path, library: Path, output: Path) -> tuple[set[str], set
 
 def test_sound_readers_agree(library: Path, sources: Path, tmp_path: Path) -> None:
     assert findings(sources, library, tmp_path / "out") == (set(), set())
-    report = sframegen.examine(tmp_path / "out")
+    report = sframegen.check(tmp_path / "out")
     assert report.second_reader == {"same": report.code[sframegen.Verdict.EQUAL], "other": 0, "left_out": 0, "unjudged": 0}
 
 
@@ -417,7 +417,7 @@ def test_rows_that_depend_on_the_pc_are_run_only_if_they_are_few(
 ) -> None:
     sframegen.add_section(library, output=tmp_path / "out")
     monkeypatch.setattr(agreement, "MOST_BY_PC", 0)
-    assert sframegen.examine(tmp_path / "out").second_reader["unjudged"] == 64
+    assert sframegen.check(tmp_path / "out").second_reader["unjudged"] == 64
 
 
 def test_damaged_cfi_is_read_without_an_error(library: Path) -> None:
@@ -509,13 +509,13 @@ def test_large_cfi_is_read_twice_only_if_asked_for(library: Path, tmp_path: Path
     out = tmp_path / "out"
     sframegen.add_section(library, output=out)
     monkeypatch.setattr(check_report, "SECOND_BYTES", 100)
-    report = sframegen.examine(out)
+    report = sframegen.check(out)
     assert report.second_reader == {}
     [skipped] = [finding for finding in report.findings if finding.rule == "second-reader-skipped"]
     assert skipped.severity is sframegen.Severity.NOTE
     assert "by pyelftools" not in report.one_line()
     calls: list[tuple[int, int]] = []
-    report = sframegen.examine(out, second_reader=True, progress=lambda done, total: calls.append((done, total)))
+    report = sframegen.check(out, second_reader=True, progress=lambda done, total: calls.append((done, total)))
     assert report.second_reader["same"] > 0
     assert calls == sorted(calls)
     [total] = {total for _, total in calls}
@@ -540,7 +540,7 @@ def test_what_is_not_judged_is_a_note(compile_c: Compiler, tmp_path: Path) -> No
         '__asm__("f: .cfi_startproc\\n nop\\n .cfi_escape 0x12, 7, 0x7e\\n nop\\n .cfi_endproc");', "-shared", "-nostdlib"
     )
     sframegen.add_section(file, output=tmp_path / "out")
-    report = sframegen.examine(tmp_path / "out")
+    report = sframegen.check(tmp_path / "out")
     assert report.second_reader == {"same": 0, "other": 0, "left_out": 0, "unjudged": 2}
     [note] = [finding for finding in report.findings if finding.rule == "second-reader-unjudged"]
     assert (note.severity, note.message.partition(";")[2]) == (sframegen.Severity.NOTE, f" 1 FDE: {reading.WRONG[0x12]}")

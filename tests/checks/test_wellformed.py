@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.checks.specification.wellformed import Facts
+    from sframegen.tables.optimize import LevelName
     from tests.support.peers import Compiler, Peers
     from tests.support.producers import Producer
 
@@ -77,7 +78,7 @@ int main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return twice
 
 @pytest.mark.parametrize("level", ["none", "share", "fast", "size"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_what_add_section_writes_has_no_finding(level: str, version: int, compile_c: Compiler, tmp_path: Path) -> None:
+def test_what_add_section_writes_has_no_finding(level: LevelName, version: int, compile_c: Compiler, tmp_path: Path) -> None:
     out = tmp_path / "out"
     add_section(compile_c(PROGRAM, "-O2"), output=out, optimize=level, version=version, verify=False)
     assert findings_of(out) == {}

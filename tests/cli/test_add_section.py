@@ -237,7 +237,9 @@ def test_a_file_whose_section_kernels_do_not_take(flags: str, far: bool, version
     assert len(open_elf(file).executable_loads()) == 1 + far
     out = tmp_path / "out"
     warnings = sframegen.add_section(file, output=out, version=version).warnings
-    found = [finding for finding in sframegen.check(out, consumer="kernel") if finding.severity is sframegen.Severity.ERROR]
+    found = [
+        finding for finding in sframegen.check(out, consumer="kernel").findings if finding.severity is sframegen.Severity.ERROR
+    ]
     assert [finding.message for finding in found] == warnings
     assert [finding.rule for finding in found] == ["kernel-one-text"] * (far and version == 3)
     if flags == "-shared":

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import linker.existing.add_or_replace
-from sframegen import add_section, examine, read
+from sframegen import add_section, check, read
 from sframegen.checks.finding import Severity
 from sframegen.cli.commands import cli
 from sframegen.cli.trees import tree_files
@@ -103,7 +103,7 @@ def test_all_programs_and_libraries_get_a_section(root: Path) -> None:
         result.stdout,
     )
     for path in ("usr/bin/tree", "usr/lib/libtree.so.1", "usr/lib/deep/er/plugin.so"):
-        assert not [found for found in examine(root / path).findings if found.severity is Severity.ERROR]
+        assert not [found for found in check(root / path).findings if found.severity is Severity.ERROR]
     assert (root / "usr/lib/libtree.so").is_symlink()
     assert subprocess.run([root / "usr/bin/tree", "7"], check=False).returncode == 7
 

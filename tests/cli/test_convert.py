@@ -128,9 +128,9 @@ def test_version_2_with_rows_without_words_is_written_again(
         api.add_section(compile_c(PROGRAM, "-O2"), output=file, version=2)
     before = read_sframe(open_elf(file)).table
     bottom = next(symbol.address for symbol in function_symbols(open_elf(file)) if symbol.name == "bottom")
-    [note] = [found for found in api.examine(file, consumer="gnu").findings if found.address == bottom]
+    [note] = [found for found in api.check(file, consumer="gnu").findings if found.address == bottom]
     assert (note.rule, note.severity) == ("row-without-words", sframegen.Severity.NOTE)
-    [error] = [found for found in api.examine(file, consumer="glibc").findings if found.consumer]
+    [error] = [found for found in api.check(file, consumer="glibc").findings if found.consumer]
     assert (error.rule, error.severity) == ("glibc-no-words", sframegen.Severity.ERROR)
 
     assert api.convert(file, 2).left_out == {
@@ -138,8 +138,8 @@ def test_version_2_with_rows_without_words_is_written_again(
     }
     after = read_sframe(open_elf(file)).table
     assert OUTERMOST not in after.rules
-    assert sframegen.find(sframegen.read(file), bottom) is None
-    assert [found for found in api.examine(file).findings if found.severity] == []
+    assert sframegen.read(file).rule_at(bottom) is None
+    assert [found for found in api.check(file).findings if found.severity] == []
     assert api.convert(file, 2).functions == 0  # nothing more to do
 
 

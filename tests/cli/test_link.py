@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from sframegen import Severity, examine, read, remove
+from sframegen import Severity, check, read, remove
 from sframegen.cli.commands import cli
 from sframegen.cli.linking.link_output import expanded, is_linked, output_of, words_of
 
@@ -39,7 +39,7 @@ def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def good(file: Path) -> bool:
-    return all(finding.severity is Severity.NOTE for finding in examine(file).findings)
+    return all(finding.severity is Severity.NOTE for finding in check(file).findings)
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ def test_all_that_linkers_make_is_covered(linker: str, flags: str, peers: Peers,
     if "-static" in flags.split():  # there, sections cannot be added to all of them
         return
     out = added(file, tmp_path)
-    report = sframegen.examine(out)
+    report = sframegen.check(out)
     assert report.worst() == sframegen.Severity.NOTE
     assert [finding.rule for finding in report.findings if finding.rule.startswith("cfi")] == ["cfi-silent"]
 
@@ -194,7 +194,7 @@ def test_every_step_of_a_program(linker: str, flags: str, peers: Peers, compile_
 
     def look(step: Step) -> None:
         if step.pc in ours:
-            rule = sframegen.find(section, step.pc)
+            rule = section.rule_at(step.pc)
             assert rule is not None
             seen.add(step.pc)
             if traced.frame(rule, step) != step.caller:
@@ -219,7 +219,7 @@ def test_program_entry(compile_c: Compiler, tmp_path: Path) -> None:
     start = open_elf(file).header.e_entry
     end = start + 15
     assert summary.fates["synthesized"] == {"program entry": end - start}
-    assert [sframegen.find(section, at) for at in range(start, end)] == [OUTERMOST] * (end - start)
+    assert [section.rule_at(at) for at in range(start, end)] == [OUTERMOST] * (end - start)
     traced = Traced(file, start)
     steps: list[Step] = []
     traced.run(steps.append)
@@ -242,7 +242,7 @@ def test_program_entry_in_version_2(source: str, compile_c: Compiler, tmp_path: 
     summary = sframegen.add_section(file, output=tmp_path / "two", version=2, synthesize=True)
     assert "synthesized" not in summary.fates
     section = sframegen.read(tmp_path / "two")
-    assert [sframegen.find(section, at) for at in range(start, start + size)] == [None] * size
+    assert [section.rule_at(at) for at in range(start, start + size)] == [None] * size
 
 
 # Assembly of one function, and how many of its bytes may have rows.
@@ -445,7 +445,7 @@ def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
     table = covered(described(file))
     assert {name: len(set(place) - table) for name, place in places.items()} == dict.fromkeys(places, 0)
     if flags != "-static":
-        assert sframegen.examine(added(file, tmp_path)).worst() == sframegen.Severity.NOTE
+        assert sframegen.check(added(file, tmp_path)).worst() == sframegen.Severity.NOTE
 
 
 def test_offsets_of_threads_variables_are_no_pointers(compile_c: Compiler) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from sframegen import Severity, add_section, check, find, read
+from sframegen import Severity, add_section, check, read
 from sframegen.cli.commands import cli
 from sframegen.tables.optimize import LEVELS
 from tests import with_checkout
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from sframegen.tables.optimize import LevelName
     from tests.support.peers import Peers
 
 AFTER_CALL = "padding after a final call"
@@ -79,7 +80,7 @@ def after(file: Path, name: str) -> int:
 @pytest.mark.parametrize(
     ("prefix", "order"), [("", ""), ("aarch64-linux-gnu-", "-EL"), ("aarch64-linux-gnu-", "-EB"), ("s390x-linux-gnu-", "")]
 )
-def test_every_form_of_a_call_is_known(prefix: str, order: str, level: str, peers: Peers, tmp_path: Path) -> None:
+def test_every_form_of_a_call_is_known(prefix: str, order: str, level: LevelName, peers: Peers, tmp_path: Path) -> None:
     """Padding after all else is not covered, or only because neighbours share an FDE."""
     fill = FILL[prefix]
     bodies = [*CALLS[prefix], *OTHERS[prefix]]
@@ -92,12 +93,12 @@ def test_every_form_of_a_call_is_known(prefix: str, order: str, level: str, peer
     section = read(out)
     for number, body in enumerate(bodies):
         address = after(file, f"f{number}")
-        rules = {find(section, at) for at in range(address - 1, (address + 63) // 64 * 64)}
+        rules = {section.rule_at(at) for at in range(address - 1, (address + 63) // 64 * 64)}
         if body in CALLS[prefix]:
             assert len(rules) == 1, body
             assert None not in rules, body
         elif level in ("none", "share"):
-            assert find(section, address) is None, body
+            assert section.rule_at(address) is None, body
 
 
 # What follows a function that ends with a call, and whether it is padding that gets the call's rule.
@@ -117,7 +118,7 @@ FOLLOWING = {
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("what", FOLLOWING)
-def test_only_padding_is_covered(what: str, level: str, peers: Peers, tmp_path: Path) -> None:
+def test_only_padding_is_covered(what: str, level: LevelName, peers: Peers, tmp_path: Path) -> None:
     between, is_padding = FOLLOWING[what]
     source = f"{function('one', 'nop', 'call one')}{between}\n.text\n{function('two', 'ret')}"
     file, out = link(peers, tmp_path, source), tmp_path / level
@@ -125,7 +126,7 @@ def test_only_padding_is_covered(what: str, level: str, peers: Peers, tmp_path: 
     assert (summary.final_calls, summary.final_calls_without_padding) == (1, 0 if is_padding else 1)
     address = after(file, "one")
     section = read(out)
-    rule, call = find(section, address), find(section, address - 1)
+    rule, call = section.rule_at(address), section.rule_at(address - 1)
     assert call is not None
     assert (rule == call) is (is_padding or what == "nothing")  # there it is the next function's
 
@@ -147,7 +148,7 @@ def test_functions_that_do_not_count(what: str, peers: Peers, tmp_path: Path) ->
     summary = add_section(file, per_function=True)
     assert (summary.final_calls, summary.fates["no_cfi"][AFTER_CALL]) == (0, 0)
     assert summary.per_function is not None
-    assert find(read(file), summary.per_function[1].start + 5) is None
+    assert read(file).rule_at(summary.per_function[1].start + 5) is None
 
 
 # Two calls at the end, one of them followed by more padding than functions of one FDE may have between them, and one by a function.
@@ -170,7 +171,7 @@ def file(peers: Peers, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_it_is_no_code_that_is_covered(level: str, file: Path) -> None:
+def test_it_is_no_code_that_is_covered(level: LevelName, file: Path) -> None:
     arguments = ["add-section", "--optimize", level, "--strict", "--min-coverage", "100"]
     done = CliRunner().invoke(cli, [*arguments, "--json", "--per-function", "--dry-run", str(file)])
     assert done.exit_code == 0
@@ -185,14 +186,14 @@ def test_it_is_no_code_that_is_covered(level: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_it_is_good_to_check(level: str, file: Path) -> None:
+def test_it_is_good_to_check(level: LevelName, file: Path) -> None:
     add_section(file, optimize=level)
-    findings = check(file, instructions=True)
+    findings = check(file, instructions=True).findings
     assert [finding for finding in findings if finding.severity is not Severity.NOTE or finding.rule.startswith("cfi-")] == []
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_second_time_nothing_happens(level: str, file: Path, peers: Peers) -> None:
+def test_a_second_time_nothing_happens(level: LevelName, file: Path, peers: Peers) -> None:
     """Whether there is the way back or, after strip, only the section; symbols or not."""
     add_section(file, optimize=level)
     for _ in range(2):
@@ -203,16 +204,16 @@ def test_a_second_time_nothing_happens(level: str, file: Path, peers: Peers) -> 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_gnu_ld_makes_is_the_same_padding_apart(level: str, peers: Peers, tmp_path: Path) -> None:
+def test_what_gnu_ld_makes_is_the_same_padding_apart(level: LevelName, peers: Peers, tmp_path: Path) -> None:
     file = link(peers, tmp_path, SOURCE, flags=("--gsframe",))
-    assert find(read(file), after(file, "one")) is None
+    assert read(file).rule_at(after(file, "one")) is None
     assert add_section(file, optimize=level).note == "has it already"
     assert add_section(file, optimize=level, replace=True).note == ""
-    assert find(read(file), after(file, "one")) is not None
+    assert read(file).rule_at(after(file, "one")) is not None
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_objects(level: str, peers: Peers, tmp_path: Path) -> None:
+def test_objects(level: LevelName, peers: Peers, tmp_path: Path) -> None:
     """Calls whose distance is left to a relocation; a section by GNU as differs in padding only, and stays."""
     source, made, other = tmp_path / "code.s", tmp_path / "made.o", tmp_path / "other.o"
     source.write_text(SOURCE.replace("call *%rax", "call elsewhere"))
@@ -231,7 +232,7 @@ def test_objects(level: str, peers: Peers, tmp_path: Path) -> None:
     linked = tmp_path / "linked.so"
     subprocess.run([peers.tool("ld"), "-shared", "-z", "lazy", "-o", linked, made], check=True)
     address = after(linked, "one")
-    assert find(read(linked), address) == find(read(linked), address - 1) is not None
+    assert read(linked).rule_at(address) == read(linked).rule_at(address - 1) is not None
     assert add_section(archive, optimize=level).final_calls == 4
     subprocess.run([peers.tool("ar"), "x", archive, "other.o"], check=True, cwd=tmp_path)
     assert other.read_bytes() == before

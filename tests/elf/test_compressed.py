@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen import FormatError, Verdict, add_section, examine
+from sframegen import FormatError, Verdict, add_section, check
 from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DEFLATE_RATIO, MAX_INFLATED, expand
 from sframegen.elf.file import ElfFile, open_elf
 
@@ -51,7 +51,7 @@ def test_a_debug_file_compressed_with_zstd_serves_as_one_that_is_not(debug: tupl
         shutil.copy(program, tmp_path / "result")
         assert add_section(tmp_path / "result", debug_file=file).functions > 60
         results.append((tmp_path / "result").read_bytes())
-        report = examine(tmp_path / "result", debug_file=file)
+        report = check(tmp_path / "result", debug_file=file)
         assert (report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == (0, 0)
     assert results[0] == results[1]
 

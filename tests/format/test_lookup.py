@@ -16,7 +16,6 @@ from sframegen.format.encode import Encoder
 from sframegen.format.equations import equation, rule_fields
 from sframegen.format.locate import open_sframe, read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.search import find
 from tests.support.inputs.sframe_files import write_sframe_elf
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def test_function_without_rows(fde_type: FdeType, tmp_path: Path) -> None:
     else:
         assert covered["rule"] == "outermost frame: ra undefined"
         assert covered["function"] == {"start": 0x1000, "size": 16, "row_offset": None}
-    assert find(open_sframe(open_elf(file)), 0x1000) == (None if fde_type is FdeType.FLEX else OUTERMOST)
+    assert open_sframe(open_elf(file)).rule_at(0x1000) == (None if fde_type is FdeType.FLEX else OUTERMOST)
 
 
 A64 = [
@@ -205,7 +204,7 @@ def test_every_row_of_a_program_is_found_at_its_own_address(program: Path) -> No
     table = read_sframe(open_elf(program)).table
     for function in range(len(table)):
         for offset, rule in table.rows(function):
-            assert find(section, table.start[function] + offset) == rule
+            assert section.rule_at(table.start[function] + offset) == rule
 
 
 def two_functions(directory: Path, first: int, second: int) -> Path:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sframegen
 from cfi.errors import FormatError
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode, open_section
@@ -19,7 +18,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V2, V3
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
-from sframegen.format.search import Found, look_up
+from sframegen.format.search import Found
 from sframegen.format.seek import BAD, NO_ROWS, NOT_COVERED
 from tests.support.tables import edges, find, function_tables
 
@@ -47,7 +46,7 @@ def agrees(data: bytes | bytearray, address: int = ADDRESS) -> set[int]:
     ends = {start + size for start, size in zip(table.start, table.size, strict=True)}
     pcs = sorted(edges(table) | ends | {start - 1 for start in table.start})
     for pc in pcs:
-        assert sframegen.find(section, pc) == find(table, pc), hex(pc)
+        assert section.rule_at(pc) == find(table, pc), hex(pc)
     within = array("Q", [pc for pc in pcs if 0 <= pc < 1 << 64])
     functions, rows = array("q", bytes(8 * len(within))), array("q", bytes(8 * len(within)))
     section.seeker.find_all(within, functions, rows)
@@ -108,7 +107,7 @@ def test_find_is_a_linear_scan(table: FunctionTable) -> None:
     section = open_section(data, ADDRESS)
     addresses = {address + near for address in table.start for near in range(-2, 64)} | {0, (1 << 64) - 1}
     for pc in addresses:
-        assert sframegen.find(section, pc) == scan(table, pc)
+        assert section.rule_at(pc) == scan(table, pc)
     with suppress(FormatError):  # a row outside of its function, which no look-up comes to
         agrees(data)
 
@@ -133,11 +132,11 @@ def small() -> bytearray:
 
 def test_what_is_found() -> None:
     section = open_section(small(), ADDRESS)
-    assert look_up(section, 0x1005) == Found(0x1000, 32, KINDS[0], 4, RULES[1])
-    assert look_up(section, 0x105C) == Found(0x1040, 32, KINDS[1], 11, RULES[4])
+    assert section.look_up(0x1005) == Found(0x1000, 32, KINDS[0], 4, RULES[1])
+    assert section.look_up(0x105C) == Found(0x1040, 32, KINDS[1], 11, RULES[4])
     for pc in (0xFFF, 0x1020, 0x1060, 0, (1 << 64) - 1, 1 << 64, 1 << 70, -1):
-        assert look_up(section, pc) is None
-    assert sframegen.find(open_section(encode(FunctionTable()), ADDRESS), 0x1000) is None
+        assert section.look_up(pc) is None
+    assert open_section(encode(FunctionTable()), ADDRESS).rule_at(0x1000) is None
 
 
 @pytest.mark.parametrize("fde_type", FdeType)
@@ -145,7 +144,7 @@ def test_only_default_functions_without_rows_are_outermost_frames(fde_type: FdeT
     kind = KINDS.index(Kind(fde_type))
     section = open_section(encode(table_of((0x1000, 16, kind, []))), ADDRESS)
     expected = Found(0x1000, 16, KINDS[kind], None, OUTERMOST)
-    assert look_up(section, 0x100F) == (None if fde_type is FdeType.FLEX else expected)
+    assert section.look_up(0x100F) == (None if fde_type is FdeType.FLEX else expected)
     assert section.seeker.find(0x100F) == NO_ROWS
 
 
@@ -179,9 +178,9 @@ def test_only_what_is_on_the_way_is_read() -> None:
     data = small()
     data[HEADER_SIZE + 16 + 12] = 0xFF  # the second function's block
     section = open_section(data, ADDRESS)
-    assert sframegen.find(section, 0x1004) == RULES[1]
+    assert section.rule_at(0x1004) == RULES[1]
     with pytest.raises(FormatError, match=r"^\.sframe\+0x2c: function's FREs lie outside the FRE sub-section"):
-        sframegen.find(section, 0x1040)
+        section.rule_at(0x1040)
     with pytest.raises(FormatError, match="function's FREs lie outside"):
         _ = section.table
 
@@ -209,7 +208,7 @@ def test_what_is_damaged_is_named(offset: int, value: bytes, message: str) -> No
     data = small()
     data[offset : offset + len(value)] = value
     with pytest.raises(FormatError, match=message):
-        sframegen.find(open_section(data, ADDRESS), 0x101F)
+        open_section(data, ADDRESS).rule_at(0x101F)
 
 
 def test_a_function_that_claims_more_rows_than_there_are_bytes() -> None:
@@ -218,11 +217,11 @@ def test_a_function_that_claims_more_rows_than_there_are_bytes() -> None:
     header = Header(0xDEE2, 2, 5, 3, 0, -8, 0, 1, 1, len(rows), 0, 20)
     entry = struct.pack("<iIIIBBH", 0x1000 - ADDRESS - HEADER_SIZE, 0xFFFFFFFF, 0, 0xFFFFFFFF, 1, 0, 0)
     section = open_section(struct.pack("<" + HEADER_CODE, *header) + entry + rows, ADDRESS)
-    assert sframegen.find(section, 0x1000 + 29_998) == RULES[0]
+    assert section.rule_at(0x1000 + 29_998) == RULES[0]
     assert section.seeker.scanned == 29_999
     for pc in (0x1000 + 30_000, 0x1000 + 0xFFFFFFFE):
         with pytest.raises(FormatError, match="FRE reaches past the end"):
-            sframegen.find(section, pc)
+            section.rule_at(pc)
     assert section.seeker.scanned < 4 * 30_000
 
 
@@ -231,7 +230,7 @@ def test_an_index_that_does_not_ascend_is_not_searched() -> None:
     section = open_section(encode(table), ADDRESS)
     for _ in range(2):
         with pytest.raises(FormatError, match="functions are not in ascending order of address"):
-            sframegen.find(section, 0x1040)
+            section.rule_at(0x1040)
     assert len(section.table) == 2
 
 
@@ -244,7 +243,7 @@ def test_any_flipped_bit_gives_an_answer_or_one_error() -> None:
             section = open_section(data, ADDRESS)
             for pc in pcs:
                 with suppress(FormatError):
-                    look_up(section, pc)
+                    section.look_up(pc)
         with suppress(FormatError):
             table = decode(data, ADDRESS).table
             if list(table.start) == sorted(table.start):
@@ -268,6 +267,6 @@ def test_any_bytes_as_rows(fres: bytes, offset: int, layout: Layout) -> None:
     }[layout]
     section = open_section(struct.pack("<" + HEADER_CODE, *header) + entry + fres, ADDRESS)
     with suppress(FormatError):
-        found = look_up(section, 0x1000 + offset)
+        found = section.look_up(0x1000 + offset)
         assert found is None or (found.start, found.size) == (0x1000, 0x10000)
     assert section.seeker.scanned <= len(fres) // 2

@@ -122,4 +122,4 @@ def test_a_section_that_was_read_needs_its_file_no_more(library: Path, tmp_path:
     section = sframegen.read(file)
     os.truncate(file, 0)
     assert list(section.table.start) == list(expected.start)
-    assert sframegen.find(section, expected.start[1]) is not None
+    assert section.rule_at(expected.start[1]) is not None

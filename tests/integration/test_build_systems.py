@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import sframegen
-from sframegen import Severity, add_section, examine, read
+from sframegen import Severity, add_section, check, read
 from sframegen.cli.commands import cli
 from sframegen.cli.integration import HERE, PLACES
 from tests import ROOT
@@ -127,7 +127,7 @@ def path(tmp_path_factory: pytest.TempPathFactory, without: str) -> str:
 
 
 def good(file: Path) -> bool:
-    return all(finding.severity is Severity.NOTE for finding in examine(file).findings)
+    return all(finding.severity is Severity.NOTE for finding in check(file).findings)
 
 
 @pytest.mark.once

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
+    from sframegen.tables.optimize import LevelName
     from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.once
@@ -140,7 +141,7 @@ def test_samples_name_their_version_and_sources() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_conversion_that_is_timed_is_the_real_one(level: str, compile_c: Compiler, tmp_path: Path) -> None:
+def test_the_conversion_that_is_timed_is_the_real_one(level: LevelName, compile_c: Compiler, tmp_path: Path) -> None:
     program, out = compile_c("int main(void) { return 0; }", "-O2", "-static"), tmp_path / "out"
     summary = add_section(program, output=out, optimize=level, verify=False)
     source = open_input(program)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sframegen
-from sframegen import examine
+from sframegen import check
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
@@ -55,7 +55,7 @@ def has_section(file: Path) -> bool:
 
 
 def is_good(file: Path, peers: Peers) -> None:
-    assert not [found for found in examine(file).findings if found.severity is Severity.ERROR]
+    assert not [found for found in check(file).findings if found.severity is Severity.ERROR]
     shown = subprocess.run([peers.tool("readelf"), "--sframe", file], check=True, text=True, capture_output=True)
     assert "Version: SFRAME_VERSION_3" in shown.stdout
     assert shown.stderr == ""

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sframegen
 from sframegen import add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
+    from sframegen.tables.optimize import LevelName
     from tests.support.peers import Compiler, Peers
 
 ADDRESS = 0x3000
@@ -46,7 +46,7 @@ def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], 
     encoder = Encoder(joined, *form, share=level.share)
     section = decode(encoder.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
-        assert sframegen.find(section, pc) == find(section.table, pc) == find(table, pc), hex(pc)
+        assert section.rule_at(pc) == find(section.table, pc) == find(table, pc), hex(pc)
     assert encoder.size_bytes <= plain.size_bytes
     for function in range(len(joined)):
         rows = joined.first_row[function + 1] - joined.first_row[function]
@@ -130,7 +130,7 @@ LEFT_OUT = """
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_code_that_is_left_out_is_no_padding(level: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+def test_code_that_is_left_out_is_no_padding(level: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """No-ops with a row that SFrame cannot say, between rows that it can."""
     text = LEFT_OUT.replace("\n", "\\n")
     library = compile_c(f'__asm__("{text}");', "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id=none")
@@ -140,7 +140,7 @@ def test_code_that_is_left_out_is_no_padding(level: str, compile_c: Compiler, pe
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_rules_of_a_real_program_by_foreign_readers(level: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+def test_rules_of_a_real_program_by_foreign_readers(level: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = "#include <stdio.h>\n" + "".join(
         f"int f{n}(int n) {{ char b[n + {n}]; b[0] = n; return puts(b) + {n}; }}\n" for n in range(60)
     )

@@ -223,7 +223,7 @@ def test_version_2_of_real_libraries_has_nothing_that_glibc_gives_up_at(
         assert left_out.get(Reason.SIGNAL.value, 0) == covered["signal"]
     for file in (three, two):
         assert OUTERMOST not in read_sframe(open_elf(file)).table.rules
-        assert [found for found in sframegen.examine(file, consumer="glibc").findings if found.severity] == []
+        assert [found for found in sframegen.check(file, consumer="glibc").findings if found.severity] == []
 
 
 def ends(table: FunctionTable) -> list[int]:

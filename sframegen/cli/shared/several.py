@@ -67,8 +67,7 @@ def changes(
     Names of one file are one. Warnings are printed before their report is given.
     """
     outputs = outputs_of(files, output, output_dir)
-    if is_stdout(output):
-        sys.stdout = sys.stderr  # for the report
+    leave_stdout_to(output)
     links: dict[str, list[str] | OSError] = {file: [] for file in files} if outputs else by_file(files)
 
     def work(path: str) -> R:
@@ -95,6 +94,12 @@ def changes(
 
     verify, lines = not (no_verify or dry_run), not (quiet or as_json)
     return (warned(path, report) for path, report in each(run, tuple(links), work, jobs, verify=verify, lines=lines))
+
+
+def leave_stdout_to(output: str | None) -> None:
+    """If the new file goes to standard output, all that is printed goes to standard error from now on."""
+    if is_stdout(output):
+        sys.stdout = sys.stderr
 
 
 def each(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cfi.errors import FormatError
 from linker.existing.find_section import extents
-from sframegen.cli.shared.several import all_of
+from sframegen.cli.shared.several import JOBS, all_of
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.elf.file import open_elf
 
@@ -21,25 +21,43 @@ if TYPE_CHECKING:
     from sframegen.cli.trees.tree_files import Name
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])
+    Options = tuple[Callable[..., Any], ...]
 
 T = TypeVar("T")
 
-ROOTS = click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
-
-
-def exclusions(command: Decorated) -> Decorated:
-    """The options that leave files out; the command is given both lists for `each_file`."""
-    from_list = click.option(
+BEFORE: Options = (
+    click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False)),
+    click.option(
+        "--exclude", "globs", multiple=True, metavar="GLOB", help="Leave out these files and directories; may be repeated."
+    ),
+    click.option(
         "--exclude-from",
         "lists",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False),
         help="Read GLOBs from this file, one per line.",
-    )
-    from_here = click.option(
-        "--exclude", "globs", multiple=True, metavar="GLOB", help="Leave out these files and directories; may be repeated."
-    )
-    return from_here(from_list(command))
+    ),
+)
+AFTER: Options = (
+    click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
+    click.option("--verify", is_flag=True, help="Read the results back with LIEF (slower)."),
+    click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times."),
+    click.option("--dry-run", is_flag=True, help="Print the totals; change no file."),
+    JOBS,
+    click.option("-v", "--verbose", is_flag=True, help="Also print a line for each file."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
+)
+
+
+def tree_options(*own: Callable[..., Any]) -> Callable[[Decorated], Decorated]:
+    """The options of all commands for trees, with a command's own among them."""
+
+    def decorate(command: Decorated) -> Decorated:
+        for option in reversed([*BEFORE, *own, *AFTER]):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def exclusions_of(globs: Iterable[str], lists: Iterable[str]) -> Exclusions:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
-from sframegen.format.search import look_up
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import read_image
 from sframegen.stack.objects.section_from_cfi import Converter
@@ -65,7 +64,7 @@ class LoadedObject:
         """Raises FormatError where the section is damaged."""
         if self.damage:
             raise FormatError(self.damage)
-        return look_up(self.section, pc) if self.section else None
+        return self.section.look_up(pc) if self.section else None
 
 
 class Objects:

@@ -10,10 +10,13 @@ import argparse
 import sys
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tests.checks.damages import DAMAGES, NowhereError, Subject, tried, with_section
 from tests.support.peers import corpus_file
+
+if TYPE_CHECKING:
+    from sframegen.tables.optimize import LevelName
 
 FILES = ("libc", "s390x-libc:none:2", "arm64-libc", "libstdcxx:none:2", "libcrypto")
 BEGIN, END = "<!-- mutations -->", "<!-- end of mutations -->"
@@ -46,7 +49,7 @@ def opened(given: str) -> Subject:
     """The file with its section."""
     path, level, version = (given.split(":") + ["fast", "3"][given.count(":") :])[:3]
     file = Path(path) if "/" in path else corpus_file(path)
-    subject = Subject(f"{Path(path).name} ({level}, version {version})", with_section(file, level, int(version)))
+    subject = Subject(f"{Path(path).name} ({level}, version {version})", with_section(file, cast("LevelName", level), int(version)))
     print(subject.report.one_line(), file=sys.stderr, flush=True)
     return subject
 

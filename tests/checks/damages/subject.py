@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sframegen.checks.finding import Finding
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule
+    from sframegen.tables.optimize import LevelName
 
 ROOM = 1 << 13  # zeros behind a section: some damages make it longer
 MASK = (1 << 64) - 1
@@ -54,7 +55,7 @@ class Site(NamedTuple):
     after: Rule | None
 
 
-def with_section(file: Path, level: str, version: int) -> bytes:
+def with_section(file: Path, level: LevelName, version: int) -> bytes:
     """The file as add-section makes it, with room behind the section."""
     base = base_of(open_elf(file))
     converted = convert_sources(find_sources(base.elf), base.elf.executable_ranges(), abi_of(base.elf), WRITABLE[version])

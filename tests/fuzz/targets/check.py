@@ -16,5 +16,5 @@ SEEDS = (
 
 def run(data: bytes) -> None:
     with suppress(SframegenError):
-        for finding in sframegen.check(written(data)):
+        for finding in sframegen.check(written(data)).findings:
             str(finding)

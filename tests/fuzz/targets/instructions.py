@@ -14,7 +14,7 @@ SEEDS = ("gcc-library", "gcc-added", "gcc-added-2", "gcc-stripped", "library")
 
 def run(data: bytes) -> None:
     with suppress(FormatError):
-        report = sframegen.examine(written(data), instructions=True)
+        report = sframegen.check(written(data), instructions=True)
         assert all(count >= 0 for code in report.instructions.values() for count in code.values())
         json.dumps(report.to_json())
         for finding in report.findings:

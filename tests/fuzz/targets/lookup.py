@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from sframegen.format.decode import SframeSection, decode, open_section
-from sframegen.format.search import look_up
 from sframegen.format.seek import BAD
 from tests.fuzz.targets.decode import ADDRESS, SEEDS
 from tests.support.tables import edges, find
@@ -23,7 +22,7 @@ def run(data: bytes) -> None:
         found_all(section)
         for pc in (0, 0x1000, 0x1240, 0x1241, 0x2000, 1 << 63, (1 << 64) - 1, 1 << 64):
             with suppress(FormatError):
-                look_up(section, pc)
+                section.look_up(pc)
         as_decoded(section)
 
 
@@ -34,7 +33,7 @@ def found_all(section: SframeSection) -> None:
     for pc, row in zip(addresses, rows, strict=True):
         assert section.seeker.find(pc) == row
         with suppress(FormatError):
-            found = look_up(section, pc)
+            found = section.look_up(pc)
             assert row != BAD
             assert found is None or found.start <= pc < found.start + found.size
 
@@ -42,5 +41,5 @@ def found_all(section: SframeSection) -> None:
 def as_decoded(section: SframeSection) -> None:
     table = decode(section.data, ADDRESS).table
     for pc in sorted(pc for pc in edges(table) if not pc >> 64)[:20] if len(table) < MANY else ():
-        found = look_up(section, pc)
+        found = section.look_up(pc)
         assert (found and found.rule) == find(table, pc)

@@ -27,6 +27,7 @@ from tests.support.programs import PROGRAM
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sframegen.tables.optimize import LevelName
     from tests.support.cross import Machine
     from tests.support.peers import Compiler, Peers
 
@@ -92,7 +93,7 @@ def test_other_machines(machine: Machine, peers: Peers, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_levels_take_turns_and_the_file_does_not_grow(level: str, compile_c: Compiler, tmp_path: Path) -> None:
+def test_levels_take_turns_and_the_file_does_not_grow(level: LevelName, compile_c: Compiler, tmp_path: Path) -> None:
     original, file = compile_c(PROGRAM, "-O2"), tmp_path / "file"
     expected = {}
     for name in LEVELS:
@@ -164,14 +165,15 @@ def test_after_other_tools_nothing_happens(tool: str, kind: str, compile_c: Comp
 @pytest.mark.parametrize("tool", STRIPPERS)
 @pytest.mark.parametrize(("earlier", "later"), [("none", "size"), ("size", "none")])
 def test_after_other_tools_it_can_be_replaced(
-    tool: str, earlier: str, later: str, compile_c: Compiler, peers: Peers, tmp_path: Path
+    tool: str, earlier: str, later: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
     """In its place, where it fits, else in a new one; what add-section was given comes back."""
     original = compile_c(PROGRAM, "-O2")
     file = stripped_by(tool, original, peers, tmp_path, optimize=earlier)
     data, section = file.read_bytes(), sframe_bytes(file)
     place = sframe_of(open_elf(file))
-    for level in (later, "share", later):
+    levels: tuple[LevelName, ...] = (later, "share", later)
+    for level in levels:
         sframegen.add_section(file, replace=True, optimize=level)
         size = file.stat().st_size
         unchanged(file, lambda level=level: sframegen.add_section(file, replace=True, optimize=level))  # type: ignore[misc]
@@ -233,7 +235,7 @@ def by_ld_in_part(peers: Peers, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_gnu_ld_s_section_is_superseded_in_its_place(level: str, by_ld: Path, peers: Peers) -> None:
+def test_gnu_ld_s_section_is_superseded_in_its_place(level: LevelName, by_ld: Path, peers: Peers) -> None:
     data, section = by_ld.read_bytes(), sframe_bytes(by_ld)
     place = sframe_of(open_elf(by_ld))
     assert REMEDY in unchanged(by_ld, lambda: add(by_ld)).stderr

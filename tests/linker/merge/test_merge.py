@@ -195,7 +195,7 @@ def test_kernels_take_no_section_of_code_in_several_places(linked: Link, compile
     assert len(open_elf(program).executable_loads()) == 2
     out = linked.directory / "out"
     warnings = merge(linked.objects, out, executable=program, map_file=map_file).warnings
-    found = [finding for finding in check(out, consumer="kernel") if finding.rule == "kernel-one-text"]
+    found = [finding for finding in check(out, consumer="kernel").findings if finding.rule == "kernel-one-text"]
     assert [finding.message for finding in found] == warnings != []
     assert merge(linked.objects, out, executable=linked.program, map_file=linked.map).warnings == []
 

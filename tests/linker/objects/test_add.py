@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cfi.errors import FormatError, SframegenError
 from linker.objects.archive import members, rewritten
 from linker.refusals import RefusedError
-from sframegen import add_section, convert, find, read
+from sframegen import add_section, convert, read
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB
 from sframegen.elf.symbols import function_symbols, functions_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import FunctionTable
+    from sframegen.tables.optimize import LevelName
     from tests.support.cross import Machine
     from tests.support.peers import Peers
 
@@ -105,7 +106,7 @@ def compared(expected: SframeSection, found: SframeSection, linked: Path, names:
     places = sorted({*begins(expected.table), *begins(found.table)})
     for symbol in judged:
         for pc in places[bisect_left(places, symbol.address) : bisect_left(places, symbol.address + symbol.size)]:
-            assert find(found, pc) == find(expected, pc), (symbol.name, hex(pc))
+            assert found.rule_at(pc) == expected.rule_at(pc), (symbol.name, hex(pc))
     return len(judged)
 
 
@@ -129,7 +130,7 @@ LINKS = {
     [*(("bfd", kind, level) for kind in LINKS for level in LEVELS), *(("mold", kind, "size") for kind in LINKS)],
 )
 def test_linkers_that_merge_link_what_add_section_makes(
-    peers: Peers, compile_c: Compiler, tmp_path: Path, linker: str, kind: str, level: str
+    peers: Peers, compile_c: Compiler, tmp_path: Path, linker: str, kind: str, level: LevelName
 ) -> None:
     made = halves(compile_c, tmp_path, "-fno-pie" if kind == "no-pie" else "-fPIC")
     names = functions(list(made.values()))
@@ -258,7 +259,7 @@ def damaged(path: Path, elf: ElfFile) -> Path:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_functions_with_equal_rows_leave_the_sections_behind_alone(
-    peers: Peers, compile_c: Compiler, tmp_path: Path, level: str
+    peers: Peers, compile_c: Compiler, tmp_path: Path, level: LevelName
 ) -> None:
     """GNU ld makes room for the objects' sections as they are, and writes the rows of each function apart."""
     made = tmp_path / "made.o"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import sframegen
-from sframegen import Severity, Verdict, add_section, find, read
+from sframegen import Severity, Verdict, add_section, read
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT_GNU_SFRAME
@@ -135,7 +135,7 @@ def test_lookup_finds_what_the_linked_file_has(made: str, peers: Peers, tmp_path
         answers = json.loads(sframegen_on("lookup", "--json", path, *asked).output)["addresses"]
         assert len(answers) == 2 * symbol.size
         for number, answer in enumerate(answers):
-            expected = find(section, symbol.address + number // 2)
+            expected = section.rule_at(symbol.address + number // 2)
             assert expected is not None
             assert expected.cfa is not None
             assert (answer["section"], answer["address"]) == (f".text.{name}", number // 2)
@@ -189,7 +189,7 @@ def test_lookup_in_archives(ours: Path, gas: Path, peers: Peers, tmp_path: Path)
 @pytest.mark.parametrize("made", ["ours", "gas"])
 def test_check_holds_objects_against_their_cfi(made: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(made)
-    report = sframegen.examine(path)
+    report = sframegen.check(path)
     assert (report.findings, report.version, report.functions) == ([], 3, 3)
     size = sum(section.header.sh_size for section in open_elf(path).sections if section.name.startswith(".text."))
     assert report.code == {verdict: size if verdict is Verdict.EQUAL else 0 for verdict in Verdict}
@@ -198,7 +198,7 @@ def test_check_holds_objects_against_their_cfi(made: str, request: pytest.Fixtur
 
 @pytest.mark.parametrize("producer", X86_64, ids=lambda one: one.name)
 def test_check_of_assemblers_objects(producer: Producer, peers: Peers, tmp_path: Path) -> None:
-    report = sframegen.examine(producer.assemble(ROWS_X86_64, tmp_path / "made", peers))
+    report = sframegen.check(producer.assemble(ROWS_X86_64, tmp_path / "made", peers))
     assert report.version == producer.version
     assert [finding for finding in report.findings if finding.severity is Severity.ERROR] == []
     assert report.code[Verdict.EQUAL]
@@ -210,7 +210,7 @@ def test_check_finds_a_wrong_rule_and_says_in_which_function(ours: Path) -> None
     raw = bytearray(ours.read_bytes())
     raw[piece.header.sh_offset + piece.header.sh_size - 1] += 8  # the last function's only CFA offset
     ours.write_bytes(raw)
-    report = sframegen.examine(ours)
+    report = sframegen.check(ours)
     [finding] = report.findings
     assert (finding.rule, finding.severity, finding.address, finding.offset) == ("cfi-rule", Severity.ERROR, None, None)
     assert finding.message.startswith("main+0x")
@@ -232,7 +232,7 @@ def test_check_finds_damage(name: str, ours: Path) -> None:
     raw = bytearray(ours.read_bytes())
     raw[piece.header.sh_offset + at : piece.header.sh_offset + at + len(data)] = data
     ours.write_bytes(raw)
-    assert rule in {finding.rule for finding in sframegen.examine(ours).findings}
+    assert rule in {finding.rule for finding in sframegen.check(ours).findings}
     result = sframegen_on("dump", ours)
     assert (result.exit_code == 0) == (name in ("flags", "size"))
 
@@ -240,7 +240,7 @@ def test_check_finds_damage(name: str, ours: Path) -> None:
 def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     archive, plain = tmp_path / "two.a", compile_c(SOURCE, *FLAGS, name="plain.o")
     subprocess.run([peers.tool("ar"), "rcs", archive, ours, plain], check=True)
-    report = sframegen.examine(archive)
+    report = sframegen.check(archive)
     assert [(one.rule, one.message.partition(":")[0]) for one in report.findings] == [("none", "plain.o")]
     assert (report.functions, report.version) == (3, 3)
 
@@ -255,7 +255,7 @@ def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, pe
 )
 def test_what_needs_a_linked_file_says_so(arguments: dict[str, object], why: str, ours: Path) -> None:
     with pytest.raises(sframegen.FormatError, match=why):
-        sframegen.examine(ours, **arguments)  # type: ignore[arg-type]
+        sframegen.check(ours, **arguments)  # type: ignore[arg-type]
 
 
 def test_read_says_what_reads_objects(ours: Path) -> None:

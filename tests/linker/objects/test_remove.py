@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from cfi.errors import VerificationError
 from linker.objects import remove_from_objects
 from linker.refusals import RefusedError
-from sframegen import FormatError, add_section, examine, read, remove
+from sframegen import FormatError, add_section, check, read, remove
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT_GNU_SFRAME, SHT_SYMTAB
@@ -152,7 +152,7 @@ def test_sections_of_others_are_taken_out(made: str, gas: Path, plain: Path, pee
     subprocess.run(["g++", path, "-o", tmp_path / "program"], check=True)
     subprocess.run([tmp_path / "program"], check=True)
     assert add_section(path).section_bytes
-    assert examine(path).findings == []
+    assert check(path).findings == []
 
 
 @pytest.mark.parametrize("linker", ["ld", "ld.lld"])
@@ -251,7 +251,7 @@ def test_replace_puts_another_section_in_its_place_and_gives_back_what_was_there
     assert path.read_bytes() == had
     add_section(path, version=2, replace=True)
     assert versions(path) == {2}
-    assert examine(path).findings == []
+    assert check(path).findings == []
     again = path.read_bytes()
     assert add_section(path, version=2, replace=True).section_bytes == 0
     assert path.read_bytes() == again
@@ -270,7 +270,7 @@ def test_replace_in_archives(gas: Path, plain: Path, peers: Peers, tmp_path: Pat
         add_section(archive, version=2)
     assert archive.read_bytes() == before
     add_section(archive, version=2, replace=True)
-    assert examine(archive).version == 2
+    assert check(archive).version == 2
     remove(archive)
     assert archive.read_bytes() == before
 
