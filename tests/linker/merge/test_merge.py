@@ -429,6 +429,18 @@ def test_files_of_one_name_are_told_apart_by_their_directories(compile_c: Compil
         linked.merge(elsewhere / "same.o")
 
 
+def test_progress_counts_the_files_that_are_read(linked: Link) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        calls.append((done, total))
+
+    out = linked.directory / "out"
+    merge(linked.objects, out, executable=linked.program, map_file=linked.map, progress=progress)
+    merge(linked.objects, out, progress=progress)
+    assert calls == 2 * [(done, len(linked.objects)) for done in range(1, len(linked.objects) + 1)]
+
+
 def test_archives_are_taken_by_member(linked: Link) -> None:
     archive = linked.directory / "lib.a"
     subprocess.run(["ar", "rc", archive, *linked.objects[1:]], check=True)
