@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.stack.abi.registers import Registers
-    from sframegen.stack.walking.snapshot import Mapping as Row
-    from sframegen.stack.walking.snapshot import Mappings, Reader
+    from sframegen.stack.snapshot.mappings import Mapping as Row
+    from sframegen.stack.snapshot.mappings import Mappings
+    from sframegen.stack.snapshot.memory import Reader
 
 HERE = Path(__file__).parent
 BEGIN = "<!-- make bench-stacks writes this: begin -->"

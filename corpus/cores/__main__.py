@@ -35,7 +35,7 @@ from tests.support.processes.gdb_frames import differences, frames_by_gdb, unfin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.stack.tracer import Thread
+    from sframegen.stack.walking.frames import Thread
     from tests.support.processes.gdb_frames import GdbFrame
 
 BEGIN, END = "<!-- cores: begin -->", "<!-- cores: end -->"

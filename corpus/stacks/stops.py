@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import open_elf
 from sframegen.stack.live.process import Process
+from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.snapshot import StackError
-from sframegen.stack.walking.walk import End, How
+from sframegen.stack.walking.frames import End, How
 
 from .code import Code
 from .compare import Stack, compare

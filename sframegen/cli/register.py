@@ -102,7 +102,7 @@ def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
     """The objects that a process has loaded, in the order of their addresses."""
     from sframegen.stack.live.process import Process  # noqa: PLC0415
     from sframegen.stack.objects.loaded_image import read_image  # noqa: PLC0415 - for processes only
-    from sframegen.stack.walking.snapshot import StackError  # noqa: PLC0415
+    from sframegen.stack.snapshot.snapshot import StackError  # noqa: PLC0415
 
     seen = set()
     try:

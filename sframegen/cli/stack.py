@@ -13,8 +13,8 @@ from sframegen.stack import report
 from sframegen.stack.core.core_process import Core
 from sframegen.stack.names.frame_names import Symbols
 from sframegen.stack.sampling import Command, Interrupts, Plan, Sampler
+from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.snapshot import StackError
 from sframegen.stack.walking.walk import MAX_FRAMES
 
 if TYPE_CHECKING:

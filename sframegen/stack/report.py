@@ -7,15 +7,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.function_names import printable
-from sframegen.stack.walking.walk import End, How
+from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sframegen.stack.names.frame_names import Place, Symbols
     from sframegen.stack.objects.loaded_objects import Objects
-    from sframegen.stack.tracer import Thread
-    from sframegen.stack.walking.walk import Frame
+    from sframegen.stack.walking.frames import Frame, Thread
 
 UNKNOWN = "??"
 GUESSED = " [guess]"  # frames that were reached by a frame pointer of code that nothing describes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.stack.live.process import Process
 from sframegen.stack.report import Sample
-from sframegen.stack.walking.snapshot import StackError
+from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.registry.regions import Registry
-from sframegen.stack.abi.contexts import CONTEXTS, FRAME_RECORDS
-from sframegen.stack.live.ptrace import GONE
+from sframegen.stack.abi.machines import conventions_of, ends_call
+from sframegen.stack.live.proc import GONE
 from sframegen.stack.objects.loaded_objects import Objects
 from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.walking.return_addresses import ends_call
-from sframegen.stack.walking.snapshot import NotCopiedError, StackError
-from sframegen.stack.walking.walk import MAX_FRAMES, Described, End, How, guess, walk
+from sframegen.stack.snapshot.memory import NotCopiedError
+from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.walking.frames import Described, End, How, Thread
+from sframegen.stack.walking.walk import MAX_FRAMES, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import LoadedObject
-    from sframegen.stack.walking.snapshot import Snapshot
-    from sframegen.stack.walking.walk import Frame
+    from sframegen.stack.snapshot.snapshot import Snapshot
 
 MAX_STOPS = 16  # for one trace: each may find another object that is to be converted first
 UNSETTLED = (End.PENDING, End.DAMAGED)  # will be something else; has a detail that is to be told each time
 MAX_STACK_BYTES = 1 << 23  # that are copied of one stack
-
-
-class Thread(NamedTuple):
-    """One thread's stack, the innermost frame first. `detail`: more about the end, perhaps. `idle`: it waited; None: not known."""
-
-    tid: int
-    name: str
-    frames: list[Frame]
-    end: End
-    detail: str = ""
-    idle: bool | None = None
 
 
 class Tracer:
@@ -114,6 +103,7 @@ class _View:
         self.objects = objects
         self.registry = registry
         self.abi = snapshot.abi
+        self.known = conventions_of(snapshot.abi)
         self.word = snapshot.memory.word
         self.stack_at = snapshot.mappings.stack_at
         self.detail = ""
@@ -161,7 +151,7 @@ class _View:
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
         """Code that returns from a signal handler is known by itself: not every C library describes it."""
-        for context in CONTEXTS[self.abi.machine]:
+        for context in self.known.contexts:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
                 return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
         return None
@@ -170,14 +160,13 @@ class _View:
         """What to say of code that nothing describes, if frame pointers lead nowhere."""
         if loaded.section:
             return End.NOT_COVERED
-        return End.NO_FRAME_POINTER if self.abi.machine in FRAME_RECORDS else End.NO_SECTION
+        return End.NO_FRAME_POINTER if self.known.frame_record else End.NO_SECTION
 
     def returns_to(self, pc: int) -> bool:
         """Code made at run time counts without a call: interpreters push addresses themselves."""
         if pc not in self._returns:
             before, after = self.objects.at(pc - 1), self.objects.at(pc)
             self._returns[pc] = bool(
-                (before and (before.image is None or ends_call(before.code, pc, self.abi.machine)))
-                or (after and self._by_code(after, pc))
+                (before and (before.image is None or ends_call(self.abi, before.code, pc))) or (after and self._by_code(after, pc))
             )
         return self._returns[pc]

@@ -21,13 +21,13 @@ from sframegen.elf.records import PF_X, PT_LOAD
 from sframegen.elf.symbols import functions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.walk import End, How
+from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sframegen.stack.live.process import StoppedProcess
-    from sframegen.stack.tracer import Thread
+    from sframegen.stack.walking.frames import Thread
 
 SOURCE = Path(__file__).parent / "jit_producer" / "producer.c"
 INCLUDE = Path(sframegen.__file__).parent / "integration" / "include"

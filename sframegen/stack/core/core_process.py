@@ -10,12 +10,13 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_CORE, MAX_ADDRESS, PF_R, PF_W, PF_X
 from sframegen.format.abi import abi_of
 from sframegen.stack.abi.registers import registers_of
+from sframegen.stack.core.dumped_memory import DumpedMemory
 from sframegen.stack.core.link_map import LinkMap
 from sframegen.stack.core.mapped_files import NOTHING, Finder, MappedFile
-from sframegen.stack.core.memory import DumpedMemory
 from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
-from sframegen.stack.objects.loaded_image import VDSO
-from sframegen.stack.walking.snapshot import Mapping, Mappings, Memory, StackError
+from sframegen.stack.snapshot.mappings import VDSO, Mapping, Mappings
+from sframegen.stack.snapshot.memory import Memory
+from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.stack.abi.registers import Registers
-    from sframegen.stack.core.memory import Dumped
+    from sframegen.stack.core.dumped_memory import Dumped
 
 MAX_READ = 1 << 28  # bytes in one go: the largest section known has 1 << 25; a core can have one file mapped any number of times
 
@@ -76,9 +77,7 @@ class Core:
 
     def registers(self, tid: int) -> Registers:
         thread = self._notes.threads[tid]
-        pac = thread.pac_mask
-        mask = int.from_bytes(pac[8:16], self.abi.byte_order) if len(pac) == 16 else 0  # data mask, instruction mask
-        registers = registers_of(self.abi, thread.general, thread.floating, ~mask if mask else None)
+        registers = registers_of(self.abi, thread.general, thread.floating, thread.masks)
         if registers is None:
             raise StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
         return registers

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
 from sframegen.elf.records import MAX_ADDRESS, PT_INTERP, PT_LOAD
 from sframegen.stack.core.notes import AT_BASE, AT_ENTRY, AT_EXECFN, FileRange
-from sframegen.stack.walking.snapshot import PAGE, StackError
+from sframegen.stack.snapshot.memory import PAGE
+from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile
+    from sframegen.stack.core.dumped_memory import DumpedMemory
     from sframegen.stack.core.mapped_files import Finder
-    from sframegen.stack.core.memory import DumpedMemory
 
 MAX_OBJECTS = 65_536
 MAX_PATH = 4096

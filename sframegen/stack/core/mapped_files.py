@@ -12,14 +12,16 @@ from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr
-from sframegen.stack.walking.snapshot import DELETED, PAGE, StackError
+from sframegen.stack.snapshot.mappings import DELETED
+from sframegen.stack.snapshot.memory import PAGE
+from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
-    from sframegen.stack.core.memory import DumpedMemory
+    from sframegen.stack.core.dumped_memory import DumpedMemory
     from sframegen.stack.core.notes import FileRange
-    from sframegen.stack.walking.snapshot import Mapping
+    from sframegen.stack.snapshot.mappings import Mapping
 
 MAX_COMPARED = 4096  # bytes of a dynamic section
 NOTHING = memoryview(b"")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sframegen.elf.notes import notes_of
 from sframegen.elf.records import MARKS
-from sframegen.stack.abi.registers import GENERAL
+from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.abi.registers import NT_PRFPREG, NT_PRSTATUS
 
 if TYPE_CHECKING:
     from cfi.errors import FormatError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.elf.notes import Note
     from sframegen.format.abi import Abi
 
-NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_ARM_PAC_MASK = 1, 2, 3, 6, 0x46494C45, 0x406
+NT_PRPSINFO, NT_AUXV, NT_FILE = 3, 6, 0x46494C45
 CORE, LINUX = b"CORE\0", b"LINUX\0"
 AT_ENTRY, AT_BASE, AT_EXECFN, AT_PHDR, AT_SYSINFO_EHDR = 9, 7, 31, 3, 33
 
@@ -37,7 +38,7 @@ class ThreadNotes:
 
     def __init__(self, general: bytes) -> None:
         self.general = general
-        self.floating = self.pac_mask = b""
+        self.floating = self.masks = b""  # `masks`: the signatures' bits in addresses
 
 
 class CoreNotes:
@@ -49,16 +50,18 @@ class CoreNotes:
         self.threads: dict[int, ThreadNotes] = {}  # by tid, in the file's order
         self.auxv: dict[int, int] = {}
         self.files: list[FileRange] = []  # ascending, without overlaps; none where the core does not say
-        self._elf, self._abi = elf, abi
+        self._elf, self._known = elf, conventions_of(abi)
         self._mark = MARKS[elf.byte_order]
         self._current: ThreadNotes | None = None  # a thread's notes follow its NT_PRSTATUS
         for note in notes_of(elf):
-            if read := self._readers.get((note.name, note.type)):
+            if (note.name, note.type) == (LINUX, self._known.ra_mask_set):
+                self._masks(note)
+            elif read := self._readers.get((note.name, note.type)):
                 read(self, note)
         self.pid = self.pid or next(iter(self.threads), 0)
 
     def _status(self, note: Note) -> None:
-        general = 8 * GENERAL[self._abi.machine].words
+        general = 8 * self._known.general.words
         desc = self._desc(note, "NT_PRSTATUS", PR_REG + general)
         tid = self._number("i", desc, PR_PID)
         self._current = self.threads.setdefault(tid, ThreadNotes(desc[PR_REG : PR_REG + general]))
@@ -67,9 +70,9 @@ class CoreNotes:
         if self._current:
             self._current.floating = note.desc
 
-    def _pac_mask(self, note: Note) -> None:
+    def _masks(self, note: Note) -> None:
         if self._current:
-            self._current.pac_mask = note.desc
+            self._current.masks = note.desc
 
     def _process(self, note: Note) -> None:
         desc = self._desc(note, "NT_PRPSINFO", PSINFO_NAME + PSINFO_NAME_SIZE)
@@ -121,5 +124,4 @@ class CoreNotes:
         (CORE, NT_PRPSINFO): _process,
         (CORE, NT_AUXV): _auxiliary,
         (CORE, NT_FILE): _files,
-        (LINUX, NT_ARM_PAC_MASK): _pac_mask,
     }

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
-from sframegen.format.abi import BY_MACHINE
-from sframegen.stack.abi.registers import FLOATING, registers_of
-from sframegen.stack.live import ptrace
-from sframegen.stack.walking.snapshot import DELETED, CopiedMemory, Mapping, Mappings, Memory, StackError
+from sframegen.stack.abi.machines import HOSTS, conventions_of
+from sframegen.stack.abi.registers import NT_PRFPREG, NT_PRSTATUS, registers_of
+from sframegen.stack.live import proc, ptrace
+from sframegen.stack.snapshot.mappings import DELETED, Mapping, Mappings
+from sframegen.stack.snapshot.memory import CopiedMemory, Memory
+from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.stack.abi.registers import Registers
 
-HOSTS = {"x86_64": (EM_X86_64, "little"), "aarch64": (EM_AARCH64, "little"), "s390x": (EM_S390, "big")}
 ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
 
 
@@ -31,7 +31,7 @@ def host_abi() -> Abi:
     machine = os.uname().machine
     if machine not in HOSTS:
         raise StackError(f"this machine ({machine}) is not supported, only {', '.join(HOSTS)}")
-    return BY_MACHINE[HOSTS[machine]]  # type: ignore[index]
+    return HOSTS[machine]
 
 
 def parse_mappings(text: bytes) -> Mappings:
@@ -111,12 +111,12 @@ class Process:
 
     def has_ended(self) -> bool:
         """Also while its last thread is about to: its memory is gone then."""
-        return not any("VmSize" in ptrace.fields_of(tid) for tid in ptrace.threads_of(self.pid))
+        return not any("VmSize" in proc.fields_of(tid) for tid in proc.threads_of(self.pid))
 
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
         """All its threads, or one, stand still within the block. Raises StackError where none can be stopped."""
-        if tid and tid not in ptrace.threads_of(self.pid):
+        if tid and tid not in proc.threads_of(self.pid):
             raise StackError(f"process {self.pid}: it has no thread {tid}")
         with ptrace.stopped(self.pid, tid) as threads:
             try:
@@ -140,7 +140,7 @@ class Process:
                 return os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 self._folder = self._living()
-        raise StackError(f"process {self.pid}: {ptrace.why_not(int(self._folder.name))}")
+        raise StackError(f"process {self.pid}: {proc.why_not(int(self._folder.name))}")
 
     def _maps(self) -> bytes:
         try:
@@ -150,8 +150,8 @@ class Process:
 
     def _living(self) -> Path:
         """A thread that has not ended yet: the first may have, and then has no memory any more."""
-        for tid in ptrace.threads_of(self.pid):
-            if ptrace.fields_of(tid).get("State", "Z")[0] not in "ZX":
+        for tid in proc.threads_of(self.pid):
+            if proc.fields_of(tid).get("State", "Z")[0] not in "ZX":
                 return Path(f"/proc/{tid}")
         return Path(f"/proc/{self.pid}")
 
@@ -187,14 +187,14 @@ class StoppedProcess:
         return tid in self._threads.idle
 
     def registers(self, tid: int) -> Registers:
+        known = conventions_of(self.abi)
         try:
-            general = ptrace.register_set(tid, ptrace.NT_PRSTATUS)
-            floating = ptrace.register_set(tid, ptrace.NT_PRFPREG) if self.abi.machine in FLOATING else b""
-            pac = ptrace.register_set(tid, ptrace.NT_ARM_PAC_MASK) if self.abi.ra_is_signed else b""
+            general = ptrace.register_set(tid, NT_PRSTATUS)
+            floating = ptrace.register_set(tid, NT_PRFPREG) if known.floating else b""
+            masks = ptrace.register_set(tid, known.ra_mask_set) if known.ra_mask_set else b""
         except ProcessLookupError:
-            raise StackError(f"thread {tid}: {ptrace.GONE}") from None
-        mask = int.from_bytes(pac[8:16], self.abi.byte_order) if len(pac) == 16 else 0  # data mask, instruction mask
-        registers = registers_of(self.abi, general, floating, ~mask if mask else None)
+            raise StackError(f"thread {tid}: {proc.GONE}") from None
+        registers = registers_of(self.abi, general, floating, masks)
         if registers is None:
             raise StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
         return registers

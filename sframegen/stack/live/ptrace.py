@@ -12,16 +12,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.walking.snapshot import StackError
+from sframegen.stack.live.proc import GONE, fields_of, lives, threads_of, why_not
+from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
-NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK = 1, 2, 0x406
 EVENT_STOP = 128
-GONE = "it has ended"
-OURSELVES = "it is the process that asks: it cannot stop itself"
 ASLEEP = "it is in an uninterruptible sleep"
 TOO_FAST = "the process starts threads faster than they can be stopped"
 EXECUTES = "it executes another program just now: try again"
@@ -29,8 +27,6 @@ ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 SLEEPS_ON, RUNS = b"D", b"R"
 WALL = 0x40000000  # __WALL: threads, too
 MAX_REGISTERS = 4096  # bytes
-FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
-PF_KTHREAD = 0x00200000
 ATTEMPTS = 3  # to seize a thread: EPERM is also of one that just ended, and another took over its id to execute a program
 BURIAL_INTERVAL = 0.005  # seconds
 PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops when that is over
@@ -159,11 +155,11 @@ class Stopped:
 
     def _has_changed(self) -> bool:
         """All threads that were there have ended, and it lives: it executes another program."""
-        return not self._seized and set(self.refused.values()) <= {GONE} and any(map(_lives, threads_of(self.pid)))
+        return not self._seized and set(self.refused.values()) <= {GONE} and any(map(lives, threads_of(self.pid)))
 
     def _new(self, only: int | None) -> list[int]:
         """Who is still to be seized: the first thread again, where another has ended it and taken its id to execute a program."""
-        if self.refused.get(self.pid) == GONE and _lives(self.pid):
+        if self.refused.get(self.pid) == GONE and lives(self.pid):
             del self.refused[self.pid]
         return [tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused]
 
@@ -281,59 +277,6 @@ def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
     finally:
         threads.let_go()
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
-def threads_of(pid: int) -> list[int]:
-    """The first one first; none of a process that is gone."""
-    for _ in range(3):  # for a moment there is none, while another thread takes over the first one's id
-        try:
-            found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-            break
-        except OSError:
-            found = []
-    return sorted(found, key=lambda tid: (tid != pid, tid))
-
-
-def fields_of(tid: int) -> dict[str, str]:
-    """/proc/TID/status; nothing where it is gone."""
-    try:
-        lines = Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-
-
-def _is_the_kernels(tid: int) -> bool:
-    try:
-        _, _, numbers = Path(f"/proc/{tid}/stat").read_text(errors="replace").rpartition(") ")
-    except OSError:
-        return False
-    return bool(int(numbers.split()[FLAGS_FIELD]) & PF_KTHREAD)
-
-
-def _lives(tid: int) -> bool:
-    return fields_of(tid).get("State", "Z")[0] not in "ZX"
-
-
-def why_not(tid: int) -> str:
-    """Why the kernel does not let us trace a thread, and what to do."""
-    fields = fields_of(tid)
-    if fields.get("State", "Z")[0] in "ZX":
-        return GONE
-    if "VmSize" not in fields:  # memory goes first where a process ends
-        return "it is a thread of the kernel" if _is_the_kernels(tid) else GONE
-    if Path(f"/proc/self/task/{tid}").exists():
-        return OURSELVES
-    tracer = fields.get("TracerPid", "0").strip()
-    if tracer not in ("0", str(os.getpid())):
-        return f"process {tracer} traces it already"
-    try:
-        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
-    except OSError:
-        scope = "0"
-    if scope != "0":
-        return f"not permitted: kernel.yama.ptrace_scope is {scope}; as root, or after `sysctl kernel.yama.ptrace_scope=0`, it is"
-    return "not permitted: it belongs to another user, or has rights that we lack; as root it is"
 
 
 def refusal(pid: int, refused: dict[int, str]) -> StackError:

@@ -19,8 +19,8 @@ from sframegen.format.abi import abi_of
 from sframegen.stack.names.demangle import demangle
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.objects.loaded_image import identity
-from sframegen.stack.walking.snapshot import DELETED
-from sframegen.stack.walking.walk import ADDRESS_MASK
+from sframegen.stack.snapshot.mappings import DELETED
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.symbols import Symbol
     from sframegen.stack.objects.loaded_objects import LoadedObject, Objects
-    from sframegen.stack.tracer import Thread
-    from sframegen.stack.walking.walk import Frame
+    from sframegen.stack.walking.frames import Frame, Thread
 
 DEBUG_FILES = "/usr/lib/debug/.build-id"
 

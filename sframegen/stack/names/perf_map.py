@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.live.ptrace import fields_of
+from sframegen.stack.live.proc import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
-from sframegen.stack.walking.walk import ADDRESS_MASK
+from sframegen.stack.snapshot.mappings import VDSO
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from sframegen.stack.walking.snapshot import Mapping, Snapshot
+    from sframegen.stack.snapshot.mappings import Mapping
+    from sframegen.stack.snapshot.snapshot import Snapshot
 
-VDSO = "[vdso]"
 PAGE_MASK = 0xFFF
 MAX_VDSO = 1 << 20  # bytes
 MAX_SEGMENTS = 1 << 17  # twice what e_phnum can say

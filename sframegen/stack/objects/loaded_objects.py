@@ -10,7 +10,7 @@ from sframegen.format.decode import open_section
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import read_image
 from sframegen.stack.objects.section_from_cfi import Converter
-from sframegen.stack.walking.walk import How
+from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.search import Found
     from sframegen.stack.objects.loaded_image import Image
-    from sframegen.stack.walking.snapshot import Mapping, Mappings, Snapshot
-    from sframegen.stack.walking.walk import Described, End
+    from sframegen.stack.snapshot.mappings import Mapping, Mappings
+    from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.walking.frames import Described, End
 
 HEAD = 64  # bytes of a section by which it is known again
 MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and without end

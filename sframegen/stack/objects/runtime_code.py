@@ -12,7 +12,8 @@ from sframegen.stack.objects.loaded_image import read_image
 
 if TYPE_CHECKING:
     from sframegen.registry.regions import Registry
-    from sframegen.stack.walking.snapshot import Mapping, Mappings, Snapshot
+    from sframegen.stack.snapshot.mappings import Mapping, Mappings
+    from sframegen.stack.snapshot.snapshot import Snapshot
 
 
 MAX_WORK = 1 << 21  # entries and tables of all chains together, read anew or kept: twice what one may have

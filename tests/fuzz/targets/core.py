@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from sframegen.stack.core.core_process import Core
+from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.snapshot import StackError
 from tests.fuzz.files import written
 
 SEEDS = ("core-AMD64", "core-AArch64", "core-s390x", "core-listed", "core-gcc")

@@ -15,13 +15,12 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
-from sframegen.stack.abi.contexts import CONTEXTS
-from sframegen.stack.abi.registers import FLOATING, GENERAL
+from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.core.core_process import Core
 from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
+from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.snapshot import StackError
-from sframegen.stack.walking.walk import End
+from sframegen.stack.walking.frames import End
 from tests.hostile.test_linear_cost import GROWTH, SLACK, work
 from tests.support.inputs.core_writer import (
     CODE,
@@ -82,7 +81,7 @@ def walkable(abi: Abi, frames: int = 20) -> bytes:
 
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
 def test_registers_of_each_thread(abi: Abi, tmp_path: Path) -> None:
-    numbers = sorted(GENERAL[abi.machine].places)
+    numbers = sorted(conventions_of(abi).general.places)
     values = [{number: 0x1122334455660000 + 256 * tid + number for number in numbers} for tid in (3, 2)]
     notes = status(abi, 3, 0x400003, values[0]) + process(abi, 2, "first") + status(abi, 2, 0x400002, values[1])
     made = Core(write(tmp_path / "core", core(abi, [], notes)))
@@ -103,7 +102,9 @@ def test_registers_that_have_notes_of_their_own(tmp_path: Path) -> None:
     made = Core(write(tmp_path / "s390x", core(S390X, [], notes)))
     named = {abi_name: made.registers(1).values[number] for number, abi_name in enumerate(S390X.register_names) if number >= 16}
     assert named == {f"f{number}": 0x100 + number for number in range(16)}
-    assert not set(FLOATING[S390X.machine].places) & set(made.registers(2).values)
+    floating = conventions_of(S390X).floating
+    assert floating
+    assert not set(floating.places) & set(made.registers(2).values)
 
     pac = note(AARCH64, NT_ARM_PAC_MASK, struct.pack("<QQ", 0x7F << 48, 0xFF << 44), b"LINUX\0")
     notes = status(AARCH64, 1, 0, {}) + pac + status(AARCH64, 2, 0, {})
@@ -146,7 +147,7 @@ def test_a_walk(abi: Abi, tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [0, 8])
 def test_a_walk_through_a_signal_handler(before: int, tmp_path: Path) -> None:
     """It returns to code that no file has, and that may begin a mapping: what is before it is then no code."""
-    context = CONTEXTS[AMD64.machine][0]
+    context = conventions_of(AMD64).contexts[0]
     back, interrupted, sp = 0x10000 + before, TEXT + 128, STACK + 16
     stack = bytearray(PAGE)
     for place, value in ((context.pc, interrupted), (context.places[7], STACK + 2048), (context.places[6], STACK + 2048)):

@@ -20,13 +20,13 @@ import sframegen
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_names import address_of
 from sframegen.format.locate import sframe_of
-from sframegen.stack.live import ptrace
+from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.process import Process
 from sframegen.stack.names import frame_names
 from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.snapshot import StackError
-from sframegen.stack.walking.walk import End, How
+from sframegen.stack.walking.frames import End, How
 from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) ->
 
 
 def test_one_tracer_at_a_time(compile_c: Compiler, tmp_path: Path) -> None:
-    code = "import sys; from sframegen.stack import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
+    code = "import sys; from sframegen.stack.live import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
     with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
         other = subprocess.Popen(
             [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
@@ -387,7 +387,7 @@ def test_one_tracer_at_a_time(compile_c: Compiler, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("death", ["SIGTERM", "SIGKILL", "SIGINT"])
 def test_a_tracer_that_is_killed_lets_go(death: str, compile_c: Compiler, tmp_path: Path) -> None:
-    code = "import sys; from sframegen.stack import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
+    code = "import sys; from sframegen.stack.live import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
     with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
         other = subprocess.Popen(
             [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -499,16 +499,17 @@ def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: P
 
 def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is gone before it is a zombie."""
-    fields = ptrace.fields_of(os.getpid())
-    monkeypatch.setattr(ptrace, "fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")})
-    assert ptrace.why_not(os.getpid()) == ptrace.GONE
+    fields = proc.fields_of(os.getpid())
+    monkeypatch.setattr(proc, "fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")})
+    assert proc.why_not(os.getpid()) == proc.GONE
 
 
 def test_a_thread_of_the_kernel() -> None:
-    threads = [int(file.name) for file in Path("/proc").glob("[0-9]*") if "Kthread:\t1" in (file / "status").read_text()]
+    processes = [int(file.name) for file in Path("/proc").glob("[0-9]*")]
+    threads = [pid for pid in processes if proc.fields_of(pid).get("Kthread") == "1"]  # others end meanwhile
     if not threads:
         pytest.skip("no threads of the kernel are visible, or the kernel does not mark them")
-    assert {ptrace.why_not(tid) for tid in threads} <= {"it is a thread of the kernel", ptrace.GONE}
+    assert {proc.why_not(tid) for tid in threads} <= {"it is a thread of the kernel", proc.GONE}
 
 
 def test_itself() -> None:

@@ -29,17 +29,20 @@ from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.registry.regions import Region, Registry, SectionDescriber
-from sframegen.stack.abi.contexts import CONTEXTS, Context
+from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import Registers
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.objects import loaded_objects as objects_module
 from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.snapshot.mappings import Mapping, Mappings
+from sframegen.stack.snapshot.memory import CopiedMemory, Memory, NotCopiedError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.snapshot import CopiedMemory, Mapping, Mappings, Memory, NotCopiedError
-from sframegen.stack.walking.walk import End, How
+from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from sframegen.stack.abi.conventions import Context
 
 BASE = 0x7F0000000000
 TEXT, SECTION, END = 0x1000, 0x3000, 0x5000  # link-time addresses and offsets in the file
@@ -350,7 +353,9 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("abi", "context"), [(abi, context) for abi in ABIS for context in CONTEXTS[abi.machine]], ids=lambda value: str(value)[:20]
+    ("abi", "context"),
+    [(abi, context) for abi in ABIS for context in conventions_of(abi).contexts],
+    ids=lambda value: str(value)[:20],
 )
 def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: Context) -> None:
     """No section covers it. It may have been interrupted between its instructions, or be where a handler returns to."""

@@ -16,14 +16,15 @@ from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, 
 from sframegen.stack.abi.registers import Registers
 from sframegen.stack.objects import runtime_code
 from sframegen.stack.objects.runtime_code import RuntimeCode
+from sframegen.stack.snapshot.mappings import Mapping, Mappings
+from sframegen.stack.snapshot.memory import Memory
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.snapshot import Mapping, Mappings, Memory
-from sframegen.stack.walking.walk import End, How
+from sframegen.stack.walking.frames import End, How
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import section_bytes
 
 if TYPE_CHECKING:
-    from sframegen.stack.walking.snapshot import Snapshot
+    from sframegen.stack.snapshot.snapshot import Snapshot
 
 TEXT, LIST, NODE, TABLE, SECTION, SETUP = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000, 0x60_0000
 LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")

@@ -11,25 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.elf.symbols import function_symbols
-from sframegen.stack.walking.return_addresses import ends_call
+from sframegen.format.abi import AARCH64, AMD64, S390X, abi_of
+from sframegen.stack.abi.machines import ends_call
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sframegen.format.abi import Abi
     from tests.support.peers import Compiler
 
 START = 0x1000
 
 
-def ends(code: bytes, machine: int) -> bool:
+def ends(code: bytes, abi: Abi) -> bool:
     """Whether a call ends where `code` does, which is all that can be read."""
 
     def read(address: int, size: int) -> bytes:
         return code[address - START :][:size] if address >= START else b""
 
-    return ends_call(read, START + len(code), machine)
+    return ends_call(abi, read, START + len(code))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def ends(code: bytes, machine: int) -> bool:
 )
 @pytest.mark.parametrize("before", ["", "00", "48 89 e5 53 48 81 ec"])
 def test_calls_of_x86_64(code: str, before: str) -> None:
-    assert ends(bytes.fromhex(before + code), EM_X86_64)
+    assert ends(bytes.fromhex(before + code), AMD64)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_calls_of_x86_64(code: str, before: str) -> None:
     ],
 )
 def test_other_instructions_of_x86_64(code: str) -> None:
-    assert not ends(bytes.fromhex(code), EM_X86_64)
+    assert not ends(bytes.fromhex(code), AMD64)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +90,11 @@ def test_other_instructions_of_x86_64(code: str) -> None:
     ],
 )
 def test_calls_of_aarch64(word: int, expected: bool) -> None:
-    assert ends(word.to_bytes(4, "little"), EM_AARCH64) is expected
+    assert ends(word.to_bytes(4, "little"), AARCH64) is expected
 
 
 def test_of_other_machines_nothing_is_known() -> None:
-    assert ends(b"\x07\xfe", EM_S390)
+    assert ends(b"\x07\xfe", S390X)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's code is another")
@@ -101,12 +102,13 @@ def test_all_calls_that_a_compiler_makes(compile_c: Compiler) -> None:
     """Of a static program, C library and all: read by capstone from each function's start."""
     path: Path = compile_c("int main(void) { return 0; }", "-static")
     elf = open_elf(path)
+    abi = abi_of(elf)
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     calls = others = 0
     for symbol in function_symbols(elf)[:400]:
         code = bytes(elf.at(symbol.address, symbol.size))
         for address, size, mnemonic, _ in disassembler.disasm_lite(code, symbol.address):
-            end = ends_call(lambda at, count: bytes(elf.at(at, count)), address + size, elf.header.e_machine)
+            end = ends_call(abi, lambda at, count: bytes(elf.at(at, count)), address + size)
             if mnemonic.split()[-1] == "call":
                 assert end, hex(address)
                 calls += 1
@@ -116,6 +118,6 @@ def test_all_calls_that_a_compiler_makes(compile_c: Compiler) -> None:
     assert others > 20 * calls / 3
 
 
-@given(st.binary(max_size=8), st.sampled_from([EM_X86_64, EM_AARCH64]))
-def test_whatever_is_there_it_is_an_answer(code: bytes, machine: int) -> None:
-    assert ends(code, machine) in (True, False)
+@given(st.binary(max_size=8), st.sampled_from([AMD64, AARCH64]))
+def test_whatever_is_there_it_is_an_answer(code: bytes, abi: Abi) -> None:
+    assert ends(code, abi) in (True, False)

@@ -14,7 +14,7 @@ import pytest
 
 import sframegen
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.walk import End, How
+from sframegen.stack.walking.frames import End, How
 from tests.support.processes.live import Names, Program, between, command, compiled
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.stack.abi.contexts import CONTEXTS, FRAME_RECORDS
-from sframegen.stack.abi.registers import ALL_BITS, GENERAL, Registers, registers_of
-from sframegen.stack.walking.walk import Described, End, How, guess, walk
+from sframegen.stack.abi.conventions import ALL_BITS
+from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.abi.registers import Registers, registers_of
+from sframegen.stack.walking.frames import Described, End, How
+from sframegen.stack.walking.walk import guess, walk
 
 CODE = range(0x400000, 0x410000)
 STACK = (0x70000000, 0x70100000)
@@ -66,7 +68,7 @@ class Space:
 
     def interrupt(self, sp: int, registers: Registers, which: int = 0) -> None:
         """What the kernel leaves at `sp` when a signal comes."""
-        context = CONTEXTS[self.abi.machine][which]
+        context = conventions_of(self.abi).contexts[which]
         self.words |= {sp + place: registers.values.get(number, 0) for number, place in context.places.items()}
         self.words[sp + context.pc] = registers.pc
 
@@ -185,7 +187,7 @@ def test_a_signed_return_address_loses_its_signature() -> None:
 
 @pytest.mark.parametrize(
     ("abi", "which"),
-    [(abi, which) for abi in ABIS for which in range(len(CONTEXTS[abi.machine]))],
+    [(abi, which) for abi in ABIS for which in range(len(conventions_of(abi).contexts))],
     ids=lambda value: str(value)[:20],
 )
 def test_a_signal_handler_is_left_with_all_registers(abi: Abi, which: int) -> None:
@@ -195,7 +197,7 @@ def test_a_signal_handler_is_left_with_all_registers(abi: Abi, which: int) -> No
     registers.values[OTHER_REGISTER] = cfas[0]
     signal_sp = OTHER_STACK[0] + 0x1000
     space.interrupt(signal_sp, registers, which)
-    trampoline = space.function(8, CONTEXTS[abi.machine][which].rule(abi.sp, abi.fp), signal=True)
+    trampoline = space.function(8, conventions_of(abi).contexts[which].rule(abi.sp, abi.fp), signal=True)
     handler = space.function(7, by_sp(abi)) + 3
     handler_cfa = signal_sp - abi.sp_offset
     space.save(handler_cfa, trampoline + 1)
@@ -210,14 +212,15 @@ def test_a_signal_handler_is_left_with_all_registers(abi: Abi, which: int) -> No
 def test_a_signal_may_interrupt_a_call_to_anywhere(abi: Abi) -> None:
     space = Space(abi)
     space.interrupt(SP, Registers(0x666, {abi.sp: SP + 0x1000}))
-    trampoline = space.function(0, CONTEXTS[abi.machine][0].rule(abi.sp, abi.fp), signal=True)
+    trampoline = space.function(0, conventions_of(abi).contexts[0].rule(abi.sp, abi.fp), signal=True)
     found = walk(space.registers(trampoline), abi, space)
     assert [frame.pc for frame in found.frames] == [trampoline, 0x666]
 
 
 def test_frame_pointers_lead_to_callers() -> None:
     for abi in (AMD64, AARCH64):
-        record = FRAME_RECORDS[abi.machine]
+        record = conventions_of(abi).frame_record
+        assert record
         space = Space(abi)
         fps = [SP + 0x20, SP + 0x60, SP + 0x100]
         pcs = [space.function(number, record.rule, sp_is_cfa=record.sp_is_cfa) + 8 for number in range(3)]
@@ -230,7 +233,8 @@ def test_frame_pointers_lead_to_callers() -> None:
 
 
 def test_behind_a_frame_record_of_aarch64_sp_is_not_known() -> None:
-    record = FRAME_RECORDS[AARCH64.machine]
+    record = conventions_of(AARCH64).frame_record
+    assert record
     space = Space(AARCH64)
     pc = space.function(0, record.rule, sp_is_cfa=record.sp_is_cfa)
     caller = space.function(1, by_sp(AARCH64)) + 4
@@ -245,7 +249,8 @@ def test_behind_a_frame_record_of_aarch64_sp_is_not_known() -> None:
 def guessing(abi: Abi, *, covered: int) -> tuple[Space, Registers, list[int]]:
     """Four functions with frame records; a section covers one of them and says the same."""
     space = Space(abi)
-    record = FRAME_RECORDS[abi.machine]
+    record = conventions_of(abi).frame_record
+    assert record
     guessed = guess(abi, End.NOT_COVERED)
     assert isinstance(guessed, Described)
     pcs = []
@@ -350,7 +355,7 @@ def test_ends_where_sp_is_nowhere(abi: Abi) -> None:
 
 def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     space = Space(abi)
-    trampoline = space.function(0, CONTEXTS[abi.machine][0].rule(abi.sp, abi.fp), signal=True)
+    trampoline = space.function(0, conventions_of(abi).contexts[0].rule(abi.sp, abi.fp), signal=True)
     space.interrupt(SP, Registers(trampoline, {abi.sp: SP + 0x1000}))
     space.interrupt(SP + 0x1000, Registers(trampoline, {abi.sp: SP}))
     found = walk(space.registers(trampoline), abi, space)
@@ -394,7 +399,7 @@ def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject
 
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
 def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
-    known = GENERAL[abi.machine]
+    known = conventions_of(abi).general
     raw = b"".join((8 * at).to_bytes(8, abi.byte_order) for at in range(known.words))
     registers = registers_of(abi, raw)
     assert registers is not None

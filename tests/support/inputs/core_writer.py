@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.records import ET_CORE, MARKS, PF_R, PF_W, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, Ehdr, Phdr, Shdr
-from sframegen.stack.abi.registers import GENERAL
+from sframegen.stack.abi.machines import conventions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ def note(abi: Abi, kind: int, desc: bytes, name: bytes = b"CORE\0") -> bytes:
 
 def status(abi: Abi, tid: int, pc: int, values: Mapping[int, int]) -> bytes:
     """NT_PRSTATUS; registers by DWARF number."""
-    mark, places = MARKS[abi.byte_order], GENERAL[abi.machine]
+    mark, places = MARKS[abi.byte_order], conventions_of(abi).general
     desc = bytearray(112 + 8 * places.words + 8)
     struct.pack_into(mark + "i", desc, 32, tid)
     struct.pack_into(mark + "Q", desc, 112 + 8 * places.pc, pc)

@@ -17,7 +17,7 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.stack.tracer import Thread
+    from sframegen.stack.walking.frames import Thread
 
 MARK = "frames: "
 MAX_SECONDS = 120

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from sframegen.stack.tracer import Thread
+    from sframegen.stack.walking.frames import Thread
     from tests.support.peers import Compiler
 
 # What every program begins with: hold() says "here\n" and waits for a byte.

@@ -1,0 +1,39 @@
+"""AArch64: registers, signed return addresses, signal frames, frame pointers and calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sframegen.stack.abi.conventions import Context, Conventions, RegisterSet, frame_record
+
+if TYPE_CHECKING:
+    from sframegen.stack.abi.conventions import ReadCode
+
+NT_ARM_PAC_MASK = 0x406  # two words: the masks of data and of instructions
+
+# SP is at siginfo (128 bytes), then ucontext, whose signal mask has 128; 16-byte aligned fault address, X0 to X30, SP, PC.
+_FIRST = 128 + 176 + 8
+_CONTEXT = Context(
+    _FIRST + 8 * 32,
+    {number: _FIRST + 8 * number for number in range(32)},
+    bytes.fromhex("681180d2010000d4"),  # mov x8,#139; svc #0
+    (0, 4),
+)
+
+NOPS = (0xD503201F, 0xAA0003E0)  # nop; mov x0, x0
+
+
+def ends_call(code: ReadCode, pc: int) -> bool:
+    word = int.from_bytes(code(pc - 4, 4), "little")
+    return word >> 26 == 0x25 or word & 0xFEFFF000 == 0xD63F0000 or word in NOPS  # BL; BLR, BLRAA, BLRAAZ and the like
+
+
+CONVENTIONS = Conventions(
+    host="aarch64",
+    general=RegisterSet(34, 32, {number: number for number in range(32)}),
+    contexts=(_CONTEXT,),
+    frame_record=frame_record(29, sp_is_cfa=False),
+    ends_call=ends_call,
+    ra_mask=(1 << 48) - 1,  # an address has 48 bits, and what is above is the signature
+    ra_mask_set=NT_ARM_PAC_MASK,
+)

@@ -1,0 +1,64 @@
+"""What /proc says of threads: which a process has, their status, and why one may not be traced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+GONE = "it has ended"
+OURSELVES = "it is the process that asks: it cannot stop itself"
+FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
+PF_KTHREAD = 0x00200000
+
+
+def threads_of(pid: int) -> list[int]:
+    """The first one first; none of a process that is gone."""
+    for _ in range(3):  # for a moment there is none, while another thread takes over the first one's id
+        try:
+            found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+            break
+        except OSError:
+            found = []
+    return sorted(found, key=lambda tid: (tid != pid, tid))
+
+
+def fields_of(tid: int) -> dict[str, str]:
+    """/proc/TID/status; nothing where it is gone."""
+    try:
+        lines = Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def _is_the_kernels(tid: int) -> bool:
+    try:
+        _, _, numbers = Path(f"/proc/{tid}/stat").read_text(errors="replace").rpartition(") ")
+    except OSError:
+        return False
+    return bool(int(numbers.split()[FLAGS_FIELD]) & PF_KTHREAD)
+
+
+def lives(tid: int) -> bool:
+    return fields_of(tid).get("State", "Z")[0] not in "ZX"
+
+
+def why_not(tid: int) -> str:
+    """Why the kernel does not let us trace a thread, and what to do."""
+    fields = fields_of(tid)
+    if fields.get("State", "Z")[0] in "ZX":
+        return GONE
+    if "VmSize" not in fields:  # memory goes first where a process ends
+        return "it is a thread of the kernel" if _is_the_kernels(tid) else GONE
+    if Path(f"/proc/self/task/{tid}").exists():
+        return OURSELVES
+    tracer = fields.get("TracerPid", "0").strip()
+    if tracer not in ("0", str(os.getpid())):
+        return f"process {tracer} traces it already"
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        scope = "0"
+    if scope != "0":
+        return f"not permitted: kernel.yama.ptrace_scope is {scope}; as root, or after `sysctl kernel.yama.ptrace_scope=0`, it is"
+    return "not permitted: it belongs to another user, or has rights that we lack; as root it is"

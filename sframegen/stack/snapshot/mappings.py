@@ -1,0 +1,87 @@
+"""The mappings of a process, as /proc/PID/maps lists them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+DELETED = " (deleted)"  # after the path of a file that has no name any more
+VDSO = "[vdso]"
+MAX_NEAR = 16  # rows of a file on each side
+
+
+class Mapping(NamedTuple):
+    """A row of /proc/PID/maps: addresses [start, end). `inode` 0: of no file; `path` may still be `[vdso]` or the like."""
+
+    start: int
+    end: int
+    readable: bool
+    writable: bool
+    executable: bool
+    offset: int  # in the file
+    device: str
+    inode: int
+    path: str
+
+    @property
+    def file(self) -> tuple[str, int, str]:
+        """The same for all mappings of a file."""
+        return self.device, self.inode, self.path
+
+
+class Mappings:
+    """All mappings of a process, ascending; of rows that overlap, as those of a hostile core file may, the first."""
+
+    def __init__(self, rows: Iterable[Mapping] = ()) -> None:
+        self.rows: list[Mapping] = []
+        for row in sorted(rows):
+            if row.start < row.end and (not self.rows or self.rows[-1].end <= row.start):
+                self.rows.append(row)
+        self._starts = [row.start for row in self.rows]
+        self._by_file: dict[tuple[str, int, str], list[Mapping]] | None = None
+
+    def __iter__(self) -> Iterator[Mapping]:
+        return iter(self.rows)
+
+    def find(self, address: int) -> Mapping | None:
+        at = bisect_right(self._starts, address) - 1
+        return self.rows[at] if at >= 0 and address < self.rows[at].end else None
+
+    def of_file(self, row: Mapping) -> list[Mapping]:
+        """The rows of the same file, the nearest first; no more than any object has, of a file that is mapped very often."""
+        if self._by_file is None:
+            self._by_file = {}
+            for other in self.rows:
+                self._by_file.setdefault(other.file, []).append(other)
+        rows = self._by_file[row.file]
+        at = bisect_left(rows, row)
+        return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
+
+    def covers(self, address: int, size: int) -> bool:
+        """Whether all of these bytes are mapped, and to be read."""
+        end = address + size
+        while address < end:
+            row = self.find(address)
+            if row is None or not row.readable:
+                return False
+            address = row.end
+        return True
+
+    def stack_at(self, address: int) -> tuple[int, int] | None:
+        """(start, end) of the writable memory around `address`, of one mapping or several that follow one another without a gap."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or address >= self.rows[at].end or not _is_data(self.rows[at]):
+            return None
+        first = last = at
+        while first and _is_data(self.rows[first - 1]) and self.rows[first - 1].end == self.rows[first].start:
+            first -= 1
+        while last + 1 < len(self.rows) and _is_data(self.rows[last + 1]) and self.rows[last].end == self.rows[last + 1].start:
+            last += 1
+        return self.rows[first].start, self.rows[last].end
+
+
+def _is_data(row: Mapping) -> bool:
+    return row.readable and row.writable

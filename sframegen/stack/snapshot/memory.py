@@ -1,0 +1,98 @@
+"""The memory of a process that does not run: read and kept by pages, or copied in parts."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Protocol
+
+from sframegen.elf.records import MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sframegen.elf.records import ByteOrder
+    from sframegen.stack.snapshot.mappings import Mappings
+
+PAGE_BITS = 12
+PAGE = 1 << PAGE_BITS
+READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
+
+
+class Reader(Protocol):
+    """Memory of a process."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """The bytes there, fewer where readable memory ends, none where there is none."""
+
+    def word(self, address: int) -> int | None:
+        """The 8 bytes at `address` as a number; None where they cannot be read."""
+
+
+class Memory:
+    """Memory of a process that does not run, read by pages and kept."""
+
+    def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:
+        """`read(address, size)`: the bytes there, fewer where readable memory ends, none where there is none. Never raises."""
+        self._read = read
+        self._pages: dict[int, bytes] = {}
+        self._word = Struct(MARKS[byte_order] + "Q").unpack_from
+        self.byte_order = byte_order
+
+    def read(self, address: int, size: int) -> bytes:
+        """As the reader gives it, past what is kept."""
+        return self._read(address, size)
+
+    def word(self, address: int) -> int | None:
+        """The 8 bytes at `address` as a number; None where they cannot be read."""
+        place = address & PAGE - 1
+        if place <= PAGE - 8:
+            page = self._pages.get(address >> PAGE_BITS)
+            if page is None:
+                page = self._fetch(address >> PAGE_BITS)
+            if len(page) != PAGE:
+                return None
+            word: int = self._word(page, place)[0]
+            return word
+        raw = self._read(address, 8)
+        return int.from_bytes(raw, self.byte_order) if len(raw) == 8 else None
+
+    def _fetch(self, number: int) -> bytes:
+        raw = self._read(number << PAGE_BITS, PAGE * READ_AHEAD)
+        for i in range(READ_AHEAD):
+            page = raw[i << PAGE_BITS : i + 1 << PAGE_BITS]
+            if i == 0 or len(page) == PAGE:
+                self._pages.setdefault(number + i, page)
+        return self._pages[number]
+
+
+class NotCopiedError(Exception):
+    """Memory is asked for that was not copied: only the process itself has it."""
+
+
+class CopiedMemory:
+    """Parts of a process' memory, which may run again."""
+
+    def __init__(self, parts: Sequence[tuple[int, bytes]], mappings: Mappings, byte_order: ByteOrder) -> None:
+        """`parts`: addresses and what was there."""
+        self._parts = [(start, data) for start, data in parts if len(data) >= 8]
+        self._mappings = mappings
+        self._word = Struct(MARKS[byte_order] + "Q").unpack_from
+        self._start, self._data = self._parts[0] if self._parts else (0, b"")
+
+    def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - what a Reader has
+        """Raises NotCopiedError."""
+        raise NotCopiedError
+
+    def word(self, address: int) -> int | None:
+        """The 8 bytes at `address` as a number; None where the process has none. Raises NotCopiedError."""
+        at = address - self._start
+        if not 0 <= at <= len(self._data) - 8:
+            found = next((part for part in self._parts if 0 <= address - part[0] <= len(part[1]) - 8), None)
+            if found is None:
+                if self._mappings.covers(address, 8):
+                    raise NotCopiedError
+                return None
+            self._start, self._data = found
+            at = address - self._start
+        word: int = self._word(self._data, at)[0]
+        return word

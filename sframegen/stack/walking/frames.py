@@ -1,0 +1,93 @@
+"""Frames, and stacks of them: what a walk finds, how it found it, and why it ended."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sframegen.format.model import Rule
+
+ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+class End(Enum):
+    """Why a walk ended, in the words that users see."""
+
+    OUTERMOST = "the outermost frame"
+    NO_RETURN = "the return address is 0"
+    NOT_CODE = "the PC is not in executable memory"
+    NO_SECTION = "there is no SFrame section for this code"
+    NO_FRAME_POINTER = "there is no SFrame section for this code, and frame pointers lead nowhere"
+    NOT_COVERED = "the SFrame section does not cover this code"
+    DAMAGED = "the SFrame section is damaged"
+    PENDING = "the section for this code is still to be made"
+    NO_STACK = "SP is not in writable memory"
+    UNKNOWN_REGISTER = "a register that the rule needs is not known in this frame"
+    UNREADABLE = "memory that the rule reads cannot be read"
+    NOT_ASCENDING = "the caller's frame would not be nearer to the base of the stack"
+    OFF_THE_STACK = "the caller's frame would be outside of the stack"
+    BAD_RETURN = "the return address is not in executable memory"
+    LOOP = "the frames repeat"
+    TOO_DEEP = "there are more frames than are walked"
+
+
+class How(Enum):
+    """By what a frame's CFA, and so its caller, is known."""
+
+    SFRAME = "sframe"
+    CONVERTED = "converted"  # a section made from the object's call frame information
+    REGISTERED = "registered"  # what was registered for code without an ELF file
+    SIGNAL = "signal context"  # the registers that the kernel saved
+    FRAME_POINTER = "frame pointer"
+
+
+class Described(NamedTuple):
+    """What is known of code. `sp_is_cfa`: the caller's SP follows from the CFA.
+
+    `failing`: of a guess, the end of the walk if it leads nowhere.
+    """
+
+    rule: Rule
+    signal: bool
+    how: How
+    sp_is_cfa: bool = True
+    failing: End | None = None
+
+
+class Frame(NamedTuple):
+    """`exact`: the next instruction to run is at `pc`; else a call ends there. `how`, `cfa`: None where they are not known.
+
+    `guessed`: a frame pointer led here, which code without one may use for anything else. So may what follows be wrong.
+    """
+
+    pc: int
+    sp: int | None
+    cfa: int | None
+    how: How | None
+    exact: bool
+    signal: bool = False
+    guessed: bool = False
+
+    @property
+    def code(self) -> int:
+        """An address within the instruction that the frame is at."""
+        return self.pc if self.exact else self.pc - 1
+
+
+class Walk(NamedTuple):
+    """The frames of a thread, the innermost first."""
+
+    frames: list[Frame]
+    end: End
+
+
+class Thread(NamedTuple):
+    """One thread's stack, the innermost frame first. `detail`: more about the end, perhaps. `idle`: it waited; None: not known."""
+
+    tid: int
+    name: str
+    frames: list[Frame]
+    end: End
+    detail: str = ""
+    idle: bool | None = None
