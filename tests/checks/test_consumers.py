@@ -242,7 +242,7 @@ CONTEXT = {"kernel-byte-order", "glibc-byte-order", "kernel-one-text"}
 
 
 def table_of_demands() -> str:
-    rows = [("consumer", "demand", "what it does", "where there is"), ("---",) * 4]
+    rows = [("consumer", "rule", "the consumer", "fault"), ("---",) * 4]
     for demand in DEMANDS:
         effect = EFFECTS[demand.effect][0] + (", or rejects the section where it validates" if demand.validated else "")
         rows.append((CONSUMERS[demand.consumer].title, f"`{demand.name}`", effect, demand.says))

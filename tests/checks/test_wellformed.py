@@ -282,7 +282,7 @@ def test_the_walk_knows_rules_by_their_place() -> None:
 
 
 def table_of_rules() -> str:
-    rows = [("rule", "severity", "versions", "what is wrong"), ("---",) * 4]
+    rows = [("rule", "severity", "versions", "fault"), ("---",) * 4]
     for rule in RULES.values():
         versions = "all" if rule.versions == (1, 2, 3) else ", ".join(map(str, rule.versions))
         rows.append((f"`{rule.name}`", rule.severity.name.lower(), versions, rule.says))

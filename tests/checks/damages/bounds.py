@@ -186,7 +186,7 @@ def cut_in_the_fres(copy: Copy, random: Random) -> Place:
 
 
 @KINDS("trailing-bytes", severity=WARNING)
-def bytes_behind_the_fres(copy: Copy, random: Random) -> Place:
+def bytes_after_the_fres(copy: Copy, random: Random) -> Place:
     end = copy.subject.section.end
     data = copy.section.data
     place = end + random.randrange(64)
@@ -196,7 +196,7 @@ def bytes_behind_the_fres(copy: Copy, random: Random) -> Place:
 
 
 @KINDS("another-section")
-def another_section_behind(copy: Copy, _: Random) -> Place:
+def another_section_after_it(copy: Copy, _: Random) -> Place:
     end = copy.subject.section.end
     data = copy.section.data
     data[end : end + HEADER_SIZE] = data[:HEADER_SIZE]

@@ -43,7 +43,7 @@ def fres_out_of_order(copy: Copy, random: Random) -> Place:
 
 
 @KINDS("row-beyond-function")
-def fre_behind_its_function(copy: Copy, random: Random) -> Place:
+def fre_after_its_function(copy: Copy, random: Random) -> Place:
     data, table = copy.section, copy.subject.table
     one, _, rows = _fre(copy, random, 1)
     if table.size[one] >= (1 << 8 * data.width(one)) - 1 or not copy.has_plain_rows(one):

@@ -207,7 +207,7 @@ def rule_of_the_row_before(copy: Copy, random: Random) -> Place:
 
 
 @KINDS("cfi-rule", alone=True)
-def rule_of_the_row_behind(copy: Copy, random: Random) -> Place:
+def rule_of_the_row_after(copy: Copy, random: Random) -> Place:
     site = copy.site(random, lambda site: copy.differ(site.after, site.rule))
     assert site.after is not None
     return copy.set_rule(site, site.after)
