@@ -144,7 +144,7 @@ DEMANDS = (
     Demand("glibc", "glibc-sorted", REJECTS, "not flagged as sorted", _header(lambda h: not h.flags & F_FDE_SORTED)),
     Demand("glibc", "glibc-empty", REJECTS, "no functions", _header(lambda h: not h.num_fdes)),
     Demand(
-        "glibc", "glibc-layout", READS_OUT, "an index not right after the header, FREs not right after the index: it looks for them there",
+        "glibc", "glibc-layout", READS_OUT, "a gap before the index or the FREs, which it does not expect",
         _sized(lambda _, h, v: h.fdeoff != 0 or h.freoff != _fdes_end(h, v)),
     ),
     Demand("glibc", "glibc-index", READS_OUT, "an index that reaches past the section", ("index-bounds",)),
@@ -197,7 +197,7 @@ DEMANDS = (
         "gnu", "gnu-pc-relative", FAILS, "starts that are not relative to themselves, though it reads them so",
         _header(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_FUNC_START_PCREL),
     ),
-    Demand("gnu", "gnu-layout", FAILS, "an index not right after the header, where it looks for it", _header(lambda h: h.fdeoff > 0)),
+    Demand("gnu", "gnu-layout", FAILS, "a gap between header and index, which it does not expect", _header(lambda h: h.fdeoff > 0)),
     Demand("gnu", "gnu-order", FAILS, "functions do not ascend", ("start-order", "same-start")),
     Demand("gnu", "gnu-wrapped", FAILS, "a distance across the end of the address space", lambda f: f.wrapped > 0),
     Demand("gnu", "gnu-overlap", FAILS, "functions overlap", ("overlap",)),
