@@ -9,6 +9,7 @@ import os
 from setuptools import Extension, setup
 
 COMPILED = [
+    "cfi.columns",
     "cfi.machine",
     "cfi.scan",
     "sframegen.checks.against_cfi.sweep",
@@ -16,6 +17,7 @@ COMPILED = [
     "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
     "sframegen.conversion.endings",
+    "sframegen.elf.columns",
     "sframegen.format.columns",
     "sframegen.format.pack",
     "sframegen.format.seek",

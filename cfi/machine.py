@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from cfi.columns import Fdes, Programs, Rows
 from cfi.errors import FormatError
 from cfi.faults import MAX_REMEMBERED, MAX_STATES
 
@@ -21,7 +22,7 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi.columns import Bytes, Column
+    from cfi.columns import Bytes, Column, Entries
 
 COMPILED: bool = cython.compiled
 
@@ -200,17 +201,9 @@ class Cursor:
     def read_pointer(self, encoding: int) -> int:
         return self.encoded(encoding, 0)
 
-    @cython.locals(
-        body="const unsigned long long[::1]",
-        end="const unsigned long long[::1]",
-        cie="const unsigned int[::1]",
-        shapes="const unsigned char[::1]",
-        start="unsigned long long[::1]",
-        size="unsigned long long[::1]",
-        program="unsigned long long[::1]",
-    )
-    def ranges(self, body: Column, end: Column, cie: Column, shapes: Bytes, start: Column, size: Column, program: Column) -> int:
-        """Reads each FDE's address range, and where its instructions begin; returns the most bytes of instructions that one has.
+    @cython.locals(shapes="const unsigned char[::1]")
+    def ranges(self, entries: Entries, shapes: Bytes, fdes: Fdes, programs: Programs) -> int:
+        """Fills each FDE's address range, and where its instructions begin; returns the most bytes of instructions that one has.
 
         `shapes`: four bytes a CIE: FDE pointer encoding, whether FDEs have augmentation data, address size, segment selector size.
         """
@@ -219,15 +212,15 @@ class Cursor:
         encoding: cython.int
         length: cython.longlong
         longest: cython.Py_ssize_t = 0
-        for fde in range(len(body)):
-            shape = 4 * cie[fde]
+        for fde in range(len(entries.body)):
+            shape = 4 * fdes.cie[fde]
             encoding = shapes[shape]
-            self.pos = body[fde]
-            self.end = end[fde]
+            self.pos = entries.body[fde]
+            self.end = entries.end[fde]
             self.address_size = shapes[shape + 2]
             self.unsigned(shapes[shape + 3])
-            start[fde] = self.encoded(encoding, 0)
-            size[fde] = self.encoded(encoding & 0x07, 0)  # the same width, unsigned, no base
+            fdes.start[fde] = self.encoded(encoding, 0)
+            fdes.size[fde] = self.encoded(encoding & 0x07, 0)  # the same width, unsigned, no base
             if shapes[shape + 1] and self.fault == 0:
                 length = self.uleb()
                 if length > self.end - self.pos:
@@ -235,7 +228,7 @@ class Cursor:
                 self.pos += length if self.fault == 0 else 0
             if self.fault:
                 break
-            program[fde] = self.pos
+            programs.start[fde] = self.pos
             longest = max(longest, self.end - self.pos)
         return longest
 
@@ -313,15 +306,14 @@ class Machine(Cursor):
         self.step_a = array("q", [0]) * STEPS
         self.step_b = array("q", [0]) * STEPS
         self.step_to = array("i", [0]) * STEPS
-        nothing = array("Q", [0])
-        no_rows = array("I", [0, 0])
+        no_rows = Rows(array("I", [0, 0]), array("I"), array("I"))
         for cie in range(count):
             for i in range(16):
                 self.state[i] = 0
             self.state[0] = self.cies[7 * cie + 2]
             self.initial[cie] = self.intern()
-            program, end = array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])
-            self.run(0, nothing, nothing, program, end, array("I", [cie]), no_rows, no_rows, no_rows, 0)
+            empty = Fdes(array("Q", [0]), array("Q", [0]), array("I", [cie]))
+            self.run(0, empty, Programs(array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])), no_rows, 0)
             if self.fault:
                 return
             self.initial[cie] = self.final
@@ -341,14 +333,6 @@ class Machine(Cursor):
         return cie
 
     @cython.locals(
-        start="const unsigned long long[::1]",
-        size="const unsigned long long[::1]",
-        program="const unsigned long long[::1]",
-        end="const unsigned long long[::1]",
-        cie="const unsigned int[::1]",
-        first_row="unsigned int[::1]",
-        row_start="unsigned int[::1]",
-        row_rule="unsigned int[::1]",
         data="const unsigned char[::1]",
         opcodes="const unsigned char[::1]",
         slots="const unsigned char[::1]",
@@ -359,23 +343,11 @@ class Machine(Cursor):
         step_b="long long[::1]",
         step_to="int[::1]",
     )
-    def run(
-        self,
-        fde: cython.Py_ssize_t,
-        start: Column,
-        size: Column,
-        program: Column,
-        end: Column,
-        cie: Column,
-        first_row: Column,
-        row_start: Column,
-        row_rule: Column,
-        rows: cython.longlong,
-    ) -> int:
-        """Runs FDEs from `fde` on while their rows fit into `row_start` and `row_rule`; returns the first FDE not run, or faulty.
+    def run(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, before: cython.longlong) -> int:
+        """Runs FDEs from `fde` on as long as `rows` has room for theirs; returns the first FDE not run, or faulty.
 
-        first_row[f + 1] is where the rows of FDE f end, counted from `rows`, the number of those before this call. An FDE makes at
-        most one row a byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
+        rows.first_row[f + 1] is where the rows of FDE f end, counted from `before`, the number of rows before this call. An FDE
+        makes at most one row a byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
         """
         data = self.data
         opcodes = self.opcodes
@@ -386,7 +358,7 @@ class Machine(Cursor):
         step_a = self.step_a
         step_b = self.step_b
         step_to = self.step_to
-        room: cython.Py_ssize_t = len(row_start)
+        room: cython.Py_ssize_t = len(rows.start)
         used: cython.Py_ssize_t = 0
         current: cython.longlong = -1  # the CIE
         factor: cython.longlong = 0
@@ -405,15 +377,15 @@ class Machine(Cursor):
         a: cython.longlong
         b: cython.longlong
         step: cython.Py_ssize_t
-        while fde < len(start):
-            pos = program[fde]
-            stop = end[fde]
-            limit = 0 if size[fde] >> 32 else size[fde]
+        while fde < len(fdes.start):
+            pos = programs.start[fde]
+            stop = programs.end[fde]
+            limit = 0 if fdes.size[fde] >> 32 else fdes.size[fde]
             if limit and used + stop - pos + 1 > room:
                 break
             self.end = stop
-            if cie[fde] != current:
-                current = cie[fde]
+            if fdes.cie[fde] != current:
+                current = fdes.cie[fde]
                 self.enter(current)
                 factor = self.code_factor
             state = self.initial[current]
@@ -440,7 +412,7 @@ class Machine(Cursor):
                     action = opcodes[entry]
                     if action == 3:  # SET_LOC
                         self.pos = pos
-                        target = (self.encoded(self.encoding, start[fde]) - start[fde]) & self.mask
+                        target = (self.encoded(self.encoding, fdes.start[fde]) - fdes.start[fde]) & self.mask
                         if self.fault:
                             return fde
                         pos = self.pos
@@ -516,8 +488,8 @@ class Machine(Cursor):
                 if rule < 0:
                     rule = self.emit(state)
                 if rule != last:
-                    row_start[used] = here
-                    row_rule[used] = rule
+                    rows.start[used] = here
+                    rows.rule[used] = rule
                     used += 1
                     last = rule
                 here = target
@@ -528,12 +500,12 @@ class Machine(Cursor):
                 if rule < 0:
                     rule = self.emit(state)
                 if rule != last:
-                    row_start[used] = here
-                    row_rule[used] = rule
+                    rows.start[used] = here
+                    rows.rule[used] = rule
                     used += 1
             if self.fault:
                 return fde
-            first_row[fde + 1] = rows + used
+            rows.first_row[fde + 1] = before + used
             fde += 1
         self.final = state
         return fde

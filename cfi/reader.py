@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import faults, scan
-from cfi.columns import zeros
+from cfi.columns import Entries, Fdes, Programs, Rows, zeros
 from cfi.errors import FormatError
 from cfi.machine import Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
@@ -32,88 +32,91 @@ MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
 UNREADABLE = (0, int(RuleKind.UNREADABLE), *[0] * 14)  # a state
 
 
-Columns3: TypeAlias = "tuple[array[int], array[int], array[int]]"
-Columns4: TypeAlias = "tuple[array[int], array[int], array[int], array[int]]"
+class _Shared(NamedTuple):
+    """The distinct states that rows of all sections are made of, and their numbers."""
+
+    states: list[tuple[int, ...]]
+    numbers: dict[bytes, int]
 
 
 def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
     """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: faults.py has a table of faults."""
     table = FdeTable()
-    states: list[tuple[int, ...]] = []
-    numbers: dict[bytes, int] = {}
+    shared = _Shared([], {})
     blocks: list[tuple[int, CfiSection]] = []
     base = 0
     for section in sections:
         blocks.append((base, section))
-        _read_section(section, registers, table, base, states, numbers)
+        _read_section(section, registers, table, base, shared)
         table.section_ends.append(len(table))
         base += len(section.data)
     known: dict[tuple[int, ...], RegisterRule] = {}
-    table.rules = [_rule(state, blocks, known) for state in states]
+    table.rules = [_rule(state, blocks, known) for state in shared.states]
     return table
 
 
-def _read_section(
-    section: CfiSection, registers: Registers, table: FdeTable, base: int, states: list[tuple[int, ...]], numbers: dict[bytes, int]
-) -> None:
-    (cie_start, cie_body, cie_end), (fde_start, fde_body, fde_end, fde_cie) = _entries(section)
-    cies = [_cie(section, *place) for place in zip(cie_start, cie_body, cie_end, strict=True)]
-    cie = zeros("I", len(fde_start))
-    stray = scan.owners(fde_cie, cie_start, cie)
+def _read_section(section: CfiSection, registers: Registers, table: FdeTable, base: int, shared: _Shared) -> None:
+    found, entries = _entries(section)
+    cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
+    cie = zeros("I", len(entries.start))
+    stray = scan.owners(entries, found, cie)
     if stray >= 0:
-        raise FormatError(f"FDE's CIE pointer leads to {fde_cie[stray]:#x}, where no CIE is", section.name, fde_start[stray])
+        raise FormatError(
+            f"FDE's CIE pointer leads to {entries.cie[stray]:#x}, where no CIE is", section.name, entries.start[stray]
+        )
 
     cursor = Cursor(*_place(section))
     shapes = bytes(
         byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
     )
     start, size, program = (zeros("Q", len(cie)) for _ in range(3))
-    longest = cursor.ranges(fde_body, fde_end, cie, shapes, start, size, program) if cie else 0
+    fdes, programs = Fdes(start, size, cie), Programs(program, entries.end)
+    longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
     _check(cursor, section)
-    _run(section, registers, (cies, base, states, numbers), (start, size, program, fde_end, cie), longest, table)
+    machine = Machine(*_place(section))
+    machine.start(PROGRAM, registers.fp, registers.sp, base, _shapes(cies), *shared)
+    _check(machine, section)
+    _run(machine, section, fdes, programs, longest, table, shared)
     table.cie += array("I", [number + len(table.cies) for number in cie]) if table.cies else cie
     table.cies += cies
     table.start += start
     table.size += size
 
 
-def _run(
-    section: CfiSection,
-    registers: Registers,
-    shared: tuple[list[Cie], int, list[tuple[int, ...]], dict[bytes, int]],
-    fdes: tuple[array[int], array[int], array[int], array[int], array[int]],
-    longest: int,
-    table: FdeTable,
-) -> None:
-    """Runs all FDEs (start, size, program, end, cie) and appends their rows to the table. `longest`: bytes of a program."""
-    cies, base, states, numbers = shared
-    cie = fdes[-1]
+def _shapes(cies: list[Cie]) -> array[int]:
+    """What the machine knows of each CIE."""
     shapes = array("q")
     for one in cies:
         shapes.extend(
             (one.program, one.end, one.ra_column, one.code_alignment, one.data_alignment, one.fde_encoding, one.address_size)
         )
-    runner = Machine(*_place(section))
-    runner.start(PROGRAM, registers.fp, registers.sp, base, shapes, states, numbers)
-    _check(runner, section)
-    first_row = zeros("I", len(cie) + 1)
+    return shapes
+
+
+def _run(
+    machine: Machine, section: CfiSection, fdes: Fdes, programs: Programs, longest: int, table: FdeTable, shared: _Shared
+) -> None:
+    """Runs all FDEs and appends their rows to the table. `longest`: bytes of a program."""
+    count = len(fdes.start)
+    first_row = zeros("I", count + 1)
     # An FDE makes at most one row a byte, and one; most make one in five bytes.
     room = max(min(BATCH_ROWS, len(section.data) // 4), 1 + longest)
     row_start, row_rule = zeros("I", room), zeros("I", room)
+    found = Rows(first_row, row_start, row_rule)
     done = 0
-    while done < len(cie):
+    while done < count:
         before = len(table.row_start)
         first_row[done] = before
-        done = runner.run(done, *fdes, first_row, row_start, row_rule, before)
+        done = machine.run(done, fdes, programs, found, before)
         rows = first_row[done] - before
         table.row_start.frombytes(memoryview(row_start).cast("B")[: 4 * rows])
         table.row_rule.frombytes(memoryview(row_rule).cast("B")[: 4 * rows])
-        if runner.fault:
-            if runner.fault == faults.TOO_MANY_STATES:
-                _check(runner, section)
-            fault = FdeFault(fdes[0][done], section.name, runner.pos, faults.MACHINE[runner.fault])
-            _leave_out(fault, fdes[1][done], table, (states, numbers))
-            runner.fault = 0
+        if machine.fault:
+            if machine.fault == faults.TOO_MANY_STATES:
+                _check(machine, section)
+            fault = FdeFault(fdes.start[done], section.name, machine.pos, faults.MACHINE[machine.fault])
+            _leave_out(fault, fdes.size[done], table, shared)
+            machine.fault = 0
             done += 1
             first_row[done] = len(table.row_start)
         if len(table.row_start) > MAX_ROWS:
@@ -121,13 +124,12 @@ def _run(
     table.first_row += first_row[1:]
 
 
-def _leave_out(fault: FdeFault, size: int, table: FdeTable, rules: tuple[list[tuple[int, ...]], dict[bytes, int]]) -> None:
+def _leave_out(fault: FdeFault, size: int, table: FdeTable, shared: _Shared) -> None:
     """Gives an FDE of `size` bytes one row, which says that nothing is known."""
-    states, numbers = rules
     if 0 < size <= MAX_SIZE:
-        rule = numbers.setdefault(array("q", UNREADABLE).tobytes(), len(states))
-        if rule == len(states):
-            states.append(UNREADABLE)
+        rule = shared.numbers.setdefault(array("q", UNREADABLE).tobytes(), len(shared.states))
+        if rule == len(shared.states):
+            shared.states.append(UNREADABLE)
         table.row_start.append(0)
         table.row_rule.append(rule)
     table.faulty += 1
@@ -145,22 +147,18 @@ def _check(cursor: Cursor, section: CfiSection) -> None:
         raise FormatError(faults.MACHINE[cursor.fault], section.name, cursor.pos)
 
 
-def _entries(section: CfiSection) -> tuple[Columns3, Columns4]:
-    """Offsets: of each CIE (start, body, end), and of each FDE (start, body, end, its CIE's start)."""
+def _entries(section: CfiSection) -> tuple[Entries, Entries]:
+    """(CIEs, FDEs)"""
     found = zeros("q", 4)
-    cies = (array("Q"), array("Q"), array("Q"))
-    fdes = (array("Q"), array("Q"), array("Q"), array("Q"))
+    cies = fdes = Entries(*(zeros("Q", 0) for _ in range(4)))
     for _ in range(2):  # counts, then fills
-        big = section.byte_order == "big"
-        scan.entries(section.data, big, section.eh, section.fde_count, *cies, *fdes, found)
+        scan.entries(section.data, section.byte_order == "big", section.eh, section.fde_count, cies, fdes, found)
         if found[0]:
             raise FormatError(faults.SCAN[found[0]], section.name, found[1])
-        if cies[0] or fdes[0]:
+        if len(cies.start) or len(fdes.start) or not (found[2] or found[3]):
             break
-        for column in cies:
-            column.extend(zeros("Q", found[2]))
-        for column in fdes:
-            column.extend(zeros("Q", found[3]))
+        cies = Entries(zeros("Q", found[2]), zeros("Q", found[2]), zeros("Q", found[2]), zeros("Q", 0))
+        fdes = Entries(*(zeros("Q", found[3]) for _ in range(4)))
     return cies, fdes
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.columns import Fdes, Rows
+
 if TYPE_CHECKING:
     from cfi.opcodes import RuleKind
 
@@ -87,3 +89,9 @@ class FdeTable:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def columns(self) -> Fdes:
+        return Fdes(self.start, self.size, self.cie)
+
+    def rows(self) -> Rows:
+        return Rows(self.first_row, self.row_start, self.row_rule)

@@ -10,7 +10,7 @@ except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column
+    from cfi.columns import Bytes, Column, Entries
 
 COMPILED: bool = cython.compiled
 
@@ -30,39 +30,19 @@ def number(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: c
     return value
 
 
-@cython.locals(
-    data="const unsigned char[::1]",
-    cie_start="unsigned long long[::1]",
-    cie_body="unsigned long long[::1]",
-    cie_end="unsigned long long[::1]",
-    fde_start="unsigned long long[::1]",
-    fde_body="unsigned long long[::1]",
-    fde_end="unsigned long long[::1]",
-    fde_cie="unsigned long long[::1]",
-    found="long long[::1]",
-)
+@cython.locals(data="const unsigned char[::1]", found="long long[::1]")
 def entries(
-    data: Bytes,
-    big: cython.bint,
-    eh: cython.bint,
-    fde_count: cython.longlong,
-    cie_start: Column,
-    cie_body: Column,
-    cie_end: Column,
-    fde_start: Column,
-    fde_body: Column,
-    fde_end: Column,
-    fde_cie: Column,
-    found: Column,
+    data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
 ) -> None:
-    """Fills the columns where they have room, with offsets: of an entry's start, of what follows its CIE pointer, of its end; for
-    an FDE, of its CIE's start. `found`: fault number, its offset, number of CIEs, number of FDEs. `fde_count` as in CfiSection.
+    """Fills the tables as far as they have room. `fde_count` as in CfiSection.
+
+    `found`: number and offset of a fault, number of CIEs, number of FDEs.
     """
     size: cython.longlong = len(data)
     mask32: cython.longlong = 0xFFFFFFFF
     pos: cython.longlong = 0
-    cies: cython.Py_ssize_t = 0
-    fdes: cython.Py_ssize_t = 0
+    cie: cython.Py_ssize_t = 0
+    fde: cython.Py_ssize_t = 0
     length: cython.longlong
     at: cython.longlong
     stop: cython.longlong
@@ -75,7 +55,7 @@ def entries(
         length = number(data, pos, 4, big)
         width = 4
         if length == 0:
-            if 0 <= fde_count <= fdes:
+            if 0 <= fde_count <= fde:
                 pos = size
                 break
             pos = at
@@ -101,49 +81,49 @@ def entries(
         else:
             is_cie = pointer == mask32 if width == 4 else (pointer >> 62) != 0
         if is_cie:
-            if cies < len(cie_start):
-                cie_start[cies] = pos
-                cie_body[cies] = at + width
-                cie_end[cies] = stop
-            cies += 1
+            if cie < len(cies.start):
+                cies.start[cie] = pos
+                cies.body[cie] = at + width
+                cies.end[cie] = stop
+            cie += 1
         elif pointer < 0 or pointer >= size:
             found[0] = 4
         else:
-            if fdes < len(fde_start):
-                fde_start[fdes] = pos
-                fde_body[fdes] = at + width
-                fde_end[fdes] = stop
-                fde_cie[fdes] = pointer
-            fdes += 1
+            if fde < len(fdes.start):
+                fdes.start[fde] = pos
+                fdes.body[fde] = at + width
+                fdes.end[fde] = stop
+                fdes.cie[fde] = pointer
+            fde += 1
         pos = stop
     if found[0] == 0 and pos < size:
         for at in range(pos, size):
             if data[at]:
                 found[0] = 1
                 found[1] = pos
-    found[2] = cies
-    found[3] = fdes
+    found[2] = cie
+    found[3] = fde
 
 
-@cython.locals(fde_cie="const unsigned long long[::1]", cie_start="const unsigned long long[::1]", cie="unsigned int[::1]")
-def owners(fde_cie: Column, cie_start: Column, cie: Column) -> int:
-    """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to none, -1 if there is none."""
+@cython.locals(cie="unsigned int[::1]")
+def owners(fdes: Entries, cies: Entries, cie: Column) -> int:
+    """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to none, or -1."""
     fde: cython.Py_ssize_t
     low: cython.Py_ssize_t
     high: cython.Py_ssize_t
     middle: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0
-    for fde in range(len(fde_cie)):
-        if last >= len(cie_start) or cie_start[last] != fde_cie[fde]:
+    for fde in range(len(fdes.cie)):
+        if last >= len(cies.start) or cies.start[last] != fdes.cie[fde]:
             low = 0
-            high = len(cie_start)
+            high = len(cies.start)
             while low < high:
                 middle = (low + high) // 2
-                if cie_start[middle] < fde_cie[fde]:
+                if cies.start[middle] < fdes.cie[fde]:
                     low = middle + 1
                 else:
                     high = middle
-            if low == len(cie_start) or cie_start[low] != fde_cie[fde]:
+            if low == len(cies.start) or cies.start[low] != fdes.cie[fde]:
                 return fde
             last = low
         cie[fde] = last

@@ -12,8 +12,9 @@ from cfi.expression import PC_PERIOD
 from cfi.section import Registers
 from sframegen.conversion.coverage import Coverage, Pieces, Unsaid, disjoint
 from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort, subtract
-from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, bounds, split
+from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Cies, RuleFates, bounds, split
 from sframegen.conversion.translate import Repeated, translate_rule
+from sframegen.elf.columns import Spans
 from sframegen.elf.function_names import count_of
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
@@ -129,13 +130,19 @@ class _Rules:
         self.fate.append(fate)
         self.value.append(value)
 
+    def columns(self, fde_type: bytes) -> RuleFates:
+        """`fde_type`: that each SFrame rule needs."""
+        unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
+        patterns = (self.pattern_at, self.pattern_start, self.pattern_rule)
+        return RuleFates(self.fate, self.value, fde_type, *patterns, PC_PERIOD, unaligned)
+
     def _number(self, rule: Rule) -> int:
         return self.numbers.setdefault(rule, len(self.numbers))
 
 
 def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lost: array[int]) -> Pieces:
     """The code that each FDE describes; an earlier section's FDEs take precedence over a later one's. `lost`: see resolve."""
-    range_start, range_end = array("Q", [start for start, _ in code]), array("Q", [end for _, end in code])
+    spans = Spans(array("Q", [start for start, _ in code]), array("Q", [end for _, end in code]))
     taken = Pieces(array("I"), array("Q"), array("Q"))
     begin = 0
     for section_end in fdes.section_ends:
@@ -149,7 +156,7 @@ def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lo
         if count != len(fdes) or not ascends(fdes.start):
             order = array("I", range(begin, section_end))
             sort(fdes.start, order, zeros("I", count), zeros("I", 2048))
-        kept = resolve(order, fdes.start, fdes.size, range_start, range_end, *found, ignored, found_lost)
+        kept = resolve(order, fdes.columns(), spans, found.columns(), ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
         for column in found:
             del column[kept:]
@@ -174,27 +181,20 @@ def _merged(one: Pieces, other: Pieces) -> Pieces:
 
 def _split(fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules) -> tuple[FunctionTable, Unsaid, int]:
     """(functions, what is left out, pieces covered from first byte to last)."""
-    flavour = bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies)
-    barred = bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies)
-    fde_type = bytes(encoded.size(rule, FdeType.DEFAULT) == 0 for rule in range(len(rules.numbers)))
+    cies = Cies(
+        bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies),
+        bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies),
+    )
+    fates = rules.columns(bytes(encoded.size(rule, FdeType.DEFAULT) == 0 for rule in range(len(rules.numbers))))
+    described = (pieces.columns(), fdes.columns(), fdes.rows(), cies, fates)
     counts = zeros("q", 4)
-    bounds(pieces.fde, barred, fdes.cie, fdes.first_row, fdes.row_rule, rules.fate, rules.value, rules.pattern_at, counts)
+    bounds(*described, counts)
     functions, rows, ranges, _ = counts
-    table = FunctionTable(
-        start=zeros("Q", functions), size=zeros("I", functions), kind=zeros("H", functions), first_row=zeros("I", functions + 1),
-        row_start=zeros("I", rows), row_rule=zeros("I", rows), kinds=KINDS, rules=list(rules.numbers),
-    )  # fmt: skip
+    table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
     unsaid = Unsaid(zeros("Q", ranges), zeros("I", ranges), bytearray(ranges))
-    split(
-        *pieces, fdes.start, flavour, barred, fdes.cie, fdes.first_row, fdes.row_start, fdes.row_rule,
-        rules.fate, rules.value, fde_type, rules.pattern_at, rules.pattern_start, rules.pattern_rule,
-        PC_PERIOD, REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED),
-        table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, *unsaid, counts,
-    )  # fmt: skip
+    split(*described, table.columns(), unsaid.columns(), counts)
     functions, rows, ranges, whole = counts
-    for column in (table.start, table.size, table.kind):
-        del column[functions:]
-    del table.first_row[functions + 1 :], table.row_start[rows:], table.row_rule[rows:]
+    table.shrink(functions, rows)
     for part in unsaid:
         del part[ranges:]
     return table, unsaid, whole

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.conversion.final_calls import find_final_calls
-from sframegen.conversion.resolve import subtract
+from sframegen.conversion.resolve import PieceColumns, subtract
+from sframegen.conversion.split import UnsaidColumns
 from sframegen.conversion.tally import tally, tally_gaps
+from sframegen.elf.columns import Areas, Spans
 from sframegen.elf.padding import padding_states
 from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.format.model import OUTERMOST, FdeType
@@ -60,6 +62,12 @@ class Pieces(NamedTuple):
     start: array[int]
     end: array[int]
 
+    def columns(self) -> PieceColumns:
+        return PieceColumns(*self)
+
+    def spans(self) -> Spans:
+        return Spans(self.start, self.end)
+
 
 class Unsaid(NamedTuple):
     """The code of pieces that no function covers, by address: columns of starts, sizes and numbers of the Reason."""
@@ -68,14 +76,8 @@ class Unsaid(NamedTuple):
     size: array[int]
     reason: bytearray
 
-
-class Areas(NamedTuple):
-    """The executable ranges, cut where the fate of bytes without CFI changes, by address."""
-
-    start: array[int]
-    end: array[int]
-    offset: array[int]  # in the file
-    fate: bytearray
+    def columns(self) -> UnsaidColumns:
+        return UnsaidColumns(*self)
 
 
 class FunctionFates(NamedTuple):
@@ -146,8 +148,7 @@ class Coverage:
         counts = self._described[:]
         starts, ends = zeros("Q", room), zeros("Q", room)
         areas = _areas(elf, self.ignored_ranges, self.synthesized)
-        states = padding_states(elf.header.e_machine)
-        gaps = tally_gaps(elf.data, *areas, self.pieces.start, self.pieces.end, states, CODE, PADDING, counts, starts, ends)
+        gaps = tally_gaps(areas, self.pieces.spans(), CODE, PADDING, counts, Spans(starts, ends))
         return counts, list(zip(starts[:gaps], ends[:gaps], strict=True))
 
     def per_function(self, names: FunctionNames) -> Iterator[FunctionFates]:
@@ -166,14 +167,12 @@ class Coverage:
 
     def _tally(self, *, stride: int) -> array[int]:
         """The bytes of each fate; those of each piece behind those of the one before, or with stride 0 of all together."""
-        table, unsaid = self.table, self.unsaid
+        table = self.table
         counts = array("Q", bytes(8 * (len(self.pieces.start) * stride or len(FATES))))
-        tally(
-            self.pieces.start, self.pieces.end,
-            table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule,
-            bytes(map(_fate, table.kinds)), bytes(rule == OUTERMOST for rule in table.rules), COVERED_OUTERMOST,
-            unsaid.start, unsaid.size, unsaid.reason, FIRST_REASON, stride, counts,
-        )  # fmt: skip
+        by_kind = bytes(map(_fate, table.kinds))
+        by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
+        spans, unsaid = self.pieces.spans(), self.unsaid.columns()
+        tally(spans, table.columns(), by_kind, by_rule, unsaid, FIRST_REASON, stride, counts)
         return counts
 
 
@@ -212,7 +211,7 @@ def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range
             places.append(offsets[number] + start - code[number][0])
             given = next((fate for fate, ranges in by_fate if _holder(ranges, start) is not None), CODE)
             fates.append(given if given != CODE or _holder(sections, start) is not None else NOT_CODE)
-    return Areas(starts, ends, places, fates)
+    return Areas(elf.data, padding_states(elf.header.e_machine), starts, ends, places, fates)
 
 
 def _executable(elf: ElfFile) -> tuple[list[Range], list[int]]:

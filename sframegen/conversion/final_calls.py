@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
-from sframegen.conversion.endings import final_calls
+from sframegen.conversion.endings import Forms, FoundCalls, final_calls
 from sframegen.conversion.resolve import sort
-from sframegen.elf.padding import padding_states
 from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
 from sframegen.elf.symbols import symbol_tables
 from sframegen.tables.join import symbol_values
 
 if TYPE_CHECKING:
-    from sframegen.conversion.coverage import Areas, Pieces
+    from sframegen.conversion.coverage import Pieces
+    from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.format.model import FunctionTable
 
@@ -85,11 +85,19 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
     places = symbol_places(elf)
     function, padded_size = zeros("I", len(table)), table.size[:]
     found, without = final_calls(
-        table.start, table.size, table.kind, bytes(kind.mask for kind in table.kinds), pieces.start, pieces.end,
-        elf.data, *areas, code, places, padding_states(elf.header.e_machine),
-        array("Q", [form.mask for form in forms]), array("Q", [form.value for form in forms]),
-        bytes(form.relative for form in forms), function, padded_size,
-    )  # fmt: skip
+        table.columns(),
+        bytes(kind.mask for kind in table.kinds),
+        pieces.spans(),
+        areas,
+        code,
+        places,
+        Forms(
+            array("Q", [form.mask for form in forms]),
+            array("Q", [form.value for form in forms]),
+            bytes(form.relative for form in forms),
+        ),
+        FoundCalls(function, padded_size),
+    )
     return FinalCalls(function[:found], padded_size, without, places)
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
 
-    from cfi.columns import Column
+    from cfi.columns import Column, Fdes
+    from sframegen.elf.columns import Spans
 
 COMPILED: bool = cython.compiled
 
@@ -78,69 +79,55 @@ def sort(start: Column, order: Column, spare: Column, places: Column) -> None:
             order[i] = spare[i]
 
 
-@cython.locals(
-    order="const unsigned int[::1]",
-    start="const unsigned long long[::1]",
-    size="const unsigned long long[::1]",
-    range_start="const unsigned long long[::1]",
-    range_end="const unsigned long long[::1]",
-    piece_fde="unsigned int[::1]",
-    piece_start="unsigned long long[::1]",
-    piece_end="unsigned long long[::1]",
-    ignored="unsigned long long[::1]",
-    lost="unsigned int[::1]",
-)
-def resolve(
-    order: Column,
-    start: Column,
-    size: Column,
-    range_start: Column,
-    range_end: Column,
-    piece_fde: Column,
-    piece_start: Column,
-    piece_end: Column,
-    ignored: Column,
-    lost: Column,
-) -> int:
-    """Fills the pieces of code that remain, by address, and returns their number; `order`: FDE numbers by start, stable, or nothing
-    where that is the order that they have.
+class PieceColumns:
+    """The code that FDEs describe, by address: number of the FDE, start and end of the code."""
 
-    The ranges of executable code ascend. Pieces have room for as many as FDEs. `lost`, too, gets the FDEs that are counted in
-    `ignored`, without the empty ones.
+    def __init__(self, fde: Column, start: Column, end: Column) -> None:
+        self.fde = fde
+        self.start = start
+        self.end = end
+
+
+@cython.locals(order="const unsigned int[::1]", ignored="unsigned long long[::1]", lost="unsigned int[::1]")
+def resolve(order: Column, fdes: Fdes, code: Spans, pieces: PieceColumns, ignored: Column, lost: Column) -> int:
+    """Fills the pieces of code that remain, by address, and returns their number.
+
+    `order`: FDE numbers by start, stable; empty if the FDEs are in that order. `code`: the executable ranges. `pieces` and `lost`
+    have room for as many as FDEs; `lost` gets the FDEs that are counted in `ignored`, without the empty ones.
     """
-    pieces: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
     losses: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     fde: cython.Py_ssize_t
     what: cython.Py_ssize_t
     place: cython.Py_ssize_t = 0
-    for i in range(len(order) or len(start)):
+    for i in range(len(order) or len(fdes.start)):
         fde = order[i] if len(order) else i
-        while place < len(range_end) and range_end[place] <= start[fde]:
+        while place < len(code.end) and code.end[place] <= fdes.start[fde]:
             place += 1
         what = -1
-        if size[fde] == 0:
+        if fdes.size[fde] == 0:
             what = 0
-        elif place == len(range_end) or start[fde] < range_start[place] or size[fde] > range_end[place] - start[fde]:
+        elif place == len(code.end) or fdes.start[fde] < code.start[place] or fdes.size[fde] > code.end[place] - fdes.start[fde]:
             what = 1
-        elif size[fde] >> 32:
+        elif fdes.size[fde] >> 32:
             what = 2
-        elif pieces and piece_start[pieces - 1] == start[fde]:
+        elif count and pieces.start[count - 1] == fdes.start[fde]:
             what = 3
-        elif pieces and piece_end[pieces - 1] > start[fde]:
+        elif count and pieces.end[count - 1] > fdes.start[fde]:
             what = 4
-            piece_end[pieces - 1] = start[fde]
+            pieces.end[count - 1] = fdes.start[fde]
         if what >= 0:
             ignored[what] += 1
         if what > 0:
-            lost[losses] = piece_fde[pieces - 1] if what == 4 else fde
+            lost[losses] = pieces.fde[count - 1] if what == 4 else fde
             losses += 1
         if what < 0 or what == 4:
-            piece_fde[pieces] = fde
-            piece_start[pieces] = start[fde]
-            piece_end[pieces] = start[fde] + size[fde]
-            pieces += 1
-    return pieces
+            pieces.fde[count] = fde
+            pieces.start[count] = fdes.start[fde]
+            pieces.end[count] = fdes.start[fde] + fdes.size[fde]
+            count += 1
+    return count
 
 
 def subtract(pieces: Sequence[array[int]], taken: Sequence[array[int]]) -> None:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Literal
 
 MODULES = (
+    "cfi.columns",
     "cfi.machine",
     "cfi.scan",
     "sframegen.checks.against_cfi.sweep",
@@ -13,6 +14,7 @@ MODULES = (
     "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
     "sframegen.conversion.endings",
+    "sframegen.elf.columns",
     "sframegen.format.columns",
     "sframegen.format.pack",
     "sframegen.format.seek",

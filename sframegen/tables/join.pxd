@@ -1,3 +1,4 @@
+from sframegen.elf.columns cimport Areas
 from sframegen.format.columns cimport Blocks, Functions, Words
 
 cdef class Groups:

@@ -18,6 +18,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
+    from sframegen.elf.columns import Areas
     from sframegen.format.columns import Blocks, Functions, Words
 
 COMPILED: bool = cython.compiled
@@ -55,38 +56,14 @@ def of_kinds(kind: Column, wanted: Bytes, functions: Column) -> int:
     return count
 
 
-@cython.locals(
-    start="const unsigned long long[::1]",
-    size="const unsigned int[::1]",
-    kind="const unsigned short[::1]",
-    kind_bytes="const unsigned char[::1]",
-    data="const unsigned char[::1]",
-    area_start="const unsigned long long[::1]",
-    area_end="const unsigned long long[::1]",
-    area_offset="const unsigned long long[::1]",
-    states="const unsigned short[::1]",
-    places="const unsigned long long[::1]",
-    may_follow="unsigned char[::1]",
-)
+@cython.locals(kind_bytes="const unsigned char[::1]", places="const unsigned long long[::1]", may_follow="unsigned char[::1]")
 def followers(
-    start: Column,
-    size: Column,
-    kind: Column,
-    kind_bytes: Bytes,
-    data: Bytes,
-    area_start: Column,
-    area_end: Column,
-    area_offset: Column,
-    states: Column,
-    places: Column,
-    max_gap: cython.ulonglong,
-    may_follow: bytearray,
+    functions: Functions, kind_bytes: Bytes, areas: Areas, places: Column, max_gap: cython.ulonglong, may_follow: bytearray
 ) -> None:
     """Marks each function that may share an FDE with the one before it.
 
-    Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, padding as far as `states` (see padding.py)
-    takes them, without any of the `places`, which symbols name. Areas are executable: their bytes are at data[area_offset].
-    Functions, areas and places ascend.
+    Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, all of which the area's states accept as
+    padding, without any of the `places`, which symbols name. Functions and places ascend.
     """
     function: cython.Py_ssize_t
     area: cython.Py_ssize_t = 0
@@ -95,23 +72,25 @@ def followers(
     state: cython.Py_ssize_t
     low: cython.ulonglong
     high: cython.ulonglong
-    for function in range(1, len(start)):
-        low = start[function - 1] + size[function - 1]
-        high = start[function]
-        if kind[function] != kind[function - 1] or kind_bytes[3 * kind[function]] & 0x10 or high - low > max_gap:
+    for function in range(1, len(functions.start)):
+        low = functions.start[function - 1] + functions.size[function - 1]
+        high = functions.start[function]
+        if functions.kind[function] != functions.kind[function - 1] or high - low > max_gap:
+            continue
+        if kind_bytes[3 * functions.kind[function]] & 0x10:  # PC type MASK
             continue
         while place < len(places) and places[place] < low:
             place += 1
         if place < len(places) and places[place] < high:
             continue
-        while area < len(area_end) and area_end[area] <= start[function - 1]:
+        while area < len(areas.end) and areas.end[area] <= functions.start[function - 1]:
             area += 1
-        if area == len(area_end) or high >= area_end[area]:
+        if area == len(areas.end) or high >= areas.end[area]:
             continue
         state = 0
-        pos = area_offset[area] + (low - area_start[area])
+        pos = areas.offset[area] + (low - areas.start[area])
         while low < high and state != 0xFFFF:
-            state = states[(state << 8) | data[pos]]
+            state = areas.padding[(state << 8) | areas.data[pos]]
             pos += 1
             low += 1
         if state == 0:

@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from sframegen.elf.columns import Areas
 from sframegen.elf.padding import padding_states
 from sframegen.format.columns import Blocks, Words
 from sframegen.format.encode import Encoder, kind_bytes
@@ -72,13 +73,17 @@ def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearra
     loads = elf.executable_loads()
     for load in loads:
         elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+    areas = Areas(
+        elf.data,
+        padding_states(elf.header.e_machine),
+        array("Q", [load.p_vaddr for load in loads]),
+        array("Q", [load.p_vaddr + load.p_filesz for load in loads]),
+        array("Q", [load.p_offset for load in loads]),
+        b"",
+    )
+    places = array("Q", sorted([*borders.symbols, *borders.unsaid]))
     marks = bytearray(len(table))
-    followers(
-        table.start, table.size, table.kind, kind_bytes(table.kinds), elf.data,
-        array("Q", [load.p_vaddr for load in loads]), array("Q", [load.p_vaddr + load.p_filesz for load in loads]),
-        array("Q", [load.p_offset for load in loads]), padding_states(elf.header.e_machine),
-        array("Q", sorted([*borders.symbols, *borders.unsaid])), MAX_GAP, marks,
-    )  # fmt: skip
+    followers(table.columns(), kind_bytes(table.kinds), areas, places, MAX_GAP, marks)
     for start, end in borders.ignored:
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
         marks[first:last] = bytes(len(marks[first:last]))

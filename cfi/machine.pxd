@@ -1,0 +1,1 @@
+from cfi.columns cimport Entries, Fdes, Programs, Rows

@@ -1,0 +1,7 @@
+from cfi.columns cimport Fdes
+from sframegen.elf.columns cimport Spans
+
+cdef class PieceColumns:
+    cdef public unsigned int[::1] fde
+    cdef public unsigned long long[::1] start
+    cdef public unsigned long long[::1] end

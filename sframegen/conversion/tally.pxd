@@ -1,0 +1,3 @@
+from sframegen.conversion.split cimport UnsaidColumns
+from sframegen.elf.columns cimport Areas, Spans
+from sframegen.format.columns cimport Functions
