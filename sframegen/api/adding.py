@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from linker.objects.add_to_objects import Prepared
-    from sframegen.code.whole_file.passes import Progress
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
+    from sframegen.program.workers import Progress
     from sframegen.tables.optimize import LevelName
 
 MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object

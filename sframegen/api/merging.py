@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from linker.inject.kernel_versions import Change
-    from sframegen.code.whole_file.passes import Progress
     from sframegen.format.layouts import Layout
+    from sframegen.program.workers import Progress
     from sframegen.tables.optimize import Level, LevelName
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import os
 
     from sframegen.checks.check import Consumer
-    from sframegen.code.whole_file.passes import Progress
     from sframegen.format.decode import SframeSection
+    from sframegen.program.workers import Progress
 
 
 def read(path: str | os.PathLike[str]) -> SframeSection:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sframegen.code.whole_file.passes import Progress
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
+    from sframegen.program.workers import Progress
 
 Consumer = Literal["kernel", "glibc", "gnu", "all"]
 CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)

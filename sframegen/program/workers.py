@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
     from multiprocessing.connection import Connection
 
+    Progress = Callable[[int, int], object]  # called with what is done, and what there is to do as far as is known
     Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
 
 REFUSALS = (SframegenError, OSError, MemoryError, ImportError)  # the last of a library for which there is no memory

@@ -404,9 +404,14 @@ def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
     assert [line for line in lines if "cfi-silent" in line and "bytes of code are covered that are not in the CFI: " in line]
 
 
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("crew", "passes"):
+        monkeypatch.setattr(f"sframegen.code.whole_file.{module}.TASK_BYTES", 64)
+
+
 def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many they are; and all are told of as they go on."""
-    monkeypatch.setattr("sframegen.code.whole_file.passes.TASK_BYTES", 64)
+    small_tasks(monkeypatch)
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     told: list[tuple[int, int]] = []
     outputs = [tmp_path / name for name in "ab"]
@@ -419,8 +424,8 @@ def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatc
 
 
 def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.code.whole_file.passes.TASK_BYTES", 64)
-    monkeypatch.setattr("sframegen.code.whole_file.passes._called", lambda _around, _ranges: os.kill(os.getpid(), signal.SIGKILL))
+    small_tasks(monkeypatch)
+    monkeypatch.setattr("sframegen.code.whole_file.passes._called", lambda _context, _ranges: os.kill(os.getpid(), signal.SIGKILL))
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     before = file.read_bytes()
     result = CliRunner().invoke(cli, ["add-section", "-j2", "--synthesize", str(file)])

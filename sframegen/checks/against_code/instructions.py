@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.checks.against_code.claims import SILENT, Claim, Track, meet, new_track, track, track_of
 from sframegen.checks.against_code.contradictions import CONTRADICTED, Contradictions, Part
-from sframegen.code.context.assumptions import Doubts
+from sframegen.code.context.assumptions import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 from sframegen.code.isa.machines import isa_of
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from sframegen.checks.against_code.contradictions import Range
     from sframegen.checks.finding import Finding
     from sframegen.code.isa.frame_state import State
-    from sframegen.code.whole_file.passes import Progress
     from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
+    from sframegen.program.workers import Progress
 
 HELD = (RIGHT, CONTRADICTED, UNDECIDED)
 WHO = ("section", "cfi")
@@ -80,8 +80,8 @@ def hold(
     section = track_of(table, numbers) if table is not None else new_track()
     claims = list(numbers)
     functions = functions_of(elf, converted, table)
-    doubts = _doubts(elf, abi, cfi, section, claims)
-    found = survey(elf, functions, {start for start, _ in functions if doubts.enters(start)}, jobs, progress, doubts)
+    assumptions = _assumptions(elf, abi, cfi, section, claims)
+    found = survey(elf, functions, {start for start, _ in functions if assumptions.enters(start)}, jobs, progress, assumptions)
     proven = track(found.start, found.end, found.state)
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
@@ -89,7 +89,7 @@ def hold(
     return Held({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
 
 
-def _doubts(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Doubts:
+def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
     """What a contradiction must not rest on: where a function may not begin, and where control may not go.
 
     A function begins only where the CFI, or where it is silent the section, says what holds at an entry: others say by their
@@ -131,7 +131,7 @@ def _doubts(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence
         edge = (cfi if here[0] != SILENT else section).following(target)
         return not target < edge <= target + MAX_PADDING or said(edge) == here or padding(target, edge) < edge - target
 
-    return Doubts(enters, continues)
+    return Assumptions(enters, continues)
 
 
 def _verdict(claim: Claim, state: State, abi: Abi) -> str:

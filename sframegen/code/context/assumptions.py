@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
 
 
-class Doubts(NamedTuple):
+class Assumptions(NamedTuple):
     """What is asked before it is believed."""
 
     enters: Callable[[int], bool]  #: whether a function may begin at an address

@@ -17,7 +17,7 @@ from sframegen.format.abi import abi_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sframegen.code.context.assumptions import Doubts
+    from sframegen.code.context.assumptions import Assumptions
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
@@ -27,15 +27,15 @@ TargetsOf: TypeAlias = "Callable[[Piece, Point, Callable[[int], bool]], Sequence
 Callee: TypeAlias = "int | str | None"  # an address, or a name where that is all that is known; None: anyone
 
 
-class Around:
+class FileContext:
     """Of one file. Raises FormatError for an ABI whose instructions are not read.
 
     `code`: all ranges that are analysed, ascending, without overlaps; `stubs`: the entries of the PLT.
     """
 
-    def __init__(self, elf: ElfFile, code: Sequence[Range], stubs: set[int], doubts: Doubts | None = None) -> None:
+    def __init__(self, elf: ElfFile, code: Sequence[Range], stubs: set[int], assumptions: Assumptions | None = None) -> None:
         self.elf = elf
-        self.doubts = doubts
+        self.assumptions = assumptions
         self.abi = abi_of(elf)
         self.isa = isa_of(self.abi)
         self.code = code
@@ -45,7 +45,7 @@ class Around:
         self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}
         self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
         self.stubs = stubs
-        self.behind_stubs: dict[int, Callee] = {}
+        self.stub_targets: dict[int, Callee] = {}
         self.never_return: set[int] = set()  #: found out by what the code does
 
     def decode(self, start: int, end: int) -> Piece:
@@ -65,9 +65,9 @@ class Around:
         if target is None:
             return self._named(self.imports.get(slot)) if slot is not None else None
         if target in self.stubs:
-            if target not in self.behind_stubs:
-                self.behind_stubs[target] = self._stub(target)
-            return self.behind_stubs[target]
+            if target not in self.stub_targets:
+                self.stub_targets[target] = self._stub(target)
+            return self.stub_targets[target]
         return target
 
     def returns(self, target: int | None, slot: int | None) -> bool:
@@ -81,7 +81,7 @@ class Around:
 
     def continues(self, source: int, target: int) -> bool:
         """Whether control may get there, if code alone does not prove it."""
-        return self.doubts is None or self.doubts.continues(source, target)
+        return self.assumptions is None or self.assumptions.continues(source, target)
 
     def tables(self, within: Callable[[int], bool]) -> TargetsOf:
         """What analyse() asks for jump tables. `within`: whether they may lead to an address outside of the function."""

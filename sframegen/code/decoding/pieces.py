@@ -123,7 +123,7 @@ class Piece:
             address -= 1
         return address
 
-    def around(self, address: int) -> tuple[bytes, int]:
+    def instruction_around(self, address: int) -> tuple[bytes, int]:
         """The bytes of the instruction that an address of the piece is in, and its place there."""
         begin = self.begin(address)
         number = self.number(begin) + 1

@@ -93,15 +93,15 @@ class Surroundings(NamedTuple):
     returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: whether it may come back
     table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump by a register or an index, or none
-    continues: Callable[[int, int], bool] | None = None  #: (address of a call, address behind it): see Doubts
+    continues: Callable[[int, int], bool] | None = None  #: (address of a call, address behind it): see Assumptions
 
 
-def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, around: Surroundings) -> Analysis:
+def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, surroundings: Surroundings) -> Analysis:
     """A function of one or several pieces, in ascending order, that is entered at `entries` with their states.
 
     Each block is walked again only when its state has lost a field, of which there are seven: the cost is linear.
     """
-    function = _Function(pieces, isa, around)
+    function = _Function(pieces, isa, surroundings)
     blocks = function.blocks(entries)  # which refers to the function, but not the other way round: nothing is left to a collector
     return function.analysis(blocks, complete=blocks.run())
 
@@ -109,11 +109,11 @@ def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, aro
 class _Function:
     """What `Blocks` asks for, and is given. Numbers of points are those of all pieces, one piece behind the other."""
 
-    def __init__(self, pieces: Sequence[Piece], isa: Isa, around: Surroundings) -> None:
+    def __init__(self, pieces: Sequence[Piece], isa: Isa, surroundings: Surroundings) -> None:
         self.pieces = pieces
         self.starts = array("Q", [piece.start for piece in pieces])
         self.isa = isa
-        self.around = around
+        self.surroundings = surroundings
         self.frames = pieces[-1].frames
         self.likeness: dict[tuple[bytes, int], bool] = {}
         self.doubted = False
@@ -180,7 +180,7 @@ class _Function:
         first = 0
         for piece in self.pieces:
             for number in piece.numbers_of(Flow.INDIRECT):
-                targets = self.around.table(piece, piece.point(number), self._begins)
+                targets = self.surroundings.table(piece, piece.point(number), self._begins)
                 if targets:
                     found[first + number] = targets
             first += len(piece.flows)
@@ -200,14 +200,14 @@ class _Function:
 
     def returns(self, point: int) -> bool:
         """Whether a call may come back."""
-        if not self.around.returns(*self._callee(point)):
+        if not self.surroundings.returns(*self._callee(point)):
             return False
-        if self.around.continues is None:
+        if self.surroundings.continues is None:
             return True
         here = self._address(self.at[point])
         end = here + self.ends[point] - self.at[point]
         piece = self._piece(here)
-        if piece is None or end >= piece.code_end or self.around.continues(here, end):
+        if piece is None or end >= piece.code_end or self.surroundings.continues(here, end):
             return True
         self.doubted = True  # and perhaps the function returns from there
         return False
@@ -219,7 +219,7 @@ class _Function:
     def alike(self, address: int) -> bool:
         """Whether the instruction that it is inside of does the same from there on."""
         piece = self._piece(address)
-        overlap = piece.around(address) if piece else (b"", 0)
+        overlap = piece.instruction_around(address) if piece else (b"", 0)
         if overlap not in self.likeness:
             if len(self.likeness) == MAX_OVERLAPS:
                 return False

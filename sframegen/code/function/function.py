@@ -17,7 +17,7 @@ from sframegen.code.isa.frame_state import CALLERS, after
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.code.context.file_context import Around, Callee, Range
+    from sframegen.code.context.file_context import Callee, FileContext, Range
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
     from sframegen.code.isa.frame_state import State
@@ -72,35 +72,35 @@ class Found(NamedTuple):
         return self.states[self.rows[3 * row + 2]] if row >= 0 and address < self.rows[3 * row + 1] else None
 
 
-def study(around: Around, unit: Unit, entries: Entries) -> Found:
+def analyse_unit(context: FileContext, unit: Unit, entries: Entries) -> Found:
     """Entered at addresses of it; those of no entry are only reached by jumps inside of it."""
     if size_of(unit) > MAX_UNIT:
         return Found(unit, entries, array("Q"), ())
-    return study_pieces(around, [around.decode(*piece) for piece in unit], entries)
+    return analyse_pieces(context, [context.decode(*piece) for piece in unit], entries)
 
 
-def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> Found:
-    isa = around.isa
+def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entries) -> Found:
+    isa = context.isa
     unit = tuple((piece.start, piece.end) for piece in pieces)
     outside: set[int] = set()
-    tables = around.tables(lambda target: around.holds(target) and not any(start <= target < end for start, end in unit))
+    tables = context.tables(lambda target: context.holds(target) and not any(start <= target < end for start, end in unit))
 
     def table(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
         targets = tables(piece, point, begins)
         outside.update(target for target in targets if not begins(target))
         return targets
 
-    continues = around.doubts.continues if around.doubts else None
+    continues = context.assumptions.continues if context.assumptions else None
     if continues is not None:
         for piece in pieces:
             unguard(piece, continues)
-    analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(around.returns, table, continues))
+    analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(context.returns, table, continues))
     columns = analysis.rows
     states = {state: number for number, state in enumerate(dict.fromkeys(columns.state))}
     rows = array("Q", bytes(24 * len(columns)))
     rows[::3], rows[1::3], rows[2::3] = columns.start, columns.end, array("Q", map(states.__getitem__, columns.state))
-    calls = [around.callee(*call) for call in analysis.calls]
-    last = [around.callee(*call) for call in analysis.last_calls]
+    calls = [context.callee(*call) for call in analysis.calls]
+    last = [context.callee(*call) for call in analysis.last_calls]
     found = Found(
         unit,
         entries,
@@ -109,8 +109,8 @@ def study_pieces(around: Around, pieces: Sequence[Piece], entries: Entries) -> F
         exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
         calls=tuple(set(calls)),
         last_calls=tuple(set(last)),
-        goes_on=tuple(set(Counter(calls) - Counter(last) if last else calls) - around.never_return),
-        taken=tuple({address for piece in pieces for address in piece.taken if around.holds(address)}),
+        goes_on=tuple(set(Counter(calls) - Counter(last) if last else calls) - context.never_return),
+        taken=tuple({address for piece in pieces for address in piece.taken if context.holds(address)}),
         by_table=tuple(outside),
         comes_back=analysis.returns or bool(analysis.jumps),
         contradiction=analysis.contradiction,

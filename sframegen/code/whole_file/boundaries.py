@@ -12,7 +12,7 @@ from sframegen.code.isa.effects import Flow
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.code.context.file_context import Around, Range, TargetsOf
+    from sframegen.code.context.file_context import FileContext, Range, TargetsOf
     from sframegen.code.decoding.pieces import Piece
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
@@ -28,39 +28,39 @@ IN_STEP = 32  # instructions before another: decoding from there meets it, even 
 FLOW = 7  # the bits of a Flow
 
 
-def sweep(around: Around, start: int, limit: int) -> Iterator[Piece]:
+def sweep(context: FileContext, start: int, limit: int) -> Iterator[Piece]:
     """The functions of [start, limit), which begins with one. Those behind it begin behind the padding that follows another.
 
     What seems to have no end ends the sweep, and so do bytes that are no instruction, and more functions than real code has.
     """
-    tables = around.tables(lambda _: False)
+    tables = context.tables(lambda _: False)
     here = start
     number = 0
-    window = around.decode(here, min(limit, here + WINDOW))
+    window = context.decode(here, min(limit, here + WINDOW))
     while True:
-        while (end := _end(around, tables, window, here, limit)) is None:
+        while (end := _end(context, tables, window, here, limit)) is None:
             if window.end - here >= MAX_UNIT:
                 return
-            window = around.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
+            window = context.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
         is_all = window.start == here and window.behind_padding(end) == window.end == limit
-        piece = window if is_all else around.decode(here, end)
+        piece = window if is_all else context.decode(here, end)
         yield piece
         number += 1
         if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
             return
         while (here := window.behind_padding(end)) == window.end < limit:
             end = here
-            window = around.decode(here, min(limit, here + WINDOW))
+            window = context.decode(here, min(limit, here + WINDOW))
         if here >= limit:
             return
 
 
-def called(around: Around, start: int, end: int) -> set[int]:
+def called(context: FileContext, start: int, end: int) -> set[int]:
     """Targets of direct calls in code that is decoded from there on, whether it is reached or not."""
     found: set[int] = set()
     for at in range(start, end, WINDOW):
         before = min(at - start, IN_STEP_BYTES)
-        window = around.decode(at - before, min(end, at + WINDOW))
+        window = context.decode(at - before, min(end, at + WINDOW))
         calls = window.numbers_of(Flow.CALL | 1 << DIRECT)
         found.update(window.addresses[call] for call in calls if window.at[call] >= before)
     return found
@@ -77,12 +77,12 @@ def _is_no_code(piece: Piece) -> bool:
     return piece.flows[-1:] == STOP and piece.instruction(len(piece) - 1)[2] == ".byte"
 
 
-def crossing(around: Around, piece: Piece, limit: int) -> int | None:
+def crossing(context: FileContext, piece: Piece, limit: int) -> int | None:
     """The instruction that begins before the limit, which is near the piece's end, and goes on behind it."""
-    if limit - piece.end >= around.isa.longest:
+    if limit - piece.end >= context.isa.longest:
         return None
     start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
-    tail = around.decode(start, min(limit + around.isa.longest, around.limit(limit)))
+    tail = context.decode(start, min(limit + context.isa.longest, context.limit(limit)))
     return None if tail.end <= limit or tail.begins(limit) else tail.begin(limit)
 
 
@@ -100,13 +100,13 @@ def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
         yield here, end
 
 
-def _end(around: Around, tables: TargetsOf, window: Piece, start: int, limit: int) -> int | None:
+def _end(context: FileContext, tables: TargetsOf, window: Piece, start: int, limit: int) -> int | None:
     """Behind the first instruction from `start` on behind which nothing goes on, and over which no branch before it leads.
 
     None where that is not in the window, whose last instruction may be cut off.
     """
     furthest = start
-    last = limit if window.end == limit else window.end - around.isa.longest
+    last = limit if window.end == limit else window.end - context.isa.longest
     for number in range(bisect_left(window.at, start - window.start), len(window.at)):
         flow = window.flows[number] & FLOW
         if not flow:
@@ -122,7 +122,7 @@ def _end(around: Around, tables: TargetsOf, window: Piece, start: int, limit: in
         if flow == Flow.INDIRECT:
             furthest = max(furthest, *tables(window, point, lambda target: start <= target < limit), 0)
         is_end = flow in ENDS or (
-            flow == Flow.CALL and (not around.returns(point.target, point.slot) or _is_last_call(window, end))
+            flow == Flow.CALL and (not context.returns(point.target, point.slot) or _is_last_call(window, end))
         )
         if is_end and furthest < end <= last:
             return end

@@ -8,42 +8,39 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from sframegen.code.context import callees
-from sframegen.code.context.file_context import Around, size_of
+from sframegen.code.context.file_context import FileContext, size_of
 from sframegen.code.context.function_starts import pointed_at
 from sframegen.code.context.plt import find_plt
-from sframegen.code.function.function import study, study_pieces
+from sframegen.code.function.function import analyse_pieces, analyse_unit
 from sframegen.code.whole_file.boundaries import called, chunks, crossing, sweep
+from sframegen.code.whole_file.crew import TASK_BYTES, Crew
 from sframegen.code.whole_file.proof import is_credible, never_returning, proven
 from sframegen.format.abi import abi_of
-from sframegen.program.workers import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from sframegen.code.context.assumptions import Doubts
+    from sframegen.code.context.assumptions import Assumptions
     from sframegen.code.context.file_context import Callee, Range
     from sframegen.code.function.function import Entries, Found, Unit
     from sframegen.code.isa.frame_state import State
     from sframegen.elf.file import ElfFile
+    from sframegen.program.workers import Progress
 
     T = TypeVar("T")
     U = TypeVar("U")
 
 MAX_PASSES = 5
 MAX_CUTS = 8  # rounds: functions that never return because others do not are as many deep
-TASK_BYTES = 1 << 17  # code that a process gets at a time
 SAMPLE = 32  # of so many functions one is looked at first
 OFTEN = 8  # calls, by the functions that are looked at first
-
-Progress: TypeAlias = "Callable[[int, int], object]"  # (bytes done, bytes in all, as far as is known): of all passes
 
 
 @dataclass
@@ -68,7 +65,7 @@ def survey(
     entries: Collection[int],
     jobs: int = 1,
     progress: Progress | None = None,
-    doubts: Doubts | None = None,
+    assumptions: Assumptions | None = None,
 ) -> Survey:
     """Analyses the code in `ranges` ((start, end), ascending, without overlaps; each a function or a piece of one).
 
@@ -76,7 +73,7 @@ def survey(
     `jobs`: processes that share the work.
     """
     stubs = find_plt(elf, abi_of(elf)).entries()
-    passes = _Passes(Around(elf, ranges, stubs, doubts), set(entries), _Crew(jobs, progress))
+    passes = _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), Crew(jobs, progress))
     return passes.run(_alone, ranges)
 
 
@@ -87,29 +84,29 @@ def survey_silent(
 
     `begins`: where functions are known to begin, there or elsewhere; `stubs`: the entries of the PLT.
     """
-    crew = _Crew(jobs, progress)
-    around = Around(elf, silent, stubs)
+    crew = Crew(jobs, progress)
+    context = FileContext(elf, silent, stubs)
     hints = begins | callees.pointed_at(elf)
     windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
-    for found in crew.share(partial(_called, around), windows, _size):
+    for found in crew.share(partial(_called, context), windows, _size):
         hints |= found
-    passes = _Passes(around, begins | stubs, crew, proving=True)
+    passes = _Passes(context, begins | stubs, crew, proving=True)
     return passes.run(_swept, list(chunks(silent, hints)))
 
 
 # -- what processes do
 
 
-def _alone(around: Around, ranges: list[Range]) -> list[Found]:
-    return [study(around, (one,), (one[0],)) for one in ranges]
+def _alone(context: FileContext, ranges: list[Range]) -> list[Found]:
+    return [analyse_unit(context, (one,), (one[0],)) for one in ranges]
 
 
-def _swept(around: Around, parts: list[Range]) -> list[Found]:
+def _swept(context: FileContext, parts: list[Range]) -> list[Found]:
     found = []
     for start, end in parts:
-        for piece in sweep(around, start, end):
-            one = study_pieces(around, [piece], (piece.start,))
-            at = crossing(around, piece, end)
+        for piece in sweep(context, start, end):
+            one = analyse_pieces(context, [piece], (piece.start,))
+            at = crossing(context, piece, end)
             reached = at is not None and one.state_at(at) is not None
             found.append(one if at is None else one._replace(overruns=(end, reached)))
             if reached:
@@ -117,12 +114,12 @@ def _swept(around: Around, parts: list[Range]) -> list[Found]:
     return found
 
 
-def _together(around: Around, units: list[tuple[Unit, Entries]]) -> list[Found]:
-    return [study(around, *unit) for unit in units]
+def _together(context: FileContext, units: list[tuple[Unit, Entries]]) -> list[Found]:
+    return [analyse_unit(context, *unit) for unit in units]
 
 
-def _called(around: Around, ranges: list[Range]) -> set[int]:
-    return {target for one in ranges for target in called(around, *one)}
+def _called(context: FileContext, ranges: list[Range]) -> set[int]:
+    return {target for one in ranges for target in called(context, *one)}
 
 
 def _size(one: Range) -> int:
@@ -138,43 +135,11 @@ def _left_to(found: Iterable[Found]) -> set[int]:
     return {target for target, as_entered in left_to.items() if as_entered}
 
 
-class _Crew:
-    """The processes."""
-
-    def __init__(self, jobs: int, progress: Progress | None) -> None:
-        self.jobs = jobs
-        self.progress = progress
-        self.done = self.total = 0  # bytes
-
-    def share(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
-        """What `work` gives for the items, so many at a time; in any order."""
-        tasks: list[list[T]] = [[]]
-        sizes = [0]
-        for item in items:
-            if sizes[-1] > TASK_BYTES:
-                tasks.append([])
-                sizes.append(0)
-            tasks[-1].append(item)
-            sizes[-1] += size(item)
-        self.total += sum(sizes)
-        some = min(self.jobs, len(tasks))
-        here = ((number, work(task)) for number, task in enumerate(tasks))
-        with ExitStack() as stack:
-            found = stack.enter_context(closing(outcomes(work, tasks, some))) if some > 1 else here
-            for number, outcome in found:
-                if isinstance(outcome, Exception):
-                    raise outcome
-                self.done += sizes[number]
-                if self.progress is not None:
-                    self.progress(self.done, self.total)
-                yield outcome
-
-
 class _Passes:
     """`proving`: nothing is certain of a function but what it proves itself."""
 
-    def __init__(self, around: Around, known: set[int], crew: _Crew, *, proving: bool = False) -> None:
-        self.around = around
+    def __init__(self, context: FileContext, known: set[int], crew: Crew, *, proving: bool = False) -> None:
+        self.context = context
         self.known = known
         self.crew = crew
         self.proving = proving
@@ -193,7 +158,7 @@ class _Passes:
         self.ranges: list[Range] = []
         self.starts: list[int] = []
 
-    def run(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> Survey:
+    def run(self, look: Callable[[FileContext, list[Range]], list[Found]], parts: Sequence[Range]) -> Survey:
         self.parts = parts
         self._sample(look)
         sampled = {self._part(unit[0]) for unit in self.found}
@@ -205,7 +170,7 @@ class _Passes:
             self._settle()
         return self._result()
 
-    def _cut(self, look: Callable[[Around, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
+    def _cut(self, look: Callable[[FileContext, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
         """Makes ranges of parts of the code."""
         self._look(look, parts, _size)
         for unit, found in self.found.items():
@@ -221,20 +186,20 @@ class _Passes:
         self.starts = [start for start, _ in self.ranges]
         new = set(self.starts).difference(self.has_pointer)
         if new:
-            pointers = pointed_at(self.around.elf, new)
+            pointers = pointed_at(self.context.elf, new)
             self.has_pointer.update((start, start in pointers) for start in new)
         self.pointed_at = set(filter(self.has_pointer.__getitem__, self.starts))
 
-    def _cut_again(self, look: Callable[[Around, list[Range]], list[Found]]) -> None:
+    def _cut_again(self, look: Callable[[FileContext, list[Range]], list[Found]]) -> None:
         """Parts whose ranges go on behind calls that turn out not to return are cut anew, until there are none."""
 
         def wrong() -> set[Range]:
-            never_return = self.around.never_return
+            never_return = self.context.never_return
             return {self._part(one) for one, goes_on in self.cut.items() if not never_return.isdisjoint(goes_on)}
 
         for _ in range(MAX_CUTS):
             self._learn()
-            self.around.never_return |= self._never_return()
+            self.context.never_return |= self._never_return()
             stale = wrong()
             if not stale:
                 self._settle()
@@ -262,7 +227,7 @@ class _Passes:
             self._learn()
             units = self._units()
             self.found = {unit: found for unit, found in self.found.items() if unit in units}
-            self.around.never_return |= self._never_return()
+            self.context.never_return |= self._never_return()
             stale = {unit: entries for unit, entries in units.items() if self._is_stale(unit, entries)}
             if not stale:
                 break
@@ -271,7 +236,7 @@ class _Passes:
             for unit in stale:
                 self.found.pop(unit, None)
 
-    def _sample(self, look: Callable[[Around, list[Range]], list[Found]]) -> None:
+    def _sample(self, look: Callable[[FileContext, list[Range]], list[Found]]) -> None:
         """Looks at a few functions, and at what they call often, or last: many of those that never return are known then.
 
         Parts that call them are looked at again, as they may never return either. Go's programs call a few of these from nearly
@@ -288,7 +253,7 @@ class _Passes:
             credible = list(self._credible())
             called = {callee for found in credible for callee in found.calls if isinstance(callee, int)}
             self.entries = self.known | called | _left_to(credible)
-            self.around.never_return |= self._never_return()
+            self.context.never_return |= self._never_return()
             calls = Counter(callee for found in self.found.values() for callee in found.calls)
             often.update(callee for callee, count in calls.items() if count >= OFTEN)
             callees = {callee for callee, count in calls.items() if count > 1}
@@ -304,7 +269,7 @@ class _Passes:
 
     def _stale_parts(self) -> set[Range]:
         """Those in which code is reached behind calls that are known not to return."""
-        never_return = self.around.never_return
+        never_return = self.context.never_return
         return {self._part(unit[0]) for unit, found in self.found.items() if not never_return.isdisjoint(found.goes_on)}
 
     def _forget(self, parts: set[Range]) -> None:
@@ -314,10 +279,10 @@ class _Passes:
     def _is_stale(self, unit: Unit, entries: Entries) -> bool:
         """Whether it was not looked at with what is known now."""
         found = self.found.get(unit)
-        return found is None or found.entries != entries or not self.around.never_return.isdisjoint(found.goes_on)
+        return found is None or found.entries != entries or not self.context.never_return.isdisjoint(found.goes_on)
 
-    def _look(self, work: Callable[[Around, list[T]], list[Found]], items: Iterable[T], size: Callable[[T], int]) -> None:
-        for batch in self.crew.share(partial(work, self.around), items, size):
+    def _look(self, work: Callable[[FileContext, list[T]], list[Found]], items: Iterable[T], size: Callable[[T], int]) -> None:
+        for batch in self.crew.share(partial(work, self.context), items, size):
             for found in batch:
                 states = tuple(self.states.setdefault(state, state) for state in found.states)  # processes send one each
                 at_calls = self.at_calls.setdefault(found.at_calls, found.at_calls)
@@ -340,7 +305,7 @@ class _Passes:
         return not self.proving or is_credible(found, self.entries)
 
     def _never_return(self) -> set[int]:
-        return never_returning(self.found.values(), {id(found) for found in self._credible()}, self.around)
+        return never_returning(self.found.values(), {id(found) for found in self._credible()}, self.context)
 
     def _learn(self) -> None:
         """Where functions begin: what is called, pointed to but by jump tables, or left to with an entry's frame.
@@ -363,8 +328,8 @@ class _Passes:
             self.pointed_at.difference_update(found.by_table)
             credible += [waiting.pop(begin) for begin in begins if begin in waiting]
         self.entries = self.known | self.pointed_at | set(filter(self._is_start, _left_to(credible)))
-        if self.around.doubts is not None:
-            self.entries = set(filter(self.around.doubts.enters, self.entries))
+        if self.context.assumptions is not None:
+            self.entries = set(filter(self.context.assumptions.enters, self.entries))
 
     def _units(self) -> dict[Unit, Entries]:
         """Ranges that belong together, because one jumps into another where no function begins; with where they are entered."""
@@ -388,7 +353,7 @@ class _Passes:
             if self.proving and self.entries.isdisjoint(found.entries):
                 continue
             for one in found.exits:
-                if one.target not in self.entries and self.around.continues(one.source, one.target):
+                if one.target not in self.entries and self.context.continues(one.source, one.target):
                     together(one.source, one.target)
         members: dict[int, list[int]] = {}
         for number in range(len(parent)):
@@ -406,7 +371,7 @@ class _Passes:
         return units
 
     def _result(self) -> Survey:
-        result = Survey(never_return=self.around.never_return, decoded_bytes=self.crew.done)
+        result = Survey(never_return=self.context.never_return, decoded_bytes=self.crew.done)
         every = [found for found in self.found.values() if found.entries]
         called = {callee for found in every for callee in found.calls}
         result.certain = {start for found in every if self._is_certain(found, called) for start, _ in found.unit}
@@ -414,7 +379,7 @@ class _Passes:
         if self.proving:
             false = self.false_begins | (self.doubtful - self.entries)
             every = [found for found in every if not any(self._part(one)[0] in false for one in found.unit)]
-            every = proven(every, self.entries, self.called, self.around, self._owner())
+            every = proven(every, self.entries, self.called, self.context, self._owner())
         numbers: dict[State, int] = {}
         for (start, end), found in sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0)):
             rows = found.rows if len(found.unit) == 1 else found.rows[3 * found.row_at(start) : 3 * found.row_at(end)]
@@ -427,7 +392,7 @@ class _Passes:
 
     def _is_certain(self, found: Found, called: set[Callee]) -> bool:
         """Whether it is entered as functions are: it is called, or returns or leaves to what is called with that frame."""
-        left_to = (self.around.callee(one.target, None) for one in found.exits if one.as_entered)
+        left_to = (self.context.callee(one.target, None) for one in found.exits if one.as_entered)
         return found.returns_as_entered or not called.isdisjoint(found.entries) or not called.isdisjoint(left_to)
 
     def _owner(self) -> Callable[[int], Found | None]:

@@ -16,7 +16,7 @@ from sframegen.code.function.function import is_entry
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from sframegen.code.context.file_context import Around
+    from sframegen.code.context.file_context import FileContext
     from sframegen.code.function.function import Found
 
 
@@ -30,12 +30,15 @@ def is_credible(found: Found, entries: Collection[int]) -> bool:
 
 
 def proven(
-    found: Iterable[Found], entries: Collection[int], called: Collection[int], around: Around, owner: Callable[[int], Found | None]
+    found: Iterable[Found],
+    entries: Collection[int],
+    called: Collection[int],
+    context: FileContext,
+    owner: Callable[[int], Found | None],
 ) -> list[Found]:
-    """Those that are. `entries`: where functions are known to begin; `called`: where calls lead; `owner`: what an address of
-    analysed code belongs to.
+    """Return the functions that are proven; one that leaves to another that is not proven is not proven either.
 
-    What leaves to one that is not, is not either.
+    `entries`: where functions are known to begin; `called`: where calls lead; `owner`: what an address of analysed code belongs to.
     """
     good = {id(one): one for one in found if _holds(one, entries)}
     into: dict[int, list[Found]] = {}
@@ -46,11 +49,11 @@ def proven(
             other = owner(exit_.target)
             if other is None:
                 ends.append(one)
-                arrives = exit_.target in entries and not around.holds(exit_.target)
+                arrives = exit_.target in entries and not context.holds(exit_.target)
             else:
                 into.setdefault(id(other), []).append(one)
                 state = other.state_at(exit_.target)
-                arrives = id(other) in good and state is not None and is_entry(state, around.isa)
+                arrives = id(other) in good and state is not None and is_entry(state, context.isa)
             if not arrives and good.pop(id(one), None) is not None:
                 bad.append(one)
     while bad:
@@ -73,17 +76,17 @@ def _holds(found: Found, entries: Collection[int]) -> bool:
     return found.at_calls <= {0} and found.returns > 0
 
 
-def never_returning(found: Collection[Found], credible: Collection[int], around: Around) -> set[int]:
+def never_returning(found: Collection[Found], credible: Collection[int], context: FileContext) -> set[int]:
     """The begins of functions no path of which returns. `credible`: ids of those whose word is taken."""
     owner = {start: one for one in found for start, _ in one.unit}
     returning = {id(one) for one in found if one.comes_back or id(one) not in credible}
     callers: dict[int, list[Found]] = {}
     for one in found:
         for exit_ in one.exits:
-            callee = around.callee(exit_.target, None)
+            callee = context.callee(exit_.target, None)
             if isinstance(callee, int) and callee in owner:
                 callers.setdefault(id(owner[callee]), []).append(one)
-            elif not around.known_by_name(callee):
+            elif not context.known_by_name(callee):
                 returning.add(id(one))
     work = list(returning)
     while work:
@@ -91,4 +94,4 @@ def never_returning(found: Collection[Found], credible: Collection[int], around:
             if id(caller) not in returning:
                 returning.add(id(caller))
                 work.append(id(caller))
-    return {start for start, one in owner.items() if id(one) not in returning and not around.known_by_name(start)}
+    return {start for start, one in owner.items() if id(one) not in returning and not context.known_by_name(start)}

@@ -7,9 +7,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.context.entry import entry_range
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
+from sframegen.code.context.program_entry import entry_range
 from sframegen.code.function.analysis import Row, rule_of, rules
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from sframegen.code.context.plt import Plt
     from sframegen.code.isa.frame_state import State
-    from sframegen.code.whole_file.passes import Progress
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
+    from sframegen.program.workers import Progress
 
 MAX_SIZE = 1 << 30  # bytes of a function
 MAX_PADDING = 64  # bytes before code
