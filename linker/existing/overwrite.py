@@ -8,7 +8,7 @@ from linker.inject import undo_record
 from linker.inject.undo_record import Write
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.ranges import Range, gaps, join
-from sframegen.elf.records import PHDR_SIZE, RECORDS, SHDR_SIZE, Phdr, Shdr
+from sframegen.elf.records import PHDR_SIZE, SHDR_SIZE, Phdr, packed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,10 +35,9 @@ def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new
         message = f"{size:,} bytes do not fit into the section's place, which has {place.room:,}"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
     segments, sections = headers_for(elf, place, size)
-    phdr, shdr = RECORDS[Phdr, elf.byte_order], RECORDS[Shdr, elf.byte_order]
     writes = [Write(place.offset, bytes(section).ljust(place.size, b"\0"))]
-    writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, phdr.pack(*segments[n])) for n in place.segments]
-    writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, shdr.pack(*sections[n].header)) for n in place.sections]
+    writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, packed([segments[n]], elf.byte_order)) for n in place.segments]
+    writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, packed([sections[n].header], elf.byte_order)) for n in place.sections]
     record = [Write(len(elf.data), undo_record.record(elf.data, writes))] if new_record else updated_record(elf, writes)
     return Exchange(place, size, writes + record)
 

@@ -13,7 +13,6 @@ from linker.existing.find_section import extents, is_sframe, own_loads
 from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.movable import PT_NULL
-from linker.inject.plan import symbols_of
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import Section
@@ -23,18 +22,17 @@ from sframegen.elf.records import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
     PT_LOAD,
-    RECORDS,
     SHDR_SIZE,
     SHF_INFO_LINK,
     SHT_GROUP,
     SHT_NOBITS,
     SHT_REL,
     SHT_RELA,
-    Ehdr,
     Phdr,
     Shdr,
+    packed,
 )
-from sframegen.elf.symbols import symbol_tables
+from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.records import MAGIC
 
 if TYPE_CHECKING:
@@ -77,24 +75,22 @@ def plan_removal(elf: ElfFile) -> Removal:
     for number in loads:
         if is_empty(elf, segments[number], kept, cleared, values):
             segments[number] = UNUSED_SEGMENT
-    phdr = RECORDS[Phdr, elf.byte_order]
     record = undo_record.parse(elf.data)
     if record is not None and record.start >= image_end(elf):  # of no use any more, and it would look like a payload
         cleared.append(Range(record.start, len(elf.data), ()))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]
     writes += [
-        Write(elf.header.e_phoff + number * PHDR_SIZE, phdr.pack(*segment))
+        Write(elf.header.e_phoff + number * PHDR_SIZE, packed([segment], elf.byte_order))
         for number, segment in enumerate(segments)
         if segment != elf.segments[number]
     ]
     if sections != elf.sections:
-        shdr = RECORDS[Shdr, elf.byte_order]
-        table = b"".join(shdr.pack(*section.header) for section in sections).ljust(elf.shnum * SHDR_SIZE, b"\0")
+        table = packed([section.header for section in sections], elf.byte_order).ljust(elf.shnum * SHDR_SIZE, b"\0")
         writes.append(Write(elf.header.e_shoff, table))
     if len(sections) < elf.shnum:
         names = elf.shstrndx - sum(is_sframe(section) for section in elf.sections[: elf.shstrndx])
         header = elf.header._replace(e_shnum=len(sections), e_shstrndx=names)
-        writes.append(Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header)))
+        writes.append(Write(0, packed([header], elf.byte_order)))
     return Removal(segments, sections, writes)
 
 
@@ -113,8 +109,8 @@ def without_headers(elf: ElfFile) -> list[Section]:
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:
     """Whether a symbol is defined in any of them, or named in a group."""
-    tables = [elf.slice(s.header.sh_offset, s.header.sh_size, s.name) for s in symbol_tables(elf)]
-    known = (next(symbols_of(table, sections, elf), None) for table in tables)
+    tables = [SymbolTable(elf, section, elf.stored(section)) for section in symbol_tables(elf)]
+    known = (next(table.defined_in(sections), None) for table in tables)
     return any(s.header.sh_type == SHT_GROUP for s in elf.sections) or any(number is not None for number in known)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
-from sframegen.elf.records import RECORDS, SHN_LORESERVE, Ehdr, Phdr, Shdr
+from sframegen.elf.records import SHN_LORESERVE, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,11 +46,10 @@ def writes_of(
     if plan.sections:
         count = len(plan.sections)
         header = header._replace(e_shoff=plan.section_table_offset, e_shnum=count if count < SHN_LORESERVE else 0)
-    phdr = RECORDS[Phdr, elf.byte_order]
     writes = [
         *cleared,
-        Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header)),
-        Write(plan.table_offset, b"".join(phdr.pack(*segment) for segment in plan.segments) + bytes(plan.spare_size)),
+        Write(0, packed([header], elf.byte_order)),
+        Write(plan.table_offset, packed(plan.segments, elf.byte_order) + bytes(plan.spare_size)),
         *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),
         *(Write(patch.offset, patch.new.to_bytes(8, elf.byte_order)) for patch in plan.patches),
         Write(plan.section_offset, section),
@@ -64,5 +63,4 @@ def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:
     names = elf.sections[elf.shstrndx].header
     yield Write(plan.names_offset, elf.slice(names.sh_offset, names.sh_size, "section names"))
     yield Write(plan.names_offset + names.sh_size, plan.new_names.encode())
-    shdr = RECORDS[Shdr, elf.byte_order]
-    yield Write(plan.section_table_offset, b"".join(shdr.pack(*section.header) for section in plan.sections))
+    yield Write(plan.section_table_offset, packed([section.header for section in plan.sections], elf.byte_order))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,24 +22,20 @@ from sframegen.elf.records import (
     PT_GNU_SFRAME,
     PT_LOAD,
     PT_NOTE,
-    RECORDS,
     SHDR_SIZE,
     SHF_ALLOC,
     SHN_LORESERVE,
-    SHN_XINDEX,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
-    SHT_SYMTAB_SHNDX,
     SYM_SIZE,
     Phdr,
     Shdr,
-    Sym,
 )
 from sframegen.elf.role import Role
-from sframegen.elf.symbols import symbol_tables
+from sframegen.elf.symbols import ST_VALUE_OFFSET, SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from linker.inject.layout import Draft, Layout, Move
 
@@ -51,8 +46,6 @@ MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
 MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
 MAX_SECTION = 1 << 40
 MAX_SYMBOLS = 1 << 16  # in what moves; real files have a handful
-ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 6, 8
-CHUNK = 1 << 16  # symbols looked at in one go
 NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
 SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}
 
@@ -248,45 +241,23 @@ def tag_patches(image: Image, draft: Draft) -> Iterator[Patch]:
 def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
     """Symbols of sections that move, in every symbol table, at the table's new place."""
     moved = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
-    code = RECORDS[Sym, elf.byte_order]
     found = 0
-    for table in (table for table in symbol_tables(elf) if moved and table.header.sh_entsize == SYM_SIZE):
-        header = table.header
-        raw = elf.slice(header.sh_offset, header.sh_size, table.name)
-        new_offset = follow(header, draft.moves).sh_offset
-        extended = extended_numbers(elf, table)
-        for index in symbols_of(raw, moved.keys(), elf):
-            symbol = Sym(*code.unpack_from(raw, index * SYM_SIZE))
-            number = extended(index) if symbol.st_shndx == SHN_XINDEX else symbol.st_shndx
+    for section in (section for section in symbol_tables(elf) if moved and section.header.sh_entsize == SYM_SIZE):
+        table = SymbolTable(elf, section, elf.stored(section))
+        new_offset = follow(section.header, draft.moves).sh_offset
+        for index in table.defined_in(moved.keys()):
+            symbol = table[index]
+            number = table.section_of(index, symbol)
             if number not in moved:
                 continue
-            item, section = moved[number], elf.sections[number].header
-            if not 0 <= symbol.st_value - section.sh_addr <= section.sh_size:
+            item, holder = moved[number], elf.sections[number].header
+            if not 0 <= symbol.st_value - holder.sh_addr <= holder.sh_size:
                 continue  # GNU ld counts __ehdr_start to the first section, whose address it does not have
             found += 1
             if found > MAX_SYMBOLS:
-                raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", table.name)
+                raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", section.name)
             value = (symbol.st_value + item.to_address - item.from_address) % WORD
-            yield Patch(f"{table.name}[{index}]", new_offset + index * SYM_SIZE + ST_VALUE_OFFSET, symbol.st_value, value)
-
-
-def symbols_of(table: memoryview, sections: Iterable[int], elf: ElfFile) -> Iterator[int]:
-    """Numbers of the symbols defined in any of these sections, and perhaps of more: those whose section has too large a number."""
-    fields = {number if number < SHN_LORESERVE else SHN_XINDEX for number in sections}
-    wanted = {int.from_bytes(field.to_bytes(2, elf.byte_order), sys.byteorder) for field in fields}
-    count = len(table) // SYM_SIZE
-    for start in range(0, count, CHUNK):
-        part = table[start * SYM_SIZE : min(count, start + CHUNK) * SYM_SIZE]
-        numbers = part.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
-        if not wanted.isdisjoint(numbers):
-            yield from (start + index for index, number in enumerate(numbers) if number in wanted)
-
-
-def extended_numbers(elf: ElfFile, table: Section) -> Callable[[int], int]:
-    """The number of the section of a symbol that says SHN_XINDEX; SHN_UNDEF where nothing says it."""
-    section = next((s for s in elf.sections if s.header.sh_type == SHT_SYMTAB_SHNDX and s.header.sh_link == table.number), None)
-    numbers = memoryview(b"") if section is None else elf.contents(section)
-    return lambda index: int.from_bytes(numbers[index * 4 : index * 4 + 4], elf.byte_order)
+            yield Patch(f"{section.name}[{index}]", new_offset + index * SYM_SIZE + ST_VALUE_OFFSET, symbol.st_value, value)
 
 
 def describe(plan: InjectionPlan) -> list[str]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.merge.maps import read_map
 from linker.objects.function_places import described
-from linker.objects.laid_out import RELA_SIZE, holds, is_code
-from sframegen.elf.records import SHN_UNDEF
+from linker.objects.laid_out import holds, is_code
+from sframegen.elf.records import RELA_SIZE, SHN_UNDEF
 from sframegen.tables.gather import DEAD
 
 if TYPE_CHECKING:

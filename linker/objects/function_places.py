@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.inject.plan import extended_numbers
-from linker.objects.laid_out import check_disjoint, is_sframe, relocations, starts_count_from
-from sframegen.elf.records import RECORDS, SHN_LORESERVE, SHN_UNDEF, SHN_XINDEX, SHT_SYMTAB, SYM_SIZE, Sym
+from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
+from sframegen.elf.records import SHN_UNDEF, SHT_SYMTAB
+from sframegen.elf.relocations import relocations
+from sframegen.elf.symbols import SymbolTable
 from sframegen.format.abi import Relocation, abi_of
 from sframegen.format.locate import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.objects.laid_out import Rela
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import Rela
     from sframegen.format.decode import SframeSection
 
 R_NONE = 0  # on all ABIs
@@ -37,7 +38,7 @@ def described(elf: ElfFile) -> Iterator[Described]:
     check_disjoint(elf)
     for section in filter(is_sframe, elf.sections):
         symbols = _Symbols(elf)
-        by_offset = {rela.offset: rela for rela in relocations(elf, section)}
+        by_offset = {rela.r_offset: rela for rela in relocations(elf, section)}
         for piece in pieces(elf.contents(section), section.header.sh_addr):
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
@@ -67,7 +68,7 @@ def _placed(
         if rela.type not in kinds:
             raise elf.error(f"relocation type {rela.type} is not one for the start of a function", ".sframe", at)
         number, value = symbols[rela.symbol]
-        offset = value + rela.addend - (0 if origin is None else at - origin)
+        offset = value + rela.r_addend - (0 if origin is None else at - origin)
         if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
             how = "" if origin is None else "; without FUNC_START_PCREL it counts from the section"
             raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}{how}", ".sframe", at)
@@ -81,17 +82,13 @@ class _Symbols:
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
-        table = next((section for section in elf.sections if section.header.sh_type == SHT_SYMTAB), None)
-        self._raw = elf.contents(table) if table else memoryview(b"")
-        self._extended = extended_numbers(elf, table) if table else None
-        self._code = RECORDS[Sym, elf.byte_order]
+        section = next((section for section in elf.sections if section.header.sh_type == SHT_SYMTAB), None)
+        self._table = SymbolTable(elf, section) if section else None
 
-    def __getitem__(self, symbol: int) -> tuple[int, int]:
-        if (symbol + 1) * SYM_SIZE > len(self._raw):
-            raise self._elf.error(f"relocation by symbol {symbol}, of {len(self._raw) // SYM_SIZE}", ".rela.sframe")
-        _, _, _, number, value, _ = self._code.unpack_from(self._raw, symbol * SYM_SIZE)
-        if number == SHN_XINDEX and self._extended:
-            number = self._extended(symbol)
-        elif number >= SHN_LORESERVE:
-            number = SHN_UNDEF
-        return (number if number < len(self._elf.sections) else SHN_UNDEF), value
+    def __getitem__(self, number: int) -> tuple[int, int]:
+        count = len(self._table) if self._table else 0
+        if self._table is None or number >= count:
+            raise self._elf.error(f"relocation by symbol {number}, of {count}", ".rela.sframe")
+        symbol = self._table[number]
+        section = self._table.section_of(number, symbol)
+        return (section if section < len(self._elf.sections) else SHN_UNDEF), symbol.st_value

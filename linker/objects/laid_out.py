@@ -5,19 +5,16 @@ Each section gets an address of its own, and the call frame information is reloc
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.inject.plan import extended_numbers
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET_DYN,
-    MARKS,
     PF_R,
     PF_X,
     PHDR_SIZE,
@@ -28,7 +25,6 @@ from sframegen.elf.records import (
     SHF_ALLOC,
     SHF_COMPRESSED,
     SHF_EXECINSTR,
-    SHN_LORESERVE,
     SHN_UNDEF,
     SHN_XINDEX,
     SHT_GNU_SFRAME,
@@ -43,7 +39,10 @@ from sframegen.elf.records import (
     Phdr,
     Shdr,
     Sym,
+    read_words,
 )
+from sframegen.elf.relocations import relocations
+from sframegen.elf.symbols import SymbolTable
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -52,19 +51,11 @@ if TYPE_CHECKING:
     from sframegen.elf.file import Section
     from sframegen.format.abi import Abi
 
-RELA_CODE, RELA_SIZE = "QQq", 24
 FIRST_ADDRESS = 1 << 20
 GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
 MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
 FLAGS_AT = 3  # offset in an SFrame section
 CFI_SECTIONS = (".eh_frame", ".debug_frame")
-
-
-class Rela(NamedTuple):
-    offset: int
-    type: int
-    symbol: int
-    addend: int
 
 
 class Anchor(NamedTuple):
@@ -104,13 +95,12 @@ class Placed:
     def _symbols(self) -> dict[int, Anchor]:
         """For each section of code a symbol that is in it, the section's own if it has one."""
         found: dict[int, Anchor] = {}
-        table = self.symbol_table
-        raw = self.image.contents(table) if table else memoryview(b"")
-        for symbol, entry in enumerate(RECORDS[Sym, self.image.byte_order].iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
-            _, info, _, index, value, _ = entry
-            number = self.section_at(value) if holds(self.sections, value) else SHN_UNDEF
-            if number != SHN_UNDEF and index in (number, SHN_XINDEX) and (number not in found or info & 15 == STT_SECTION):
-                found[number] = Anchor(value, symbol, 0)
+        symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
+        for at, symbol in enumerate(symbols):
+            number = self.section_at(symbol.st_value) if holds(self.sections, symbol.st_value) else SHN_UNDEF
+            named = number != SHN_UNDEF and symbol.st_shndx in (number, SHN_XINDEX)
+            if named and (number not in found or symbol.st_info & 15 == STT_SECTION):
+                found[number] = Anchor(symbol.st_value, at, 0)
         return found
 
 
@@ -143,15 +133,6 @@ def check_disjoint(elf: ElfFile) -> None:
         raise elf.error("its sections overlap")
 
 
-def relocations(elf: ElfFile, section: Section) -> Iterator[Rela]:
-    """Those that apply to a section."""
-    code = struct.Struct(MARKS[elf.byte_order] + RELA_CODE)
-    for table in elf.relocation_tables.get(section.number, ()):
-        raw = elf.contents(table)
-        for offset, info, addend in code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE]):
-            yield Rela(offset, info & 0xFFFFFFFF, info >> 32, addend)
-
-
 def groups(elf: ElfFile) -> dict[int, Section]:
     """The section group that a section is a member of, by the section's number."""
     members: dict[int, Section] = {}
@@ -163,8 +144,7 @@ def groups(elf: ElfFile) -> dict[int, Section]:
 
 def members_of(elf: ElfFile, group: Section) -> list[int]:
     """A section group's contents: its flags, then the numbers of its members."""
-    raw = elf.contents(group)
-    return list(struct.unpack(f"{MARKS[elf.byte_order]}{len(raw) // 4}I", raw[: len(raw) // 4 * 4]))
+    return read_words(elf.contents(group), elf.byte_order)
 
 
 def starts_count_from(elf: ElfFile, section: Section) -> bool:
@@ -222,16 +202,10 @@ def _addresses(elf: ElfFile) -> list[int]:
 def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
     """Each symbol's address, None for those that are defined elsewhere; written into the table in `data`."""
     code = RECORDS[Sym, elf.byte_order]
-    raw = elf.slice(table.header.sh_offset, table.header.sh_size, table.name)
-    extended = extended_numbers(elf, table)
+    symbols = SymbolTable(elf, table, elf.stored(table))
     found: list[int | None] = []
-    for number, entry in enumerate(code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
-        symbol = Sym(*entry)
-        index = symbol.st_shndx
-        if index == SHN_XINDEX:
-            index = extended(number)
-        elif index >= SHN_LORESERVE:
-            index = SHN_UNDEF
+    for number, symbol in enumerate(symbols):
+        index = symbols.section_of(number, symbol)
         if index == SHN_UNDEF or index >= len(addresses):
             found.append(None)
             continue
@@ -248,16 +222,16 @@ def _relocate(elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list
         kind = abi.relocations.get(rela.type)
         if kind is None or rela.symbol >= len(symbols):
             continue
-        if rela.offset + kind.size > section.header.sh_size:
-            raise elf.error(f"relocation at {rela.offset:#x} is outside of it", section.name)
+        if rela.r_offset + kind.size > section.header.sh_size:
+            raise elf.error(f"relocation at {rela.r_offset:#x} is outside of it", section.name)
         value = symbols[rela.symbol]
         if value is None:
             continue
-        address = (value + rela.addend) % (1 << 64)
-        field_value = address - (base + (0 if from_section else rela.offset) if kind.pc_relative else 0)
-        at = section.header.sh_offset + rela.offset
+        address = (value + rela.r_addend) % (1 << 64)
+        field_value = address - (base + (0 if from_section else rela.r_offset) if kind.pc_relative else 0)
+        at = section.header.sh_offset + rela.r_offset
         data[at : at + kind.size] = (field_value % (1 << 8 * kind.size)).to_bytes(kind.size, elf.byte_order)
-        yield Anchor(address, rela.symbol, rela.addend)
+        yield Anchor(address, rela.symbol, rela.r_addend)
 
 
 def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:

@@ -6,24 +6,24 @@ whole, and refuse a section outside of it that refers to what was dropped.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.undo_record import Write
-from linker.objects.laid_out import RELA_CODE, RELA_SIZE, Placed, Rela, groups, is_sframe, members_of
+from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
-    MARKS,
-    RECORDS,
+    RELA_SIZE,
     SHF_ALLOC,
     SHF_GROUP,
     SHF_INFO_LINK,
     SHN_LORESERVE,
     SHT_GNU_SFRAME,
     SHT_RELA,
-    Ehdr,
+    Rela,
     Shdr,
+    pack_words,
+    packed,
 )
 from sframegen.format.abi import Relocation
 from sframegen.format.encode import Encoder
@@ -94,7 +94,7 @@ def _relocations(encoder: Encoder, placed: Placed) -> list[Rela]:
     for function, start in enumerate(encoder.table.start):
         anchor = placed.anchor_of(start)
         at = HEADER_SIZE + function * layout.index_size
-        found.append(Rela(at, kind, anchor.symbol, anchor.addend + start - anchor.address))
+        found.append(Rela(at, anchor.symbol << 32 | kind, anchor.addend + start - anchor.address))
     return found
 
 
@@ -111,7 +111,6 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
 
     SFrame sections that the object has are taken out: what is new gets their numbers, as far as they go.
     """
-    mark = MARKS[elf.byte_order]
     names = elf.sections[elf.shstrndx]
     headers = [section.header for section in elf.sections]
     old = old_sections(elf)
@@ -143,7 +142,7 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
 
     for piece in pieces:
         in_group = SHF_GROUP if piece.group else 0
-        raw = b"".join(struct.pack(mark + RELA_CODE, r.offset, r.symbol << 32 | r.type, r.addend) for r in piece.relocations)
+        raw = packed(piece.relocations, elf.byte_order)
         number, relocations = new_number(), new_number()
         if piece.group:
             members.setdefault(piece.group.number, members_of(elf, piece.group)).extend((number, relocations))
@@ -154,13 +153,12 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
             rela_name, SHT_RELA, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
         )
     for group, numbers in members.items():
-        data = struct.pack(f"{mark}{len(numbers)}I", *numbers)
+        data = pack_words(numbers, elf.byte_order)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
     data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + b".sframe\0.rela.sframe\0"
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))
     header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN_LORESERVE else 0)
     if header.e_shnum == 0:
         headers[0] = headers[0]._replace(sh_size=len(headers))
-    shdr = RECORDS[Shdr, elf.byte_order]
-    header = header._replace(e_shoff=append(b"".join(shdr.pack(*one) for one in headers)))
-    return [Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header)), *chunks]
+    header = header._replace(e_shoff=append(packed(headers, elf.byte_order)))
+    return [Write(0, packed([header], elf.byte_order)), *chunks]

@@ -6,16 +6,14 @@ has section numbers in it is written again: headers, groups, symbols.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from linker.existing.take_out import claimed, renumbered
 from linker.inject import undo_record
 from linker.inject.apply import write_all
-from linker.inject.plan import extended_numbers
 from linker.inject.undo_record import Undo, Write
-from linker.objects.laid_out import check_disjoint, is_sframe, members_of, relocations
+from linker.objects.laid_out import check_disjoint, is_sframe, members_of
 from linker.objects.new_sections import old_sections
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import ElfFile, Section
@@ -23,26 +21,27 @@ from sframegen.elf.ranges import gaps
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET_REL,
-    MARKS,
     RECORDS,
     SHDR_SIZE,
     SHF_COMPRESSED,
     SHF_INFO_LINK,
-    SHN_LORESERVE,
     SHN_UNDEF,
     SHN_XINDEX,
     SHT_GROUP,
-    SHT_NOBITS,
     SHT_NULL,
     SHT_REL,
     SHT_RELA,
     SHT_SYMTAB,
     SHT_SYMTAB_SHNDX,
     SYM_SIZE,
-    Ehdr,
     Shdr,
     Sym,
+    pack_words,
+    packed,
+    read_words,
 )
+from sframegen.elf.relocations import relocations
+from sframegen.elf.symbols import SymbolTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,42 +126,39 @@ def edits(elf: ElfFile) -> list[Write]:
     numbers = {section.number: new for new, section in enumerate(kept)}
     sections = [Section(numbers[s.number], s.name, renumbered(s.header, numbers)) for s in kept]
     left = claimed(elf, [], sections)
-    extents = [elf.sections[number].header for number in sorted(gone) if _raw(elf, elf.sections[number])]
+    extents = [elf.sections[number].header for number in sorted(gone) if elf.stored(elf.sections[number])]
     holes = (hole for one in extents for hole in gaps(left, one.sh_offset, one.sh_offset + one.sh_size))
     writes = [Write(start, bytes(end - start)) for start, end in holes]
     for section in kept:
         if section.header.sh_type == SHT_GROUP:
             flags, *members = members_of(elf, section) or [0]
-            data = _words(elf, [flags, *(numbers[member] for member in members if member in numbers)])
+            data = pack_words([flags, *(numbers[member] for member in members if member in numbers)], elf.byte_order)
             writes.append(Write(section.header.sh_offset, data.ljust(section.header.sh_size, b"\0")))
             new = sections[numbers[section.number]]
             sections[new.number] = new._replace(header=new.header._replace(sh_size=len(data)))
         elif section.header.sh_type == SHT_SYMTAB:
             writes += _symbol_writes(elf, section, numbers)
-    shdr = RECORDS[Shdr, elf.byte_order]
     headers = [section.header for section in sections]
     header = elf.header._replace(e_shnum=len(headers) if elf.header.e_shnum else 0)
     if elf.header.e_shnum == 0:
         headers[0] = headers[0]._replace(sh_size=len(headers))
     if header.e_shstrndx != SHN_XINDEX:
         header = header._replace(e_shstrndx=numbers[elf.shstrndx])
-    table = b"".join(shdr.pack(*one) for one in headers).ljust(elf.shnum * SHDR_SIZE, b"\0")
-    return [*writes, Write(elf.header.e_shoff, table), Write(0, RECORDS[Ehdr, elf.byte_order].pack(*header))]
+    table = packed(headers, elf.byte_order).ljust(elf.shnum * SHDR_SIZE, b"\0")
+    return [*writes, Write(elf.header.e_shoff, table), Write(0, packed([header], elf.byte_order))]
 
 
 def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Iterator[Write]:
     """The symbol table, and that of the section numbers that it has no room for. A symbol of what is gone becomes an empty one."""
     code = RECORDS[Sym, elf.byte_order]
-    raw = bytearray(_raw(elf, table))
-    of_numbers = (section for section in elf.sections if section.header.sh_type == SHT_SYMTAB_SHNDX)
-    extended = next((section for section in of_numbers if section.header.sh_link == table.number), None)
-    wide = members_of(elf, extended) if extended else []
+    symbols = SymbolTable(elf, table, elf.stored(table))
+    raw = bytearray(elf.stored(table))
+    wide = read_words(elf.contents(symbols.wide), elf.byte_order) if symbols.wide else []
     named: set[int] | None = None
-    for number, entry in enumerate(code.iter_unpack(bytes(raw[: len(raw) // SYM_SIZE * SYM_SIZE]))):
-        symbol = Sym(*entry)
-        is_wide = symbol.st_shndx == SHN_XINDEX and number < len(wide)
-        old = wide[number] if is_wide else symbol.st_shndx
-        if old == SHN_UNDEF or (not is_wide and old >= SHN_LORESERVE) or old >= elf.shnum or numbers.get(old) == old:
+    for number, entry in enumerate(symbols):
+        symbol = entry
+        old = symbols.section_of(number, symbol)
+        if old == SHN_UNDEF or old >= elf.shnum or numbers.get(old) == old:
             continue
         if old not in numbers:
             named = _named(elf, numbers) if named is None else named
@@ -171,23 +167,19 @@ def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Ite
             symbol, new = NO_SYMBOL, 0
         else:
             new = numbers[old]
-        if is_wide:
+        if symbol.st_shndx == SHN_XINDEX:
             wide[number] = new
         else:
             symbol = symbol._replace(st_shndx=new)
         code.pack_into(raw, number * SYM_SIZE, *symbol)
     yield Write(table.header.sh_offset, bytes(raw))
-    if extended is not None:
-        yield Write(extended.header.sh_offset, _words(elf, wide))
+    if symbols.wide is not None:
+        yield Write(symbols.wide.header.sh_offset, pack_words(wide, elf.byte_order))
 
 
 def _named(elf: ElfFile, numbers: dict[int, int]) -> set[int]:
     """The symbols that relocations of sections that stay name."""
     return {rela.symbol for section in elf.sections if section.number in numbers for rela in relocations(elf, section)}
-
-
-def _words(elf: ElfFile, values: list[int]) -> bytes:
-    return struct.pack(f"{MARKS[elf.byte_order]}{len(values)}I", *values)
 
 
 def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:
@@ -208,14 +200,9 @@ def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:
             symbols = zip(_symbols(elf, before), _symbols(written, after), strict=True)
             changed = (n for n, (old, new) in enumerate(symbols) if old[:2] != new[:2] and old[2] not in gone)
             findings += [f"symbol {number} has changed" for number in changed]
-        elif before.header.sh_type != SHT_SYMTAB_SHNDX and _raw(elf, before) != _raw(written, after):
+        elif before.header.sh_type != SHT_SYMTAB_SHNDX and elf.stored(before) != written.stored(after):
             findings.append(f"the bytes of {before.name} have changed")
     return findings
-
-
-def _raw(elf: ElfFile, section: Section) -> memoryview:
-    header = section.header
-    return elf.slice(header.sh_offset, 0 if header.sh_type in (SHT_NULL, SHT_NOBITS) else header.sh_size, section.name)
 
 
 def _place(elf: ElfFile, number: int) -> tuple[str, int]:
@@ -234,9 +221,7 @@ def _said(elf: ElfFile, section: Section) -> tuple[str, Shdr, tuple[str, int], t
 
 def _symbols(elf: ElfFile, table: Section) -> Iterator[tuple[Sym, tuple[str, int], int]]:
     """Each without the number of its section; the place of that, and the number."""
-    extended = extended_numbers(elf, table)
-    raw = _raw(elf, table)
-    for number, entry in enumerate(RECORDS[Sym, elf.byte_order].iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
-        symbol = Sym(*entry)
-        index = extended(number) if symbol.st_shndx == SHN_XINDEX else symbol.st_shndx
+    symbols = SymbolTable(elf, table, elf.stored(table))
+    for number, symbol in enumerate(symbols):
+        index = symbols.section_of(number, symbol) if symbol.st_shndx == SHN_XINDEX else symbol.st_shndx
         yield symbol._replace(st_shndx=0), _place(elf, index), index

@@ -15,7 +15,7 @@ from cfi.columns import zeros
 from sframegen.conversion.endings import Forms, FoundCalls, final_calls
 from sframegen.conversion.resolve import sort
 from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
-from sframegen.elf.symbols import symbol_tables
+from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.tables.join import symbol_values
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
 def symbol_places(elf: ElfFile) -> array[int]:
     """Addresses that defined symbols name, ascending."""
     values = array("Q")
-    for table in symbol_tables(elf):
-        raw = elf.contents(table)
-        found = zeros("Q", len(raw) // 24)
-        values += found[: symbol_values(raw, elf.byte_order == "big", found)]
+    for section in symbol_tables(elf):
+        table = SymbolTable(elf, section)
+        found = zeros("Q", len(table))
+        values += found[: symbol_values(table.raw, elf.byte_order == "big", found)]
     order = array("I", range(len(values)))
     sort(values, order, zeros("I", len(values)), zeros("I", 2048))
     return array("Q", map(values.__getitem__, order))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import MARKS, PT_DYNAMIC
+from sframegen.elf.records import DYN_SIZE, PT_DYNAMIC, RECORDS, DynEntry
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -18,8 +17,6 @@ DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ, DT_RELR = 32, 33, 36
 DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
 DF_1_PIE = 0x08000000
 
-DYN_CODE = "QQ"
-DYN_SIZE = 16
 MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
 
 
@@ -44,7 +41,7 @@ def read_dynamic(elf: ElfFile) -> list[Dyn]:
     if len(raw) > MAX_DYNAMIC * DYN_SIZE:
         raise elf.error(f"more than {MAX_DYNAMIC} entries", "PT_DYNAMIC")
     entries = []
-    code = struct.Struct(MARKS[elf.byte_order] + DYN_CODE)
+    code = RECORDS[DynEntry, elf.byte_order]
     for index, (tag, value) in enumerate(code.iter_unpack(raw[: len(raw) // DYN_SIZE * DYN_SIZE])):
         if tag == DT_NULL:
             break

@@ -23,6 +23,7 @@ from sframegen.elf.records import (
     SHN_UNDEF,
     SHN_XINDEX,
     SHT_NOBITS,
+    SHT_NULL,
     SHT_RELA,
     ByteOrder,
     Chdr,
@@ -98,6 +99,12 @@ class ElfFile:
         if section.name.startswith(".zdebug") and bytes(raw[:4]) == b"ZLIB":
             return self._expand(ELFCOMPRESS_ZLIB, raw[12:], int.from_bytes(raw[4:12], "big"), section.name)
         return raw
+
+    def stored(self, section: Section) -> memoryview:
+        """A section's bytes as they stand in the file; none if it has none there."""
+        header = section.header
+        size = 0 if header.sh_type in (SHT_NULL, SHT_NOBITS) else header.sh_size
+        return self.slice(header.sh_offset, size, section.name)
 
     def at(self, address: int, size: int) -> memoryview:
         """`size` bytes at a link-time address, from the PT_LOAD that maps them from the file. vmlinux's do not ascend."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from array import array
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -21,6 +19,7 @@ from sframegen.elf.dynamic import (
     DT_STRTAB,
 )
 from sframegen.elf.records import ET_DYN, PT_INTERP
+from sframegen.elf.relocations import columns
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 NAMES = (b"_rtld_global", b"_dl_debug_addr", b"rtld_db_dlactivity", b"__loader_dlopen")
 SONAME = re.compile(rb"ld\d*(-[\w-]+)?\.so(\.\d+)*\0")  # ld-linux-x86-64.so.2, ld64.so.1, ld-android.so
 MAX_SONAME = 256  # bytes
-RELA_WORDS = 3
 
 
 class Role(Enum):
@@ -73,9 +71,7 @@ def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:
 def relocates_by_symbol(elf: ElfFile, tags: dict[int, int]) -> bool:
     for table, size in ((DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)):
         if table in tags and size in tags:
-            words = array("Q", bytes(elf.at(tags[table], tags[size] & -8)))
-            if elf.byte_order != sys.byteorder:
-                words.byteswap()
-            if any(info >> 32 for info in words[1::RELA_WORDS]):
+            entries = columns(elf.at(tags[table], tags[size]), elf.byte_order)
+            if any(info >> 32 for info in entries.info):
                 return True
     return False

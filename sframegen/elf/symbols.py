@@ -19,8 +19,8 @@ from sframegen.elf.records import (
     STT_FUNC,
     STT_GNU_IFUNC,
     SYM_SIZE,
-    WORD_SIZE,
     Sym,
+    read_words,
 )
 
 if TYPE_CHECKING:
@@ -89,14 +89,13 @@ class SymbolTable:
         return next((section for section in found if section.header.sh_link == self.section.number), None)
 
     @cached_property
-    def _wide_numbers(self) -> memoryview:
-        return memoryview(b"") if self.wide is None else self._elf.contents(self.wide)
+    def _wide_numbers(self) -> list[int]:
+        return [] if self.wide is None else read_words(self._elf.contents(self.wide), self._elf.byte_order)
 
     def section_of(self, number: int, symbol: Sym) -> int:
         """The number of the section that defines an entry; SHN_UNDEF if none of the file does."""
         if symbol.st_shndx == SHN_XINDEX:
-            at = number * WORD_SIZE
-            return int.from_bytes(self._wide_numbers[at : at + WORD_SIZE], self._elf.byte_order)
+            return self._wide_numbers[number] if number < len(self._wide_numbers) else SHN_UNDEF
         return symbol.st_shndx if symbol.st_shndx < SHN_LORESERVE else SHN_UNDEF
 
     def defined_in(self, sections: Iterable[int]) -> Iterator[int]:

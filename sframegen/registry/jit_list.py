@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.records import RECORDS as ELF_RECORDS
-from sframegen.elf.records import SHN_UNDEF, SYM_SIZE, Sym
-from sframegen.elf.symbols import symbol_tables
+from sframegen.elf.records import SHN_UNDEF
+from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.registry.jit import ADDRESSES, JitDescriber, JitTables
 from sframegen.registry.regions import Region, RegistryError
 from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode, size_of
@@ -27,15 +26,12 @@ ATTEMPTS = 8  # at a node that is being written
 
 def list_address(elf: ElfFile) -> int | None:
     """Link-time address of the list that a program or library defines."""
-    code = ELF_RECORDS[Sym, elf.byte_order]
-    for table in symbol_tables(elf):
-        if table.header.sh_link < len(elf.sections):
-            names = bytes(elf.contents(elf.sections[table.header.sh_link]))
-            raw = elf.contents(table)
-            if SYMBOL + b"\0" in names:
-                for symbol in map(Sym._make, code.iter_unpack(raw[: len(raw) // SYM_SIZE * SYM_SIZE])):
-                    if symbol.st_shndx != SHN_UNDEF and names.startswith(SYMBOL + b"\0", symbol.st_name):
-                        return symbol.st_value
+    for section in symbol_tables(elf):
+        table = SymbolTable(elf, section)
+        if SYMBOL + b"\0" in table.names:
+            for symbol in table:
+                if symbol.st_shndx != SHN_UNDEF and table.names.startswith(SYMBOL + b"\0", symbol.st_name):
+                    return symbol.st_value
     return None
 
 

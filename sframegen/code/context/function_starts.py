@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,8 @@ from sframegen.elf.dynamic import (
     DT_RELASZ,
     read_dynamic,
 )
-from sframegen.elf.records import EHDR_SIZE, MARKS, PF_X, PHDR_SIZE, PT_LOAD
+from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PT_LOAD, RELA_SIZE
+from sframegen.elf.relocations import columns
 from sframegen.elf.symbols import functions_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
-RELA = "QQQ"  # r_offset, r_info, r_addend
-RELA_SIZE = 24
 AT_A_TIME = 1 << 20  # bytes of data that are copied
 MAX_ARRAY = 1 << 16  # functions that run at start or end
 
@@ -89,6 +87,6 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
     except FormatError:
         return
     relative = machine_of(abi).relative
-    for place, info, addend in struct.iter_unpack(MARKS[elf.byte_order] + RELA, raw):
+    for place, info, addend in zip(*columns(raw, elf.byte_order), strict=True):
         if place in wanted and info & 0xFFFFFFFF == relative:
             yield addend

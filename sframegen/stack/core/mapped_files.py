@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, DYN_SIZE, dynamic_segment
+from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, dynamic_segment
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr
+from sframegen.elf.records import DYN_SIZE, EHDR_SIZE, PF_R, PF_W, PF_X, PT_LOAD, RECORDS, Ehdr
 from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.snapshot.memory import PAGE
 from sframegen.stack.snapshot.snapshot import StackError
