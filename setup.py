@@ -11,6 +11,7 @@ from setuptools import Extension, setup
 COMPILED = [
     "cfi.columns",
     "cfi.machine",
+    "cfi.numbers",
     "cfi.scan",
     "sframegen.checks.against_cfi.sweep",
     "sframegen.checks.specification.section_walk",
@@ -20,8 +21,7 @@ COMPILED = [
     "sframegen.elf.columns",
     "sframegen.format.columns",
     "sframegen.format.pack",
-    "sframegen.format.seek",
-    "sframegen.format.unpack",
+    "sframegen.format.reader",
     "sframegen.tables.join",
     "sframegen.conversion.resolve",
     "sframegen.conversion.split",

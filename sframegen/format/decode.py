@@ -9,16 +9,15 @@ import struct
 from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
-from sframegen.format import unpack
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
+from sframegen.format.reader import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker, Unpacker, fill_numbers
 from sframegen.format.records import (
     F_FDE_FUNC_START_PCREL,
     FDE_TYPE_MASK,
@@ -31,11 +30,10 @@ from sframegen.format.records import (
     Header,
 )
 from sframegen.format.search import Found
-from sframegen.format.seek import BAD, NO_ROWS, NOT_COVERED, Seeker
 from sframegen.format.words import decode_rule, words_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
@@ -45,7 +43,6 @@ T = TypeVar("T")
 # Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
 # at most 3 (libxul), and a row takes two bytes or more; 16 rows a byte keep a hostile megabyte below 200 MB of columns.
 MAX_ROWS_PER_BYTE = 16
-ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass
@@ -70,17 +67,7 @@ class SframeSection:
     @cached_property
     def seeker(self) -> Seeker:
         """What finds rows without decoding. Raises FormatError where the functions are not in ascending order."""
-        seeker = Seeker(
-            self.data,
-            self.layout.fields,
-            self.abi.byte_order == "big",
-            self.relative,
-            self.header.num_fdes,
-            self.index_at,
-            self.fres_at,
-            self.fres_end,
-            self.address,
-        )
+        seeker = Seeker(self)
         if not seeker.ascends():
             raise FormatError("functions are not in ascending order of address: no unwinder can search this section", self.place)
         return seeker
@@ -106,7 +93,7 @@ class SframeSection:
         if row_at == NOT_COVERED:
             return None
         if row_at == BAD:
-            raise FormatError(unpack.FAULTS[seeker.fault], self.place, seeker.at)
+            raise FormatError(FAULTS[seeker.fault], self.place, seeker.at)
         kind = kind_of(seeker.info, seeker.info2, seeker.rep_size, self.place, seeker.at)
         function = (seeker.start, seeker.size, kind)
         if row_at != NO_ROWS:
@@ -196,42 +183,51 @@ class Decoder:
 
         After a FormatError `table` is of no use.
         """
-        view, layout, place, fres_end = section.data, section.layout, section.place, section.fres_end
-        index_at, count = section.index_at, section.header.num_fdes
-        big = section.abi.byte_order == "big"
-        fault = array("q", [0, 0])
-        offset, size, first_row = zeros("q", count), zeros("I", count), zeros("I", count + 1)
+        unpacker = Unpacker(section)
+        count = unpacker.functions
+        start, size, first_row = zeros("Q", count), zeros("I", count), zeros("I", count + 1)
         attribute, block_at = zeros("B", 3 * count), zeros("Q", count)
-        unpack.functions(
-            view, index_at, section.fres_at, fres_end, big, offset, size, attribute, first_row, block_at, layout.fields, fault
-        )
-        _raise(fault, place)
-        if first_row[-1] > len(view) * MAX_ROWS_PER_BYTE:
-            raise FormatError(f"{first_row[-1]} rows in {len(view)} bytes", place)
+        unpacker.read_index(start, size, attribute, first_row, block_at)
+        _raise(unpacker, section)
+        if first_row[-1] > len(section.data) * MAX_ROWS_PER_BYTE:
+            raise FormatError(f"{first_row[-1]} rows in {len(section.data)} bytes", section.place)
         row_start, row_at, row_rule = (zeros("I", first_row[-1]) for _ in range(3))
-        unpack.rows(view, fres_end, big, size, attribute, first_row, block_at, row_start, row_at, fault)
-        _raise(fault, place)
-
-        abi = section.abi
-        kinds, rules = self._known.setdefault((abi.sframe_id, abi.fixed_fp_offset, abi.fixed_ra_offset, layout.version), ({}, {}))
-
-        def new_kind(key: int, function: int) -> int:
-            return _number(self._kinds, kind_of(key >> 16, key >> 8 & 0xFF, key & 0xFF, place, block_at[function] - 2))
-
-        def new_rule(fde_type: int, at: int, _: bytes) -> int:
-            return _number(self._rules, rule_of(section, FdeType(fde_type), at))
+        unpacker.read_rows(size, attribute, first_row, block_at, row_start, row_at)
+        _raise(unpacker, section)
 
         kind = zeros("H", count)
-        unpack.names(bytes(view), attribute, first_row, row_at, kinds, rules, new_kind, new_rule, kind, row_rule)
+        fill_numbers(bytes(section.data), attribute, first_row, block_at, row_at, self._numbering(section), kind, row_rule)
         table = self._table
         rows = len(table.row_start)
-        table.start += array("Q", _starts(section, offset) if starts is None else starts)
+        table.start += start if starts is None else array("Q", starts)
         table.size += size
         table.kind += kind
         table.first_row += array("I", [rows + row for row in first_row[1:]]) if rows else first_row[1:]
         table.row_start += row_start
         table.row_rule += row_rule
         return size
+
+    def _numbering(self, section: SframeSection) -> _Numbering:
+        abi = section.abi
+        header = (abi.sframe_id, abi.fixed_fp_offset, abi.fixed_ra_offset, section.layout.version)
+        kinds, rules = self._known.setdefault(header, ({}, {}))
+        return _Numbering(section, kinds, rules, self._kinds, self._rules)
+
+
+class _Numbering(NamedTuple):
+    """See reader.Numbering. `all_kinds`, `all_rules`: those of the table, by what they mean."""
+
+    section: SframeSection
+    kinds: dict[int, int]
+    rules: dict[bytes, int]
+    all_kinds: dict[Kind, int]
+    all_rules: dict[Rule, int]
+
+    def new_kind(self, key: int, block_at: int) -> int:
+        return _number(self.all_kinds, kind_of(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2))
+
+    def new_rule(self, fde_type: int, row_at: int) -> int:
+        return _number(self.all_rules, rule_of(self.section, FdeType(fde_type), row_at))
 
 
 def kind_of(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:
@@ -253,18 +249,9 @@ def rule_of(section: SframeSection, fde_type: FdeType, row_at: int) -> Rule:
     return rule
 
 
-def _raise(fault: array[int], place: str) -> None:
-    if fault[0]:
-        raise FormatError(unpack.FAULTS[fault[0]], place, fault[1])
-
-
-def _starts(section: SframeSection, distances: array[int]) -> list[int]:
-    if section.relative:
-        first, step = section.address + section.index_at, section.layout.index_size
-        origins: Iterable[int] = range(first, first + len(distances) * step, step)
-    else:
-        origins = repeat(section.address, len(distances))
-    return [(origin + distance) & ADDRESS_MASK for origin, distance in zip(origins, distances, strict=True)]
+def _raise(unpacker: Unpacker, section: SframeSection) -> None:
+    if unpacker.fault:
+        raise FormatError(FAULTS[unpacker.fault], section.place, unpacker.at)
 
 
 def _number(numbers: dict[T, int], value: T) -> int:

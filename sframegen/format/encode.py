@@ -13,6 +13,7 @@ from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format import pack
 from sframegen.format.layouts import V3
+from sframegen.format.reader import Fields
 from sframegen.format.records import (
     F_FDE_FUNC_START_PCREL,
     F_FDE_SORTED,
@@ -48,6 +49,7 @@ class Encoder:
         self.table = table
         self.abi = abi
         self.layout = layout
+        self.fields = Fields(layout)
         self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # the header's; more can be set until it is encoded
         unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
@@ -61,7 +63,7 @@ class Encoder:
         total = zeros("Q", 2)
         seen = zeros("I", 1 << len(table).bit_length() if share else 0)
         unsaid_row = pack.place(
-            *self.columns, self.encoded.at, self.kind_bytes, layout.fields,
+            *self.columns, self.encoded.at, self.kind_bytes, self.fields,
             seen, self.owner, self.fre_type, self.block_size, self.block_at, total,
         )  # fmt: skip
         if unsaid_row >= 0:
@@ -96,11 +98,11 @@ class Encoder:
         struct.pack_into(MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
         big = abi.byte_order == "big"
         pack.index(
-            table.start, table.size, table.kind, table.first_row, self.kind_bytes, self.layout.fields, self.fre_type, self.block_at,
+            table.start, table.size, table.kind, table.first_row, self.kind_bytes, self.fields, self.fre_type, self.block_at,
             out, HEADER_SIZE, address + HEADER_SIZE, big,
         )  # fmt: skip
         pack.blocks(
-            *self.columns, self.encoded.at, self.encoded.raw, self.kind_bytes, self.layout.fields, self.fre_type,
+            *self.columns, self.encoded.at, self.encoded.raw, self.kind_bytes, self.fields, self.fre_type,
             self.owner, self.block_at, out, HEADER_SIZE + header.freoff, big,
         )  # fmt: skip
         return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import NamedTuple
 
 from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
@@ -36,18 +35,6 @@ class Layout(NamedTuple):
     info_unused: int  # bits
     info2_unused: int
     padding_at: int  # two unused bytes of the index entry
-
-    @property
-    def fields(self) -> array[int]:
-        """For the compiled loops, in the order of pack.py and unpack.py."""
-        return array(
-            "q",
-            (
-                self.index_size, self.start_width, self.size_at, self.fre_offset_at, self.attribute_in_block, self.attribute_size,
-                self.num_fres_at, self.num_fres_width, self.info_at, self.info2_at, self.rep_size_at,
-                1 << 32, self.default_rep_size, self.info_unused, self.info2_unused, self.padding_at, self.outermost,
-            ),
-        )  # fmt: skip
 
 
 V1 = Layout(

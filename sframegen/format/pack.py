@@ -9,8 +9,10 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
+    from sframegen.format.reader import Fields
 
 COMPILED: bool = cython.compiled
 
@@ -39,7 +41,7 @@ def put(
     row_rule="const unsigned int[::1]",
     rule_at="const unsigned int[::1]",
     kind_bytes="const unsigned char[::1]",
-    fields="const long long[::1]",
+    fields="Fields",
     seen="unsigned int[::1]",
     owner="unsigned int[::1]",
     fre_type="unsigned char[::1]",
@@ -54,7 +56,7 @@ def place(
     row_rule: Column,
     rule_at: Column,
     kind_bytes: Bytes,
-    fields: Column,
+    fields: Fields,
     seen: Column,
     owner: Column,
     fre_type: bytearray,
@@ -64,7 +66,7 @@ def place(
 ) -> int:
     """Fills each function's FRE type, and size and place of its block: its FREs, in V3 behind its attribute.
 
-    `rule_at`: EncodedRules.at. `kind_bytes`: info, info2, rep_size of each kind. `fields`: Layout.fields. `total`: bytes and rows
+    `rule_at`: EncodedRules.at. `kind_bytes`: info, info2, rep_size of each kind. `total`: bytes and rows
     of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`. `seen`: a table of a
     power of two entries, zeros, by a hash of the rows; what it has no room for nearby has a block of its own. With an empty one
     nothing is shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
@@ -118,7 +120,7 @@ def place(
         width = 0
         if rows:
             width = 0 if row_start[first + rows - 1] <= 0xFF else 1 if row_start[first + rows - 1] <= 0xFFFF else 2
-        size = fields[5] + rows * (1 << width)  # the attribute, and each row's start
+        size = fields.attribute_size + rows * (1 << width)  # the attribute, and each row's start
         fde_type = kind_bytes[kind[function] * 3 + 1]
         for row in range(first, first + rows):
             rule = 2 * row_rule[row] + fde_type
@@ -143,7 +145,7 @@ def place(
     rule_at="const unsigned int[::1]",
     rule_bytes="const unsigned char[::1]",
     kind_bytes="const unsigned char[::1]",
-    fields="const long long[::1]",
+    fields="Fields",
     fre_type="const unsigned char[::1]",
     owner="const unsigned int[::1]",
     block_at="const unsigned long long[::1]",
@@ -157,7 +159,7 @@ def blocks(
     rule_at: Column,
     rule_bytes: Bytes,
     kind_bytes: Bytes,
-    fields: Column,
+    fields: Fields,
     fre_type: Bytes,
     owner: Column,
     block_at: Column,
@@ -178,12 +180,12 @@ def blocks(
             continue
         pos = blocks_at + block_at[function]
         group = kind[function] * 3
-        if fields[4]:
-            put(out, pos + fields[6], first_row[function + 1] - first_row[function], fields[7], big)
-            out[pos + fields[8]] = kind_bytes[group] | fre_type[function]
-            out[pos + fields[9]] = kind_bytes[group + 1]
-            out[pos + fields[10]] = kind_bytes[group + 2]
-        pos += fields[5]
+        if fields.attribute_in_block:
+            put(out, pos + fields.num_fres_at, first_row[function + 1] - first_row[function], fields.num_fres_width, big)
+            out[pos + fields.info_at] = kind_bytes[group] | fre_type[function]
+            out[pos + fields.info2_at] = kind_bytes[group + 1]
+            out[pos + fields.rep_size_at] = kind_bytes[group + 2]
+        pos += fields.attribute_size
         width = 1 << fre_type[function]
         for row in range(first_row[function], first_row[function + 1]):
             if width == 1:
@@ -203,7 +205,7 @@ def blocks(
     kind="const unsigned short[::1]",
     first_row="const unsigned int[::1]",
     kind_bytes="const unsigned char[::1]",
-    fields="const long long[::1]",
+    fields="Fields",
     fre_type="const unsigned char[::1]",
     block_at="const unsigned long long[::1]",
     out="unsigned char[::1]",
@@ -214,7 +216,7 @@ def index(
     kind: Column,
     first_row: Column,
     kind_bytes: Bytes,
-    fields: Column,
+    fields: Fields,
     fre_type: Bytes,
     block_at: Column,
     out: bytearray | memoryview,
@@ -228,17 +230,17 @@ def index(
     group: cython.Py_ssize_t
     distance: cython.longlong
     for function in range(len(start)):
-        entry = index_at + function * fields[0]
-        distance = start[function] - (origin + function * fields[0])
-        put(out, entry, distance, fields[1], big)
-        put(out, entry + fields[2], size[function], 4, big)
-        put(out, entry + fields[3], block_at[function], 4, big)
-        if fields[4]:
+        entry = index_at + function * fields.index_size
+        distance = start[function] - (origin + function * fields.index_size)
+        put(out, entry, distance, fields.start_width, big)
+        put(out, entry + fields.size_at, size[function], 4, big)
+        put(out, entry + fields.fre_offset_at, block_at[function], 4, big)
+        if fields.attribute_in_block:
             continue
         group = kind[function] * 3
-        put(out, entry + fields[6], first_row[function + 1] - first_row[function], fields[7], big)
-        out[entry + fields[8]] = kind_bytes[group] | fre_type[function]
-        if fields[9] >= 0:
-            out[entry + fields[9]] = kind_bytes[group + 1]
-        if fields[10] >= 0:
-            out[entry + fields[10]] = kind_bytes[group + 2]
+        put(out, entry + fields.num_fres_at, first_row[function + 1] - first_row[function], fields.num_fres_width, big)
+        out[entry + fields.info_at] = kind_bytes[group] | fre_type[function]
+        if fields.info2_at >= 0:
+            out[entry + fields.info2_at] = kind_bytes[group + 1]
+        if fields.rep_size_at >= 0:
+            out[entry + fields.rep_size_at] = kind_bytes[group + 2]

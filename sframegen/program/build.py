@@ -8,6 +8,7 @@ from typing import Literal
 MODULES = (
     "cfi.columns",
     "cfi.machine",
+    "cfi.numbers",
     "cfi.scan",
     "sframegen.checks.against_cfi.sweep",
     "sframegen.checks.specification.section_walk",
@@ -17,8 +18,7 @@ MODULES = (
     "sframegen.elf.columns",
     "sframegen.format.columns",
     "sframegen.format.pack",
-    "sframegen.format.seek",
-    "sframegen.format.unpack",
+    "sframegen.format.reader",
     "sframegen.tables.join",
     "sframegen.conversion.split",
     "sframegen.conversion.resolve",

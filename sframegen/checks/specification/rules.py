@@ -20,7 +20,7 @@ class Rule(NamedTuple):
     versions: tuple[int, ...] = (1, 2, 3)
 
 
-# walk.py knows these by their place in the list.
+# section_walk.py knows these by their place in the list.
 WALKED = (
     Rule("start-order", ERROR, "function begins below the one before it, though the section says that it is sorted"),
     Rule("same-start", ERROR, "function begins where another does"),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # libxul's 2.5 million rows say 1,322 different things. 65,536 are judged in half a second, and are 2 MB of columns.
 MAX_RULES = 1 << 16
 ORDERS: tuple[ByteOrder, ...] = ("little", "big")
-INFO_UNUSED, ABI_AT = 13, 4  # in Layout.fields; in the header
+ABI_AT = 4  # in the header
 OF_AN_ABI = ("register", "signed-address")
 BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # where these are, FREs have not been counted
 
@@ -113,7 +113,10 @@ def examine(
     header = _read_header(view, facts)
     if header is not None and facts.layout is not None:
         abi = _judge_header(header, facts.layout, facts, facts.byte_order or ORDERS[0])
-        opened = SframeSection(view, address, header, abi, facts.layout, "")
+        layout = facts.layout
+        if not abi.ra_is_signed:
+            layout = layout._replace(info_unused=layout.info_unused | PAUTH_KEY_B_BIT)
+        opened = SframeSection(view, address, header, abi, layout, "")
         _judge_bounds(opened, facts)
         _walk(opened, facts)
     rest = {name: count - sum(finding.rule == name for finding in facts.findings) for name, count in facts.counts.items()}
@@ -181,35 +184,25 @@ def _judge_bounds(section: SframeSection, facts: Facts) -> None:
 
 
 def _walk(section: SframeSection, facts: Facts) -> None:
-    size, layout = len(section.data), section.layout
-    functions = min(section.header.num_fdes, max(0, size - section.index_at) // layout.index_size)
-    fields = layout.fields
-    if not section.abi.ra_is_signed:
-        fields[INFO_UNUSED] |= PAUTH_KEY_B_BIT
-    noted = zeros("q", len(WALKED)), zeros("q", len(WALKED) * KEPT), zeros("Q", len(WALKED) * KEPT)
-    walk = Walk(
-        section.data, fields, section.abi.byte_order == "big", section.relative, functions,
-        (section.index_at, section.fres_at, min(section.fres_end, size)), section.address, (KEPT, *noted),
-    )  # fmt: skip
+    walk = Walk(section, len(WALKED), KEPT, min(MAX_RULES, len(section.data)))
+    functions = walk.functions
     start, sizes, keys = zeros("Q", functions), zeros("I", functions), zeros("Q", functions)
-    found = walk.index(start, sizes, keys, layout.outermost_without_rows)
+    found = walk.index(start, sizes, keys, section.layout.outermost_without_rows)
     flagged = section.header.flags & F_FDE_SORTED
     walk.neighbours(start, sizes, array("I") if flagged else array("I", sorted(range(functions), key=start.__getitem__)))
     if facts.executable is not None:
         walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
-    rules = min(MAX_RULES, size)
-    columns = zeros("q", rules), zeros("B", rules), zeros("Q", rules), zeros("q", rules)
-    walk.blocks(array("Q", sorted(keys[:found])), start, sizes, zeros("I", 2 << rules.bit_length()), *columns)
+    walk.blocks(array("Q", sorted(keys[:found])), start, sizes)
 
-    counts, offsets, addresses = noted
     for number, rule in enumerate(WALKED):
-        for place in range(min(counts[number], KEPT)):
-            facts.add(rule.name, "", offsets[number * KEPT + place], addresses[number * KEPT + place] or None)
-        facts.counts.update({rule.name: counts[number]} if counts[number] else {})
+        for place in range(number * KEPT, number * KEPT + min(walk.counts[number], KEPT)):
+            facts.add(rule.name, "", walk.offsets[place], walk.addresses[place] or None)
+        facts.counts.update({rule.name: walk.counts[number]} if walk.counts[number] else {})
     if walk.overflow:
         facts.add("many-rules", f"{walk.overflow} FREs were left out", count=walk.overflow)
-    for number in range(walk.rules):
-        _judge_words(section, facts, *(column[number] for column in columns))
+    said = (memoryview(column)[: walk.rules] for column in (walk.rule_at, walk.rule_type, walk.rule_address, walk.rule_uses))
+    for at, kind, address, uses in zip(*said, strict=True):
+        _judge_words(section, facts, at, kind, address, uses)
     total = section.header.num_fres
     if total not in (walk.stored, walk.claimed) and not facts.broken(*BROKEN_OFF, "index-bounds"):
         facts.add("row-total", f"{total}, and {walk.stored} are there", 12)

@@ -1,0 +1,28 @@
+cimport cython
+
+from sframegen.format.reader cimport SectionBytes
+
+@cython.final
+cdef class Walk(SectionBytes):
+    cdef long long kept
+    cdef readonly long long[::1] counts, offsets
+    cdef readonly unsigned long long[::1] addresses
+    cdef unsigned int[::1] slots
+    cdef readonly long long[::1] rule_at, rule_uses
+    cdef readonly unsigned char[::1] rule_type
+    cdef readonly unsigned long long[::1] rule_address
+    cdef readonly long long rules
+    cdef readonly long long overflow  # FREs whose rule found no room
+    cdef readonly long long stored  # FREs, those of a shared block once
+    cdef readonly long long claimed  # FREs, as often as functions claim them
+    cdef readonly long long without_rows  # functions of some bytes
+    cdef readonly long long far  # functions more than 2 GiB from the section's first byte
+    cdef readonly long long wrapped  # functions on the other side of the address space's end
+    cdef readonly long long divides  # functions of some bytes, repeated with a period of nothing
+    cdef readonly long long divides_rows  # those of them whose FREs can be read
+    cdef readonly bint shared  # some functions have one block
+    cdef long long last  # start of the last FRE of the block that was walked
+
+    cdef int note(self, Py_ssize_t rule, long long offset, unsigned long long address) except -1
+    cdef Py_ssize_t rows(self, long long pos, unsigned long long start, long long size) except -9
+    cdef int remember(self, Py_ssize_t at, Py_ssize_t end, unsigned long long address) except -1

@@ -1,0 +1,1 @@
+from sframegen.format.reader cimport Fields

@@ -1,0 +1,39 @@
+cimport cython
+
+from cfi.numbers cimport Numbers
+
+cdef class Fields:
+    cdef readonly long long index_size, start_width, size_at, fre_offset_at, attribute_size
+    cdef readonly long long num_fres_at, num_fres_width, info_at, info2_at, rep_size_at, default_rep_size
+    cdef readonly long long info_unused, info2_unused, padding_at
+    cdef readonly bint attribute_in_block, outermost
+
+cdef class SectionBytes(Numbers):
+    cdef Fields fields
+    cdef bint relative
+    cdef readonly long long functions
+    cdef long long index_at, fres_at, fres_end, sign
+    cdef unsigned long long address, mask
+    cdef readonly long long count, attribute_at
+    cdef readonly int info, info2, rep_size
+
+    cdef unsigned long long start_of(self, long long function) except? -1
+    cdef int read_attribute(self, long long entry, long long block) except -1
+
+@cython.final
+cdef class Unpacker(SectionBytes):
+    cdef readonly int fault
+    cdef readonly long long at
+
+    cdef int damaged(self, int fault, long long at) except -1
+
+@cython.final
+cdef class Seeker(SectionBytes):
+    cdef readonly long long function, row_offset, at
+    cdef readonly unsigned long long start, size
+    cdef readonly int fault
+    cdef public long long scanned
+
+    cdef Py_ssize_t damaged(self, int fault, long long at) except -9
+    cdef Py_ssize_t seek(self, unsigned long long pc) except -9
+    cdef Py_ssize_t row(self, long long entry, long long offset) except -9

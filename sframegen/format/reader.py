@@ -1,0 +1,381 @@
+"""Reads the bytes of a section: its functions and rows as columns, or the one row that covers an address. Compiled.
+
+Every read is fenced. Types: reader.pxd.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+from cfi.numbers import Numbers
+
+if TYPE_CHECKING:
+    from cfi.columns import Column
+    from sframegen.format.decode import SframeSection
+    from sframegen.format.layouts import Layout
+
+COMPILED: bool = cython.compiled
+
+# What can be wrong, by the number that `fault` has.
+FAULTS = (
+    "",
+    "function's FREs lie outside the FRE sub-section",
+    "unknown FRE type",
+    "unknown data word size",
+    "FRE reaches past the end of the section",
+    "row starts do not ascend from 0 within the function",
+    "more FREs than bytes for them",
+)
+# What `find` returns where it finds no row.
+NOT_COVERED, NO_ROWS, BAD = -1, -2, -3
+
+
+class Fields:
+    """What compiled loops need of a Layout, as C numbers: each has the meaning that it has there."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.index_size = layout.index_size
+        self.start_width = layout.start_width
+        self.size_at = layout.size_at
+        self.fre_offset_at = layout.fre_offset_at
+        self.attribute_in_block = layout.attribute_in_block
+        self.attribute_size = layout.attribute_size
+        self.num_fres_at = layout.num_fres_at
+        self.num_fres_width = layout.num_fres_width
+        self.info_at = layout.info_at
+        self.info2_at = layout.info2_at
+        self.rep_size_at = layout.rep_size_at
+        self.default_rep_size = layout.default_rep_size
+        self.info_unused = layout.info_unused
+        self.info2_unused = layout.info2_unused
+        self.padding_at = layout.padding_at
+        self.outermost = layout.outermost
+
+
+class SectionBytes(Numbers):
+    """A section's bytes: where its parts are, as far as they lie in `data`, and the fields of each function.
+
+    After `read_attribute`: `count`, `info`, `info2`, `rep_size` of the function, and where its `info` stands, `attribute_at`.
+    """
+
+    def __init__(self, section: SframeSection) -> None:
+        size = len(section.data)
+        Numbers.__init__(self, section.data, section.abi.byte_order == "big")
+        self.fields = Fields(section.layout)
+        self.relative = section.relative
+        self.index_at = section.index_at
+        self.functions = min(section.header.num_fdes, max(0, size - section.index_at) // section.layout.index_size)
+        self.fres_at = section.fres_at
+        self.fres_end = min(section.fres_end, size)
+        self.address = section.address
+        # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
+        self.mask = 0xFFFFFFFFFFFFFFFF
+        self.sign = 1 << 31
+        self.count = self.attribute_at = 0
+        self.info = self.info2 = self.rep_size = 0
+
+    def start_of(self, function: cython.longlong) -> cython.ulonglong:
+        """A function's address."""
+        entry: cython.Py_ssize_t = self.index_at + function * self.fields.index_size
+        distance: cython.ulonglong = self.number(entry, self.fields.start_width)
+        if self.fields.start_width == 4:
+            distance = (distance ^ self.sign) - self.sign
+        return (self.address + (entry if self.relative else 0) + distance) & self.mask
+
+    def read_attribute(self, entry: cython.longlong, block: cython.longlong) -> cython.int:
+        """Of the function whose index entry and block are there; both lie in `data`."""
+        at: cython.longlong = block if self.fields.attribute_in_block else entry
+        self.attribute_at = at + self.fields.info_at
+        self.count = self.number(at + self.fields.num_fres_at, self.fields.num_fres_width)
+        self.info = self.data[at + self.fields.info_at]
+        self.info2 = self.data[at + self.fields.info2_at] if self.fields.info2_at >= 0 else 0
+        self.rep_size = self.data[at + self.fields.rep_size_at] if self.fields.rep_size_at >= 0 else self.fields.default_rep_size
+        return 0
+
+
+class Unpacker(SectionBytes):
+    """Reads all functions and rows into columns. Where that fails, `fault` is a number in FAULTS, and `at` its place."""
+
+    def __init__(self, section: SframeSection) -> None:
+        SectionBytes.__init__(self, section)
+        self.fault = self.at = 0
+
+    def damaged(self, fault: cython.int, at: cython.longlong) -> cython.int:
+        self.fault = fault
+        self.at = at
+        return 0
+
+    @cython.locals(
+        start="unsigned long long[::1]",
+        size="unsigned int[::1]",
+        attribute="unsigned char[::1]",
+        first_row="unsigned int[::1]",
+        block_at="unsigned long long[::1]",
+    )
+    def read_index(self, start: Column, size: Column, attribute: Column, first_row: Column, block_at: Column) -> None:
+        """Reads each function's index entry and attribute: 3 bytes a function in `attribute`. `block_at`: where its rows begin."""
+        function: cython.Py_ssize_t
+        entry: cython.longlong
+        block: cython.longlong
+        total: cython.longlong = 0
+        for function in range(self.functions):
+            entry = self.index_at + function * self.fields.index_size
+            start[function] = self.start_of(function)
+            size[function] = self.number(entry + self.fields.size_at, 4)
+            block = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
+            if block + self.fields.attribute_size > self.fres_end:
+                self.damaged(1, entry)
+                return
+            self.read_attribute(entry, block)
+            # Functions can share blocks, so rows can be more than bytes; decode.py bounds them by what this counts.
+            first_row[function] = total
+            total += self.count
+            if total >> 32:
+                self.damaged(6, entry)
+                return
+            attribute[function * 3] = self.info
+            attribute[function * 3 + 1] = self.info2
+            attribute[function * 3 + 2] = self.rep_size
+            block_at[function] = block + self.fields.attribute_size
+        first_row[self.functions] = total
+
+    @cython.locals(
+        size="const unsigned int[::1]",
+        attribute="const unsigned char[::1]",
+        first_row="const unsigned int[::1]",
+        block_at="const unsigned long long[::1]",
+        row_start="unsigned int[::1]",
+        row_at="unsigned int[::1]",
+    )
+    def read_rows(
+        self, size: Column, attribute: Column, first_row: Column, block_at: Column, row_start: Column, row_at: Column
+    ) -> None:
+        """Reads every row's start, and where (offset in the section) its info byte stands. The rest: as `read_index` left it."""
+        function: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        pos: cython.Py_ssize_t
+        width: cython.Py_ssize_t
+        kind: cython.int
+        info: cython.int
+        value: cython.longlong
+        before: cython.longlong
+        limit: cython.longlong
+        for function in range(self.functions):
+            pos = block_at[function]
+            kind = attribute[function * 3] & 0x0F
+            if kind > 2:
+                self.damaged(2, pos)
+                return
+            width = 1 << kind
+            before = -1
+            # A row at the very end covers nothing: GNU as 2.47 writes one for a directive after a function's last instruction.
+            limit = size[function]
+            if attribute[function * 3] & 0x10:  # PC type MASK: offsets repeat with rep_size
+                limit = attribute[function * 3 + 2]
+            for row in range(first_row[function], first_row[function + 1]):
+                if pos + width + 1 > self.fres_end:
+                    self.damaged(4, pos)
+                    return
+                value = self.data[pos] if width == 1 else self.number(pos, width)
+                if value <= before or (before < 0 and value != 0) or value > limit:
+                    self.damaged(5, pos)
+                    return
+                before = value
+                row_start[row] = value
+                pos += width
+                info = self.data[pos]
+                if (info >> 5) & 3 == 3:
+                    self.damaged(3, pos)
+                    return
+                row_at[row] = pos
+                pos += 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+                if pos > self.fres_end:
+                    self.damaged(4, pos)
+                    return
+
+
+class Numbering(Protocol):
+    """Numbers what functions and rows say.
+
+    `kinds`: by info without the FRE type, info2, rep_size as one number. `rules`: by the FDE type, as a byte, the row's info byte
+    and its data words. What they do not have yet, the methods number.
+    """
+
+    @property
+    def kinds(self) -> dict[int, int]: ...
+
+    @property
+    def rules(self) -> dict[bytes, int]: ...
+
+    def new_kind(self, key: int, block_at: int) -> int:
+        """`key`: of `kinds`. `block_at`: where the function's rows begin."""
+
+    def new_rule(self, fde_type: int, row_at: int) -> int:
+        """The rule of the row whose info byte is at `row_at`."""
+
+
+@cython.locals(
+    attribute="const unsigned char[::1]",
+    first_row="const unsigned int[::1]",
+    block_at="const unsigned long long[::1]",
+    row_at="const unsigned int[::1]",
+    kind="unsigned short[::1]",
+    row_rule="unsigned int[::1]",
+)
+def fill_numbers(
+    data: bytes,
+    attribute: Column,
+    first_row: Column,
+    block_at: Column,
+    row_at: Column,
+    numbering: Numbering,
+    kind: Column,
+    row_rule: Column,
+) -> None:
+    """Fills `kind` and `row_rule` for the functions and rows that an Unpacker has read."""
+    function: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    info: cython.int
+    fde_type: cython.int
+    key: cython.int
+    raw: bytes
+    kinds: dict[int, int] = numbering.kinds
+    rules: dict[bytes, int] = numbering.rules
+    types = [bytes([number]) for number in range(32)]
+    for function in range(len(kind)):
+        fde_type = attribute[function * 3 + 1] & 0x1F
+        key = (attribute[function * 3] & 0xF0) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
+        number = kinds.get(key)
+        if number is None:
+            number = kinds[key] = numbering.new_kind(key, block_at[function])
+        kind[function] = number
+        prefix = types[fde_type]
+        for row in range(first_row[function], first_row[function + 1]):
+            at = row_at[row]
+            info = data[at]
+            raw = prefix + data[at : at + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))]
+            number = rules.get(raw)
+            if number is None:
+                number = rules[raw] = numbering.new_rule(fde_type, at)
+            row_rule[row] = number
+
+
+class Seeker(SectionBytes):
+    """Finds rows as an unwinder does: nothing else is read.
+
+    A look-up reads as many index entries as the logarithm of their number, and the rows of one function up to the one it looks
+    for. A hostile function can claim 2 ** 32 rows; each takes two bytes or more and none lies outside of the FRE sub-section, so
+    that half its bytes is the bound.
+
+    After `find`: `function`, its number, with `start`, `size`, `info`, `info2`, `rep_size`; `row_offset`, where the row begins,
+    in bytes from the function's start or the repeated block's; after BAD the number of the `fault` in FAULTS, and its place `at`.
+    """
+
+    def __init__(self, section: SframeSection) -> None:
+        SectionBytes.__init__(self, section)
+        self.function = self.start = self.size = 0
+        self.row_offset = 0
+        self.fault = self.at = 0
+        self.scanned = 0
+
+    def ascends(self) -> bool:
+        """True if function starts do: else no search finds anything. Reads the whole index."""
+        function: cython.longlong
+        before: cython.ulonglong = 0
+        start: cython.ulonglong
+        for function in range(self.functions):
+            start = self.start_of(function)
+            if start < before:
+                return False
+            before = start
+        return True
+
+    def damaged(self, fault: cython.int, at: cython.longlong) -> cython.Py_ssize_t:
+        self.fault = fault
+        self.at = at
+        return -3  # BAD
+
+    def seek(self, pc: cython.ulonglong) -> cython.Py_ssize_t:
+        low: cython.longlong = 0
+        high: cython.longlong = self.functions
+        middle: cython.longlong
+        entry: cython.longlong
+        offset: cython.ulonglong
+        while low < high:  # the number of functions that begin at or before pc
+            middle = (low + high) // 2
+            if self.start_of(middle) <= pc:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return -1  # NOT_COVERED
+        self.function = low - 1
+        self.start = self.start_of(low - 1)
+        entry = self.index_at + self.function * self.fields.index_size
+        self.size = self.number(entry + self.fields.size_at, 4)
+        offset = pc - self.start
+        if offset >= self.size:
+            return -1
+        return self.row(entry, offset)
+
+    def row(self, entry: cython.longlong, offset: cython.longlong) -> cython.Py_ssize_t:
+        """The row that holds `offset` bytes into the function whose index entry is at `entry`."""
+        pos: cython.longlong
+        found: cython.longlong = -2  # NO_ROWS
+        width: cython.longlong
+        info: cython.longlong
+        start: cython.longlong
+        before: cython.longlong = -1
+        block: cython.longlong = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
+        pos = block + self.fields.attribute_size
+        if pos > self.fres_end:
+            return self.damaged(1, entry)
+        self.read_attribute(entry, block)
+        self.at = self.attribute_at + 1
+        if self.info & 0x0F > 2:
+            return self.damaged(2, pos)
+        width = 1 << (self.info & 0x0F)
+        if self.info & 0x10 and self.rep_size:  # PC type MASK
+            offset %= self.rep_size
+        for _ in range(self.count):
+            if pos + width + 1 > self.fres_end:
+                return self.damaged(4, pos)
+            start = self.data[pos] if width == 1 else self.number(pos, width)
+            if start <= before or (before < 0 and start != 0):
+                return self.damaged(5, pos)
+            if start > offset:
+                break
+            found = pos + width
+            info = self.data[found]
+            if (info >> 5) & 3 == 3:
+                return self.damaged(3, found)
+            self.scanned += 1
+            before = start
+            pos = found + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+            if pos > self.fres_end:
+                return self.damaged(4, pos)
+        self.row_offset = before
+        return found
+
+    def find(self, pc: int) -> int:
+        """Offset of the info byte of the row that covers `pc`; else NOT_COVERED, NO_ROWS (a function without any) or BAD (the
+        section is damaged there).
+        """
+        return self.seek(pc)
+
+    @cython.locals(pcs="const unsigned long long[::1]", functions="long long[::1]", rows="long long[::1]")
+    def find_all(self, pcs: Column, functions: Column, rows: Column) -> None:
+        """For each of `pcs` the number of its function, NOT_COVERED where there is none, and what `find` returns.
+
+        `scanned` grows by the rows that were looked at.
+        """
+        i: cython.Py_ssize_t
+        for i in range(len(pcs)):
+            rows[i] = self.seek(pcs[i])
+            functions[i] = -1 if rows[i] == -1 else self.function
