@@ -20,6 +20,10 @@ def exceptval(_value: int) -> Callable[[T], T]:
     return lambda function: function
 
 
+def boundscheck(_checked: bool) -> Callable[[T], T]:
+    return lambda function: function
+
+
 def declare(_kind: str, **_options: str) -> Any:  # noqa: ANN401 - Cython's contract
     return None
 

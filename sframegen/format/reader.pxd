@@ -17,7 +17,9 @@ cdef class SectionBytes(Numbers):
     cdef readonly long long count, attribute_at
     cdef readonly int info, info2, rep_size
 
+    @cython.final
     cdef unsigned long long start_of(self, long long function) except? -1
+    @cython.final
     cdef int read_attribute(self, long long entry, long long block) except -1
 
 @cython.final
