@@ -46,7 +46,6 @@ MAX_PARAMETERS = 8
 MORE_PARAMETERS = {
     "sframegen/api/", "sframegen/cli/",
     "sframegen/checks/against_cfi/sweep.py", "sframegen/code/function/blocks.py", "sframegen/format/pack.py",
-    "sframegen/format/seek.py", "sframegen/format/unpack.py",
 }  # fmt: skip
 
 FORBIDDEN_TEXT = {
