@@ -17,14 +17,14 @@ from sframegen.program.build import MODULES
 
 ROOT = Path(__file__).parents[2]
 CLASS = re.compile(r"^cdef class (\w+)(?:\(\w+\))?:\n((?:    .*\n)+)", re.MULTILINE)
-ATTRIBUTE = re.compile(r"cdef (?:public|readonly) .*[\w\]] (\w+)$", re.MULTILINE)
+ATTRIBUTES = re.compile(r"^    cdef (public |readonly |)[^(#\n]*[\w\]] (\w+(?:, \w+)*)(?:  #.*)?$", re.MULTILINE)
 FROM = re.compile(r"^from [\w.]+ cimport (.+)$", re.MULTILINE)
 
 
 class Declared(NamedTuple):
     module: str
     name: str
-    attributes: set[str]
+    attributes: dict[str, bool]  # whether Python sees them, too
 
 
 def types_of(module: str) -> str:
@@ -36,9 +36,11 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse((ROOT / module.replace(".", "/")).with_suffix(".py").read_bytes())
 
 
-DECLARED = [
-    Declared(module, name, set(ATTRIBUTE.findall(body))) for module in MODULES for name, body in CLASS.findall(types_of(module))
-]
+def attributes_of(body: str) -> dict[str, bool]:
+    return {name: access != "" for access, names in ATTRIBUTES.findall(body) for name in names.split(", ")}
+
+
+DECLARED = [Declared(module, name, attributes_of(body)) for module in MODULES for name, body in CLASS.findall(types_of(module))]
 
 
 def test_every_types_file_belongs_to_a_compiled_module() -> None:
@@ -56,7 +58,7 @@ def test_what_the_constructor_sets_is_what_is_declared(declared: Declared) -> No
         for target in ast.walk(node)
         if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store) and ast.unparse(target.value) == "self"
     }
-    assert stored == declared.attributes != set()
+    assert stored == set(declared.attributes) != set()
 
 
 @pytest.mark.once
@@ -64,7 +66,8 @@ def test_what_the_constructor_sets_is_what_is_declared(declared: Declared) -> No
 @pytest.mark.parametrize("declared", DECLARED, ids=lambda one: f"{one.module}.{one.name}")
 def test_attributes_are_columns_not_python_objects(declared: Declared) -> None:
     kind = getattr(import_module(declared.module), declared.name)
-    assert {name for name in declared.attributes if type(vars(kind).get(name)) is not GetSetDescriptorType} == set()
+    seen = {name for name, is_seen in declared.attributes.items() if is_seen}
+    assert {name for name in seen if type(vars(kind).get(name)) is not GetSetDescriptorType} == set()
     assert not hasattr(kind, "__dictoffset__") or kind.__dictoffset__ == 0
 
 
