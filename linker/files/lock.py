@@ -82,7 +82,7 @@ def _holder(descriptor: int) -> str:
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-        for kind, process in ((words[1], words[4]) for words in map(str.split, lines) if place in words):
+        for _, kind, _, _, process, *_ in (words for words in map(str.split, lines) if place in words):
             if kind == "FLOCK" and process.isdigit() and process != "0":
                 name = Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
                 return f"process {process} ({name})"

@@ -77,12 +77,12 @@ class ObjectRemoval(NamedTuple):
 
 
 class Edits(NamedTuple):
-    """Of the objects of one file, as lines by str()."""
+    """(object, write) of each change to the objects of one file; str() gives lines. Another process can have it."""
 
-    removals: list[ObjectRemoval]
+    writes: list[tuple[str, Write]]
 
     def __str__(self) -> str:
-        return "\n".join(f"{one.elf.name}: {write}" for one in self.removals for write in one.writes)
+        return "\n".join(f"{name}: {write}" for name, write in self.writes)
 
 
 def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:

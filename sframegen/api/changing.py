@@ -171,7 +171,7 @@ def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> Se
     report.size = objects.size_with({at: one.size for at, one in removals.items()})
     report.restored = all(one.record for one in removals.values())
     report.still_has_one = any(one.still_has_one for one in removals.values())
-    report.plan = None if report.restored else Edits([*removals.values()])
+    report.plan = None if report.restored else Edits([(one.elf.name, write) for one in removals.values() for write in one.writes])
     checks = {at: one.check for at, one in removals.items()}
 
     def check(written: Path) -> None:

@@ -275,6 +275,15 @@ def test_replace_in_archives(gas: Path, plain: Path, peers: Peers, tmp_path: Pat
     assert archive.read_bytes() == before
 
 
+def test_several_at_a_time(gas: Path, tmp_path: Path) -> None:
+    """What was done to a file comes from another process, the edits of an object without a record too."""
+    other = tmp_path / "other.o"
+    shutil.copy(gas, other)
+    result = CliRunner().invoke(cli, ["remove", "--force", "-j", "2", str(gas), str(other)])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert versions(gas) == versions(other) == set()
+
+
 def test_the_command_line_says_what_it_did(plain: Path, gas: Path) -> None:
     add_section(plain)
     result = CliRunner().invoke(cli, ["remove", str(plain), str(gas)])
