@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sframegen.elf.function_names import count_of, printable, shortened
+from sframegen.elf.text import count_of, printable, shortened
 
 
 @dataclass

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.objects.function_places import described
 from linker.objects.laid_out import is_code, is_sframe, place
-from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames, printable
+from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames
 from sframegen.elf.records import SHN_UNDEF
 from sframegen.elf.symbols import function_symbols, functions_named
+from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.format.search import look_up_in
 from sframegen.tables.gather import DEAD, Merger

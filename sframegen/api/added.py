@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sframegen.elf.function_names import count_of, printable
+from sframegen.elf.text import count_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

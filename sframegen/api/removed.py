@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sframegen.elf.function_names import printable
+from sframegen.elf.text import printable
 
 
 @dataclass

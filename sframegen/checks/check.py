@@ -15,8 +15,8 @@ from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.function_names import printable
 from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of

@@ -88,7 +88,7 @@ def _show(error: click.ClickException) -> None:
     """As click does, without the middle of long names."""
     from io import StringIO  # noqa: PLC0415 - not for each run
 
-    from sframegen.elf.function_names import shortened  # noqa: PLC0415
+    from sframegen.elf.text import shortened  # noqa: PLC0415
 
     text = StringIO()
     error.show(text)
@@ -133,7 +133,7 @@ def _standard_output(error: OSError) -> None:
         click.echo("sframegen: not enough memory", err=True)
     elif not isinstance(error, BrokenPipeError):
         from sframegen.cli.shared.output import in_words  # noqa: PLC0415 - not for each run
-        from sframegen.elf.function_names import printable, shortened  # noqa: PLC0415
+        from sframegen.elf.text import printable, shortened  # noqa: PLC0415
 
         click.echo(f"sframegen: {shortened(printable(in_words(error, 'standard output')))}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,9 +14,9 @@ from cfi.errors import SframegenError
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import is_linked, output_of, state_of
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
-from sframegen.elf.function_names import printable
 from sframegen.elf.opening import open_regular
 from sframegen.elf.records import EHDR_SIZE
+from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,9 @@ import click
 from sframegen.cli.shared.kinds import open_views
 from sframegen.cli.shared.output import Run
 from sframegen.elf.file import ElfFile
-from sframegen.elf.function_names import FunctionNames, address_of, printable
+from sframegen.elf.function_names import FunctionNames, address_of
 from sframegen.elf.symbols import function_symbols_before
+from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.format.equations import rule_fields
 from sframegen.format.locate import open_sframe

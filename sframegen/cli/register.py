@@ -8,7 +8,7 @@ import click
 
 from sframegen.cli.shared.output import Run
 from sframegen.elf.file import open_elf
-from sframegen.elf.function_names import printable
+from sframegen.elf.text import printable
 from sframegen.registry import system
 from sframegen.registry.codectl import CodeOption
 from sframegen.registry.regions import RegistryError

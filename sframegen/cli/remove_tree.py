@@ -8,7 +8,7 @@ import click
 
 from sframegen.cli.shared.output import Run, in_words, note
 from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
-from sframegen.elf.function_names import count_of
+from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from linker.files.location import Location

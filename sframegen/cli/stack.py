@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen.cli.shared.output import Run, note
-from sframegen.elf.function_names import count_of
+from sframegen.elf.text import count_of
 from sframegen.stack import report
 from sframegen.stack.core.core_process import Core
 from sframegen.stack.names.frame_names import Symbols

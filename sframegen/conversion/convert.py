@@ -15,7 +15,7 @@ from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort, subtra
 from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Cies, RuleFates, bounds, split
 from sframegen.conversion.translate import Repeated, translate_rule
 from sframegen.elf.columns import Spans
-from sframegen.elf.function_names import count_of
+from sframegen.elf.text import count_of
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.reasons import Reason

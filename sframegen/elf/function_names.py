@@ -1,4 +1,4 @@
-"""Functions by name and names by address, from a file's own symbol table; how names and numbers are printed."""
+"""Functions by name and names by address, from a file's own symbol table."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from sframegen.elf.symbols import functions_named
+from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from sframegen.elf.symbols import Symbol
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
-MAX_TEXT, SHOWN = 1000, 400  # characters of a line, and of either end where it is longer
 SYMBOL_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOTALL)
 
 
@@ -56,20 +56,3 @@ def address_of(elf: ElfFile, text: str) -> int:
     if HEXADECIMAL.fullmatch(text):
         return int(text, 16)
     raise elf.error(f"neither a function's name nor a hexadecimal address: {printable(text)}")
-
-
-def printable(text: str) -> str:
-    """`text` in one line, whatever it holds."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def shortened(text: str) -> str:
-    """`text` without its middle if it is long: paths and names of C++ can have thousands of characters."""
-    if len(text) <= MAX_TEXT:
-        return text
-    return f"{text[:SHOWN]}... [{len(text) - 2 * SHOWN:,} characters] ...{text[-SHOWN:]}"
-
-
-def count_of(number: int, noun: str) -> str:
-    """`1 function`, `2,000 functions`."""
-    return f"{number:,} {noun}" + "s" * (number != 1)

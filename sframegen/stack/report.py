@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sframegen.elf.function_names import printable
+from sframegen.elf.text import printable
 from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:

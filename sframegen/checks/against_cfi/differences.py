@@ -6,9 +6,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.checks.finding import Finding, Severity
-from sframegen.elf.function_names import FunctionNames, printable
+from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.records import SHF_EXECINSTR
 from sframegen.elf.symbols import function_symbols_before
+from sframegen.elf.text import printable
 from sframegen.format.equations import equation
 from sframegen.format.reasons import Reason
 

@@ -15,7 +15,7 @@ from sframegen.code.function.verdict import UNDECIDED
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.frame_state import CALLERS
 from sframegen.code.isa.machines import isa_of
-from sframegen.elf.function_names import count_of
+from sframegen.elf.text import count_of
 from sframegen.format.equations import equation, register_name
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from cfi.errors import FormatError
 from cfi.section import Registers
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
-from sframegen.elf.function_names import printable
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import SHT_SYMTAB
 from sframegen.elf.symbols import functions_of
+from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.stack.names.demangle import demangle
 from sframegen.stack.names.perf_map import PerfMap

@@ -1,0 +1,22 @@
+"""Names and numbers as they are printed."""
+
+from __future__ import annotations
+
+MAX_TEXT, SHOWN = 1000, 400  # characters of a line, and of either end where it is longer
+
+
+def printable(text: str) -> str:
+    """`text` in one line, whatever it holds."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str) -> str:
+    """`text` without its middle if it is long: paths and names of C++ can have thousands of characters."""
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:SHOWN]}... [{len(text) - 2 * SHOWN:,} characters] ...{text[-SHOWN:]}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 function`, `2,000 functions`."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
