@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 # Far beyond what any test takes on a slow machine: ends a loop that does not end.
 TEST_TIME_CAP_SECONDS = 900
+
+# What `make test` needs or fetches itself, in the reasons of skips: gcc, GNU binutils.
+FETCHED = re.compile(
+    r"no (?:gcc|g\+\+) |no (?:\S+/(?:as|ld|ld\.bfd|readelf|objcopy|objdump|strip|ar|nm)|libsframe\S+ in \S+): run tools/get-peers"
+)
 
 # Signals that nohup, and shells for what runs in the background, let programs ignore: ours would, too.
 for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -39,6 +46,14 @@ def corpus_file() -> Callable[[str], Path]:
     return foreign.corpus_file
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The corpus is large: what asks for it belongs to `make test-all`."""
+    for item in items:
+        if "corpus_file" in getattr(item, "fixturenames", ()):
+            item.add_marker("full")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
     def give_up(*_: object) -> NoReturn:
@@ -54,11 +69,21 @@ def pytest_runtest_call() -> Generator[None]:
 
 
 def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """With SFRAMEGEN_NO_SKIP=1, a test that could not be tried is a test that failed."""
-    if os.environ.get("SFRAMEGEN_NO_SKIP") == "1" and report.skipped and not hasattr(report, "wasxfail"):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        report.outcome = "failed"
-        report.longrepr = f"SFRAMEGEN_NO_SKIP=1 forbids this: {reason}"
+    """With SFRAMEGEN_NO_SKIP=1, a test that could not be tried has failed; with `fetched`, if what it lacks is FETCHED."""
+    forbidden = os.environ.get("SFRAMEGEN_NO_SKIP")
+    if forbidden and report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if forbidden == "1" or FETCHED.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"SFRAMEGEN_NO_SKIP={forbidden} forbids this: {reason}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line names what is not here."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    if reasons:
+        terminalreporter.write_line("Skipped: " + "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items())))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 PROGRAM = '#include <stdio.h>\nint main(int n, char **v) { printf("%d %s\\n", n, v[1]); return 0; }\n'
 LIBRARY = "int f(int x) { return x + 1; }\n"

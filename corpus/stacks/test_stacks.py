@@ -19,7 +19,7 @@ from corpus.stacks.workloads import WORKLOADS
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 STOPS = 3
 BY_NAME = {workload.name: workload for workload in WORKLOADS}

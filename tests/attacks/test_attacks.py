@@ -14,7 +14,7 @@ from tests import attacks
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 ROUNDS = 200
 
 

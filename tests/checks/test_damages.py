@@ -85,6 +85,7 @@ def test_undamaged_sections_are_good(subjects: dict[str, Subject]) -> None:
     assert set().union(*faults.values()) == set()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found_and_named(name: str, subjects: dict[str, Subject]) -> None:
     done = 0

@@ -393,6 +393,7 @@ def costly_cie(count: int) -> Frames:
     return frames_of(*[b""] * count, initial=b"\0" * (8 * count) + b"\x3f")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "make", [claims_the_rest, many_registers, many_states, one_long_entry, many_cies, costly_cie], ids=lambda make: make.__name__
 )

@@ -157,6 +157,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_fault_loses_anything(
     name: str, server: Server, sources: dict[str, Path], tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]

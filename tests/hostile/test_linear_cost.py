@@ -377,6 +377,7 @@ CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_costs_what_its_size_allows(name: str) -> None:
     target, make, count = CASES[name]
@@ -393,7 +394,7 @@ IN_MEMORY = """
 import sys
 from tests.fuzz.limits import address_space, limited
 from tests.fuzz.targets import instructions
-from tests.hostile from tests.hostile import test_linear_cost
+from tests.hostile import test_linear_cost
 make, count = getattr(test_linear_cost, sys.argv[1]), int(sys.argv[2])
 instructions.run(make(100))
 data = make(count)
@@ -402,6 +403,7 @@ with limited(len(data), address_space(), 60):
 """
 
 
+@pytest.mark.full
 @pytest.mark.once
 @pytest.mark.parametrize(("make", "count"), [("pushes", 960_000), ("frames_of_all_sizes", 137_000)])
 def test_has_the_memory_that_the_docs_promise(make: str, count: int) -> None:

@@ -49,6 +49,7 @@ def test_truncated_at_every_byte(name: str) -> None:
     assert not any(plans(data[:size]) for size in range(len(data)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
 def test_every_bit_of_the_headers(name: str) -> None:
     data = FILES[name]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.tables.optimize import LevelName
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 FIGURES = [
     Figure("size", "GNU's", "small", 200, "bytes"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "reference")
@@ -87,7 +87,7 @@ def test_text_becomes_markdown(text: str, markdown: str) -> None:
 def man_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for module in ("sphinx", "myst_parser"):
         if find_spec(module) is None:
-            pytest.skip(f"no {module} in this environment: use make test")
+            pytest.skip(f"no {module} in this environment: use make test-all")
     folder = tmp_path_factory.mktemp("man")
     options = ("--fail-on-warning", "--quiet", "--doctree-dir", folder / "doctrees", "--builder", "man")
     subprocess.run([sys.executable, "-P", "-m", "sphinx", *options, DOCS, folder], check=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Get = Callable[[], subprocess.CompletedProcess[str]]
+    Get = Callable[..., subprocess.CompletedProcess[str]]
 
 SCRIPT = ROOT / "tools" / "get-peers"
 # Stands for tools/apt-suite: a package is a folder with a program of its name; one has the dynamic linker.
@@ -49,7 +49,11 @@ def get(tmp_path: Path) -> Get:
     shutil.copy(SCRIPT, tools)
     (tools / "apt-suite").write_text(APT_SUITE)
     (tools / "apt-suite").chmod(0o755)
-    return lambda: subprocess.run([tools / "get-peers", tmp_path / "peers"], check=False, capture_output=True, text=True)
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([tools / "get-peers", *options, tmp_path / "peers"], check=False, capture_output=True, text=True)
+
+    return run
 
 
 def packages(directory: Path) -> set[str]:
@@ -66,6 +70,19 @@ def test_what_is_complete_is_left_alone(get: Get, tmp_path: Path) -> None:
     assert get().returncode == 0
     assert peers.stat().st_ino == inode
     assert not (tmp_path / "tools" / "calls").exists()
+
+
+def test_binutils_alone_is_enough_until_all_are_asked_for(get: Get, tmp_path: Path) -> None:
+    peers = tmp_path / "peers"
+    assert get("--binutils").returncode == 0
+    few = packages(peers)
+    assert {"binutils", "libsframe3", "libc6"} < few
+    assert not few & {"llvm-9", "lld-9", "elfutils", "patchelf"}
+    assert get().returncode == 0
+    assert packages(peers) > few
+    inode = peers.stat().st_ino
+    assert get("--binutils").returncode == 0
+    assert peers.stat().st_ino == inode
 
 
 @pytest.mark.parametrize("lacking", ["mold", "lld-9"])

@@ -34,7 +34,7 @@ def expected_build() -> str:
     """The build that the tests are to try: `compiled` or `interpreted`."""
     build = os.environ.get("SFRAMEGEN_EXPECT_BUILD")
     if build is None:
-        pytest.skip("SFRAMEGEN_EXPECT_BUILD does not say which build should run: use make test")
+        pytest.skip("SFRAMEGEN_EXPECT_BUILD does not say which build should run: use make test-all")
     return build
 
 
@@ -55,6 +55,7 @@ def test_version_tells_which_build_runs(expected_build: str) -> None:
     assert output == f"sframegen {version('sframegen')} ({expected_build})\n"
 
 
+@pytest.mark.full
 @pytest.mark.once
 @pytest.mark.parametrize(
     "environ",
@@ -64,7 +65,7 @@ def test_version_tells_which_build_runs(expected_build: str) -> None:
 def test_without_compiling_the_install_succeeds_and_runs_interpreted(tmp_path: Path, environ: dict[str, str]) -> None:
     for tool in ("pip", "setuptools", "Cython"):
         if find_spec(tool) is None:
-            pytest.skip(f"no {tool} in this environment: use make test")
+            pytest.skip(f"no {tool} in this environment: use make test-all")
     source, site = tmp_path / "source", tmp_path / "site"
     source.mkdir()
     for name in INSTALLED_FROM:

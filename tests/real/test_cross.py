@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     CrossCompiler = Callable[[Machine], Compiler]
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 FREESTANDING = ("-ffreestanding", "-nostdlib")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 
 class Made(NamedTuple):
@@ -108,7 +108,7 @@ COMPARED = {"true": program("true"), "ls": program("ls")} | {file.name: file.fin
 def test_both_builds_write_the_same_bytes(find: Callable[[Peers], Path], peers: Peers, tmp_path: Path) -> None:
     pure_python = os.environ.get("SFRAMEGEN_PURE_PYTHON")
     if pure_python is None:
-        pytest.skip("SFRAMEGEN_PURE_PYTHON does not name the interpreted build's python: use make test")
+        pytest.skip("SFRAMEGEN_PURE_PYTHON does not name the interpreted build's python: use make test-all")
     written = {}
     for build, python in {"compiled": sys.executable, "interpreted": pure_python}.items():
         command = [python, "-P", "-m", "sframegen"]

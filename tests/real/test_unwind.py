@@ -25,7 +25,7 @@ from sframegen.elf.symbols import functions_of
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 HERE = Path(__file__).parent / "unwinder"
 SOURCES = [str(HERE / name) for name in ("unwind.c", "stepper.c", "entry.S")]

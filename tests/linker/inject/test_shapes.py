@@ -51,6 +51,7 @@ def program(compile_c: Compiler) -> bytes:
     return compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes()
 
 
+@pytest.mark.full
 def test_more_sections_than_the_elf_header_can_say(program: bytes, peers: Peers, tmp_path: Path) -> None:
     """Moved notes have numbers above 65,280, and their symbols SHN_XINDEX."""
     source, result = tmp_path / "original", tmp_path / "result"
@@ -77,6 +78,7 @@ def test_more_sections_than_the_elf_header_can_say(program: bytes, peers: Peers,
     assert readelf("-S").splitlines()[66_000 + 4].split()[:3] == ["[66000]", ".sframe", "GNU_SFRAME"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("count", "order"), [(SHN_LORESERVE - 2, "little"), (SHN_LORESERVE - 1, "big")])
 def test_one_section_too_many_for_the_elf_header(count: int, order: ByteOrder, tmp_path: Path) -> None:
     source, result = tmp_path / "original", tmp_path / "result"

@@ -194,6 +194,7 @@ def test_section_numbers_are_corrected_everywhere(peers: Peers, tmp_path: Path) 
     assert int(symbol.split()[6]) == next(one.number for one in open_elf(path).sections if one.name == ".text.later")
 
 
+@pytest.mark.full
 def test_more_sections_than_the_header_can_count(peers: Peers, tmp_path: Path) -> None:
     source = "".join(f'.section .text.f{n},"ax"\nf{n}: .cfi_startproc\nret\n.cfi_endproc\n' for n in range(66_000))
     path = tmp_path / "many.o"

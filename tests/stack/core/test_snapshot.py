@@ -485,6 +485,7 @@ def costly(size: int, *, one_file: bool) -> bytes:
     return core(AMD64, loads, status(AMD64, 1, TEXT, {7: STACK, 6: STACK}) + b"".join(threads) + files(AMD64, rows))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("one_file", [False, True])
 def test_four_times_the_size_is_about_four_times_the_work(tmp_path: Path, *, one_file: bool) -> None:
     def run(data: bytes) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
     from tests.support.processes.emulated import Emulated
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.full]
 
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern").read_text().strip()  # may name a program, or a place far away
 
