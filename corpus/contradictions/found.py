@@ -70,7 +70,7 @@ def look(file: Path) -> Found:
     except (FormatError, OSError, MemoryError) as error:
         return Found(str(file), file.stat().st_size, {}, [], str(error) or type(error).__name__)
     places = [place(finding) for finding in report.findings if finding.instructions]
-    return Found(str(file), file.stat().st_size, report.instructions.get("cfi", {}), places)
+    return Found(str(file), file.stat().st_size, dict(report.instructions.get("cfi", {})), places)
 
 
 def place(finding: sframegen.Finding) -> Place:

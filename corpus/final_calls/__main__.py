@@ -69,7 +69,7 @@ ENDS_WITH_CALL = {EM_X86_64: x86_64_calls, EM_AARCH64: aarch64_calls, EM_S390: s
 def study(name: str, file: Path, scratch: Path) -> Studied:
     elf = open_elf(file)
     summary = add_section(file, dry_run=True, per_function=True)
-    functions = summary.per_function or []
+    functions = summary.per_function or ()
     ends_with_call = ENDS_WITH_CALL[elf.header.e_machine]
     after = [one.start + one.size for one in functions if ends_with_call(bytes(elf.at(one.start, one.size)))]
     levels: dict[tuple[int, ...], list[str]] = {}

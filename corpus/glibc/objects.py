@@ -70,7 +70,7 @@ def with_outermost_rows(file: Path) -> dict[str, int]:
 
 def converted(file: Path) -> dict[str, int]:
     """GNU's section of version 3 as one of version 2; a file without one gets none."""
-    return sframegen.convert(file, 2).left_out if sframe_of(open_elf(file)) else {}
+    return dict(sframegen.convert(file, 2).left_out) if sframe_of(open_elf(file)) else {}
 
 
 def hide_eh_frame(file: Path) -> None:

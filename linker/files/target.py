@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from linker.files.copying import copy_file
 from linker.files.location import Location, locate
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 STDOUT = 1
 
 
-class Report(Protocol):
-    output: str
-    warnings: list[str]
+class Written(NamedTuple):
+    """Where the result went, "" if nowhere, and what could not be kept."""
 
-
-R = TypeVar("R", bound=Report)
+    output: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class Target:
@@ -84,26 +83,23 @@ class Target:
         """Raises FormatError."""
         return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
-    def copy(self, elf: ElfFile, report: R) -> R:
+    def copy(self, elf: ElfFile) -> Written:
         """Nothing changes in the file; another one becomes a copy."""
-        if not self.in_place and not self.dry_run:
-            self._write(report, partial(copy_file, elf), None)
-        return report
+        return Written() if self.in_place or self.dry_run else self._write(partial(copy_file, elf), None)
 
-    def write(self, report: R, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> R:
+    def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> Written:
         """Unless it is a dry run; `check` raises to stop."""
-        if not self.dry_run:
-            if self.verify:
-                with signals_held():  # before there is a temporary file: an exception while it is imported ends the process
-                    import lief  # noqa: F401, PLC0415 - LIEF takes longer to import than most files to change
-            self._write(report, write, check if self.verify else None)
-        return report
+        if self.dry_run:
+            return Written()
+        if self.verify:
+            with signals_held():  # before there is a temporary file: an exception while it is imported ends the process
+                import lief  # noqa: F401, PLC0415 - LIEF takes longer to import than most files to change
+        return self._write(write, check if self.verify else None)
 
-    def _write(self, report: Report, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
+    def _write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> Written:
         if self._location is None:
             _to_stdout(write, check)
-            report.output = str(self.output)
-            return
+            return Written(str(self.output))
         replaced = write_atomically(
             self._location,
             write,
@@ -113,12 +109,13 @@ class Target:
             hard_links=self._hard_links,
             preserve_timestamps=self.preserve_timestamps,
         )
-        report.output = str(self.output)
+        warnings = []
         if replaced.lost:
-            report.warnings.append(f"{self.output} could not be given {', '.join(replaced.lost)}")
+            warnings.append(f"{self.output} could not be given {', '.join(replaced.lost)}")
         if replaced.other_names > 0:
             names = "name" if replaced.other_names == 1 else "names"
-            report.warnings.append(f"{replaced.other_names} other {names} (hard links) of {self.output} keep the old file")
+            warnings.append(f"{replaced.other_names} other {names} (hard links) of {self.output} keep the old file")
+        return Written(str(self.output), tuple(warnings))
 
 
 def _located(path: StrPath, held: ExitStack) -> Location:

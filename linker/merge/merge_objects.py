@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import add, gt, itemgetter
 from typing import TYPE_CHECKING
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from linker.merge.by_map import Undescribed
     from linker.merge.maps import Placement
-    from linker.merge.merged import Merged
     from linker.objects.laid_out import Placed
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
@@ -40,6 +40,26 @@ if TYPE_CHECKING:
     from sframegen.tables.optimize import Level
 
 SMALL = 1 << 16  # bytes of an object that is quicker read than mapped
+
+
+@dataclass
+class Counts:
+    """What a merge met, as `Merged` reports it."""
+
+    objects: int = 0
+    objects_without: int = 0
+    objects_unlinked: int = 0
+    functions: int = 0
+    dropped: int = 0
+    unknown: int = 0
+    plt_functions: int = 0
+    rows: int = 0
+    section_bytes: int = 0
+    versions: tuple[int, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    undescribed: dict[str, int] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
 
 
 def in_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
@@ -83,15 +103,15 @@ def fill(
     paths: Iterable[str | os.PathLike[str]],
     layout: Layout,
     level: Level,
-    report: Merged,
+    counts: Counts,
 ) -> Filled:
     """An object that a linker made of others, and the one section that it is to have, as `ld -r` makes it."""
     placed = place(elf, abi_of(elf))
-    encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), report)
+    encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), counts)
     return Filled(elf, elf, None, placed, encoder.table, [piece(placed, encoder, None)], undoable=False)
 
 
-def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, report: Merged) -> Merger:
+def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, counts: Counts) -> Merger:
     """What the objects say, those in archives too, at the addresses of their code. Raises FormatError that names the object."""
     merger = Merger()
     abi = abi_of(linker_map.linked)
@@ -101,17 +121,17 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
         if abi_of(elf) != abi:
             raise elf.error(f"an object for {abi_of(elf).name}, {linker_map.linked.name} is for {abi.name}")
         with naming(elf.name):
-            counts = linker_map.add(elf, path, member, merger)
-        report.objects_unlinked += counts is None
-        if counts:
-            report.objects += bool(counts.functions)
-            report.objects_without += not counts.functions
-            report.dropped += counts.dropped
-            report.unknown += counts.unknown
-    if report.objects_unlinked == given:
+            added = linker_map.add(elf, path, member, merger)
+        counts.objects_unlinked += added is None
+        if added:
+            counts.objects += bool(added.functions)
+            counts.objects_without += not added.functions
+            counts.dropped += added.dropped
+            counts.unknown += added.unknown
+    if counts.objects_unlinked == given:
         raise FormatError("none of the objects is in the map", file=linker_map.path)
-    report.others = linker_map.others()
-    report.versions = sorted(merger.versions)
+    counts.others = tuple(linker_map.others())
+    counts.versions = tuple(sorted(merger.versions))
     return merger
 
 
@@ -136,14 +156,14 @@ def _objects(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str
 
 
 def merge_objects(
-    paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, layout: Layout, level: Level, report: Merged
+    paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, layout: Layout, level: Level, counts: Counts
 ) -> Encoder:
-    """The encoder of what the linked file's objects say of its code, and of its PLT. Counts into `report`.
+    """The encoder of what the linked file's objects say of its code, and of its PLT. Adds to `counts`.
 
     At the level that changes nothing, each function is as its object has it. Raises FormatError.
     """
     elf = linker_map.linked
-    merger = gather_objects(paths, linker_map, report)
+    merger = gather_objects(paths, linker_map, counts)
     if not merger.sections:
         raise FormatError(
             "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section", file=elf.name
@@ -151,25 +171,25 @@ def merge_objects(
     abi = abi_of(elf)
     plt = find_plt(elf, abi).functions()
     table, _ = merger.merged(elf.executable_ranges(), plt)
-    report.plt_functions = len(plt)
-    _count(linker_map.undescribed(table.start), report)
+    counts.plt_functions = len(plt)
+    _count(linker_map.undescribed(table.start), counts)
     as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
     if level.max_rows or not as_they_are or not sayable(table.rules, abi, layout) or _overlap(table):
         table, left_out = lower(table, abi, layout)
-        report.left_out = {reason.value: count for reason, count in left_out.items()}
+        counts.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):
         raise FormatError("nothing of what its objects say is about its code", file=elf.name)
     encoder = encoder_of(elf, table, EncodedRules(table.rules, abi, layout), level, Borders(symbol_places(elf)))
-    encoder.flags |= layout.flags & (0 if report.objects_without else merger.flags)
-    report.functions, report.rows, report.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
+    encoder.flags |= layout.flags & (0 if counts.objects_without else merger.flags)
+    counts.functions, counts.rows, counts.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
     return encoder
 
 
-def _count(undescribed: Iterable[Undescribed], report: Merged) -> None:
+def _count(undescribed: Iterable[Undescribed], counts: Counts) -> None:
     for one in undescribed:
-        report.undescribed[one.why] = report.undescribed.get(one.why, 0) + one.size
+        counts.undescribed[one.why] = counts.undescribed.get(one.why, 0) + one.size
         if one.why == SILENT:
-            report.silent.append(f"{one.file}: {one.section}")
+            counts.silent.append(f"{one.file}: {one.section}")
 
 
 def _overlap(table: FunctionTable) -> bool:

@@ -12,7 +12,7 @@ from cfi.errors import FormatError
 from linker.objects.laid_out import is_code, is_sframe
 from linker.objects.object_view import ObjectView
 from sframegen.checks.against_cfi.comparison import Verdict, compare
-from sframegen.checks.check import CheckReport
+from sframegen.checks.check import Draft
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rules import RULES
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.add_to_objects import Objects
+    from sframegen.checks.check import CheckReport
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
@@ -41,7 +42,7 @@ class AllSections(NamedTuple):
 
 def check_objects(objects: Objects) -> CheckReport:
     """Of an object, or of each object of an archive: its name begins the message then."""
-    total = CheckReport(objects.file)
+    total = Draft(objects.file)
     parts = [check_object(elf) for elf in objects.members.values()]
     code: Counter[Verdict] = Counter()
     for part in parts:
@@ -53,28 +54,25 @@ def check_objects(objects: Objects) -> CheckReport:
         total.findings += [one._replace(message=f"{member[1:-1]}: {one.message}") if member else one for one in part.findings]
         total.warnings += part.warnings
     total.code = {verdict: code[verdict] for verdict in Verdict if verdict in code}
-    total.sort()
-    return total
+    return total.report()
 
 
 def check_object(elf: ElfFile) -> CheckReport:
     """Raises FormatError where it cannot be laid out."""
-    report = CheckReport(elf.name)
+    draft = Draft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
     if not sections:
         if any(map(is_code, elf.sections)):
-            report.findings.append(Finding("none", Severity.ERROR, "no SFrame section; sframegen add-section makes one"))
-        return report
-    report.section_bytes = sum(section.header.sh_size for section in sections)
+            draft.findings.append(Finding("none", Severity.ERROR, "no SFrame section; sframegen add-section makes one"))
+        return draft.report()
+    draft.section_bytes = sum(section.header.sh_size for section in sections)
     try:
         view = ObjectView(elf)
-        report.findings += list(well_formed(view))
-        _compare(view, report)
+        draft.findings += list(well_formed(view))
+        _compare(view, draft)
     except FormatError as error:
-        if report.worst() is not Severity.ERROR:
-            report.findings.append(Finding("unreadable", Severity.ERROR, str(error)))
-    report.sort()
-    return report
+        draft.add_error("unreadable", str(error))
+    return draft.report()
 
 
 def well_formed(view: ObjectView) -> Iterator[Finding]:
@@ -93,15 +91,15 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
             yield finding._replace(address=None, message=f"{place}: {finding.message}" if place else finding.message)
 
 
-def _compare(view: ObjectView, report: CheckReport) -> None:
+def _compare(view: ObjectView, draft: Draft) -> None:
     merged = view.merged
-    report.version, report.functions = min(merged.versions), sum(len(piece.numbers) for piece in view.pieces)
+    draft.version, draft.functions = min(merged.versions), sum(len(piece.numbers) for piece in view.pieces)
     image = view.placed.image
     sources = find_sources(image)
     try:
-        truth = compare(image, AllSections(view.functions, LAYOUTS[report.version]), sources, abi_of(image))
+        truth = compare(image, AllSections(view.functions, LAYOUTS[draft.version]), sources, abi_of(image))
     except FormatError as error:
-        report.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
+        draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
         return
-    report.code, report.warnings = truth.code, sources.warnings
-    report.findings += [finding._replace(address=None) for finding in truth.findings]
+    draft.code, draft.warnings = truth.code, sources.warnings
+    draft.findings += [finding._replace(address=None) for finding in truth.findings]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from cfi.errors import FormatError, SframegenError, VerificationError
-from linker.merge.merged import Merged
 from linker.refusals import Refusal, RefusedError
 from sframegen.api.added import Summary
 from sframegen.api.adding import add_section
 from sframegen.api.changing import convert, remove
 from sframegen.api.converted import VersionChange
+from sframegen.api.merged import Merged
 from sframegen.api.merging import merge
+from sframegen.api.plan import Plan
 from sframegen.api.reading import check, read
 from sframegen.api.removed import SectionRemoval
 from sframegen.checks.against_cfi.comparison import Verdict
@@ -21,7 +22,7 @@ from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
 
 __all__ = [
     "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Instruction", "Kind", "Merged",
-    "Refusal", "RefusedError", "Rule", "SectionRemoval", "Severity", "SframeSection", "SframegenError", "Summary", "Verdict",
-    "VerificationError", "VersionChange", "Where",
+    "Plan", "Refusal", "RefusedError", "Rule", "SectionRemoval", "Severity", "SframeSection", "SframegenError", "Summary",
+    "Verdict", "VerificationError", "VersionChange", "Where",
     "add_section", "check", "convert", "merge", "read", "remove",
 ]  # fmt: skip

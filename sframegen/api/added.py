@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sframegen.api.plan import Plan, json_lines
 from sframegen.elf.text import count_of, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sframegen.conversion.coverage import Fates, FunctionFates
 
@@ -21,43 +22,43 @@ GROUPS = {
 }  # of fates, as users read them
 
 
-@dataclass
+@dataclass(frozen=True)
 class Summary:
     """What `add_section` did to one file. Sizes are in bytes."""
 
-    file: str  #: as it was given
+    file: str  #: as given
     output: str = ""  #: the path written, "" if none
-    functions: int = 0  #: that the call frame information describes
-    functions_covered: int = 0  #: of which the section describes every byte
-    code_bytes: int = 0  #: bytes of these functions
-    covered_bytes: int = 0  #: of which the section has a rule
+    functions: int = 0  #: functions with call frame information
+    functions_covered: int = 0  #: those of which the section describes every byte
+    code_bytes: int = 0  #: bytes of the functions with call frame information
+    covered_bytes: int = 0  #: those for which the section has a rule
     rows: int = 0  #: of the section
     section_bytes: int = 0  #: its size; 0 if there is none
-    eh_frame_bytes: int = 0  #: of .eh_frame and .debug_frame, as far as used
+    eh_frame_bytes: int = 0  #: of the used parts of .eh_frame and .debug_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
-    synthesized_functions: int = 0  #: in code on which the call frame information is silent
-    synthesized_bytes: int = 0  #: of them, none of which are in code_bytes
-    fates: Fates = field(default_factory=dict)  #: group -> fate -> bytes, of all executable bytes
-    ignored_fdes: dict[str, int] = field(default_factory=dict)  #: reason -> FDEs
+    synthesized_functions: int = 0  #: functions in code without call frame information
+    synthesized_bytes: int = 0  #: their bytes; `code_bytes` does not include them
+    fates: Fates = field(default_factory=dict)  #: all executable bytes, by group and fate
+    ignored_fdes: Mapping[str, int] = field(default_factory=dict)  #: number of FDEs by reason
     final_calls: int = 0  #: functions whose last instruction is a call
-    final_calls_without_padding: int = 0  #: of them, where no padding follows that could have the call's rule
-    plan: object | None = None  #: what changes in the file, as lines by str(); None if nothing does
-    note: str = ""  #: why the file stays as it is
-    warnings: list[str] = field(default_factory=list)  #: a line each
-    per_function: list[FunctionFates] | None = None  #: by address; None unless asked for
+    final_calls_without_padding: int = 0  #: those after which there is no padding for the call's rule
+    plan: Plan | None = None  #: what changes in the file; None if nothing does
+    note: str = ""  #: why the file is unchanged
+    warnings: tuple[str, ...] = ()  #: a line each
+    per_function: tuple[FunctionFates, ...] | None = None  #: sorted by address; None without `per_function`
 
     @property
     def coverage(self) -> float:
-        """Per cent of the code bytes; 0 where CFI describes none."""
+        """Covered bytes in per cent of the code bytes; 0 if there is no call frame information."""
         return 100 * self.covered_bytes / self.code_bytes if self.code_bytes else 0.0
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Reason -> bytes of code."""
+        """Bytes of code by reason."""
         return self.fates.get("left_out", {})
 
     def one_line(self) -> str:
-        """What is printed of it by default."""
+        """The line that the command prints by default."""
         file = printable(self.file)
         if not self.section_bytes:
             return f"{file}: {self.note}"
@@ -73,7 +74,7 @@ class Summary:
         return f"{line}; {self.note}" if self.note else line
 
     def details(self) -> list[str]:
-        """Lines that say what became of all executable bytes, and what was left out, and why."""
+        """Lines for what became of all executable bytes, and for what was left out, by reason."""
         lines = [f"  {self.functions_covered:,} of {count_of(self.functions, 'function')} covered from start to end"]
         lines += fates_table(self.fates)
         if self.final_calls:
@@ -83,8 +84,9 @@ class Summary:
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints; docs/json.md has the keys."""
-        result = asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines(), per_function=None))
+        """The object that `--json` prints; docs/json.md has the keys."""
+        result = asdict(replace(self, plan=None, per_function=None))
+        result |= {"plan": json_lines(self.plan), "warnings": list(self.warnings)}
         if self.per_function is not None:  # there can be many, and asdict would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]
         return result
@@ -106,7 +108,7 @@ def percent(part: int, whole: int) -> str:
     return f"{10_000 * part // whole / 100 if whole else 0.0:.2f}"
 
 
-def total(file: str, parts: list[Summary]) -> Summary:
+def total(file: str, parts: Sequence[Summary]) -> Summary:
     """Of the objects of one file."""
     sums = {
         name: sum(getattr(part, name) for part in parts)
@@ -132,8 +134,8 @@ def total(file: str, parts: list[Summary]) -> Summary:
         fates={group: dict(counts) for group, counts in total_fates(parts).items()},
         ignored_fdes=dict(ignored),
         note="" if sums["section_bytes"] else "nothing to add",
-        warnings=[f"{part.file}: {warning}" for part in parts for warning in part.warnings],
-        per_function=per_function if any(part.per_function is not None for part in parts) else None,
+        warnings=tuple(f"{part.file}: {warning}" for part in parts for warning in part.warnings),
+        per_function=tuple(per_function) if any(part.per_function is not None for part in parts) else None,
     )
 
 
@@ -161,5 +163,5 @@ def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
     return _most_first(counts) if group == "left_out" else list(counts.items())
 
 
-def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
+def _most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

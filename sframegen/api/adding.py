@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as changed_to
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from linker.inject.plan import risk_of
 from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
 from linker.refusals import Refusal, RefusedError
 from sframegen.api.added import Summary, total
-from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
+from sframegen.api.common import layout_of, level_of, not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.dynamic import read_dynamic
@@ -68,29 +69,30 @@ def add_section(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
-    """Gives an ELF file an SFrame section made from its call frame information, in place or as `output`.
+    """Add an SFrame section to an ELF file, made from its call frame information; in place, or in a new file `output`.
 
-    A relocatable object gets sections with relocations, as an assembler makes them; in an archive each object does.
+    A relocatable object gets sections with relocations, as an assembler writes them; in an archive, each object does.
 
-    - `output`: the file to write; `path` stays as it is.
-    - `verify`: read the new file back with LIEF before it takes its place.
-    - `dry_run`: write nothing; the summary has the plan.
-    - `debug_file`: a separate debug file, or a directory of them, for code on which `.eh_frame` is silent.
-    - `preserve_timestamps`: keep the times of access and modification.
-    - `version`: of the format, 3 or 2.
-    - `optimize`: how small the section is made: none, share, fast or size.
-    - `replace`: a section that the file has gives way, if it is another.
-    - `per_function`: the summary tells what became of each function.
-    - `force`: also a file that is signed, or that may be a dynamic loader.
-    - `hard_links`: other names of the file, which follow it.
-    - `synthesize`: rows also for linked code that no call frame information describes, where its instructions prove them.
-    - `min_kernel`: the oldest Linux that the result must run on, as "5.18": newer ones bear what is refused without.
-    - `jobs`: processes that share reading the instructions.
-    - `progress`: called with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often
+    - `output`: the file to write; `path` is unchanged.
+    - `verify`: read the new file back with LIEF before it replaces the old one.
+    - `dry_run`: write nothing; the result has the plan.
+    - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
+    - `preserve_timestamps`: keep the access and modification times.
+    - `version`: the version of the format, 3 or 2.
+    - `optimize`: how small the section is made: "none", "share", "fast" or "size".
+    - `replace`: replace an SFrame section that the file has, whoever produced it.
+    - `per_function`: the result lists what became of each function.
+    - `force`: also change a file that is signed, or that may be a dynamic loader.
+    - `hard_links`: other names of the file; they become names of the new file.
+    - `synthesize`: also describe linked code without call frame information, where its instructions prove the rows.
+    - `min_kernel`: the oldest Linux that the result must run on, "5.18" for instance; newer kernels allow more.
+    - `jobs`: number of processes that read the instructions; above 1, they are forked.
+    - `progress`: called with the bytes of code analysed so far and the current estimate of the total; a byte may be counted more
       than once.
 
-    Raises FormatError where the file cannot be read or given a section, or OSError: the target is then as it was. ValueError for
-    a version or level that there is not.
+    Raises FormatError if the file cannot be read or is of a kind that has no section, RefusedError if it is not changed for another
+    reason, VerificationError if the new file is wrong, OSError, and ValueError for an unknown version, level or kernel. The target
+    is then unchanged.
     """
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
     forced = frozenset([Change.SEGMENT_IN_A_LOADER] if force else ()) - safe
@@ -101,8 +103,8 @@ def add_section(
             if synthesize:
                 raise FormatError("what is not linked has no rows but those of its call frame information")
             if any(one.section(MODULE_SECTION) for one in elf.members.values()):
-                summary = Summary(str(target.path), note=KERNEL_MODULE)
-                return summary if target.in_place else target.write(summary, elf.copy, lambda _: None)
+                module = Summary(str(target.path), note=KERNEL_MODULE)
+                return module if target.in_place else with_written(module, target.write(elf.copy, lambda _: None))
             return _add_to_objects(elf.prepare(layout, level, replace=replace), elf, target, per_function=per_function, force=force)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
@@ -116,35 +118,30 @@ def add_section(
         table, coverage, _ = converted
         summary = _summary(str(target.path), base.elf, sources, converted, per_function=per_function)
         if not len(table):
-            summary.note = "nothing to add: " + (
-                "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
-            )
-            return target.copy(elf, summary)
+            why = "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
+            return with_written(changed_to(summary, note=f"nothing to add: {why}"), target.copy(elf))
         present = extents(elf)
         if present and base.given is elf and not replace:
             if not _says(elf, coverage, layout):
                 raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
-            return target.copy(elf, _unchanged(summary, sum(extent.size for extent in present)))
+            return with_written(_unchanged(summary, sum(extent.size for extent in present)), target.copy(elf))
 
-        summary.warnings += not_taken(base.elf, layout)
+        warnings = summary.warnings + not_taken(base.elf, layout)
         encoder = converted.encoder(base.elf, level)
         plan = plan_section(base, encoder, safe | forced)
         if forced and (risk := risk_of(role_of(base.elf, read_dynamic(base.elf)))):
-            summary.warnings.append(risk)
-        summary.section_bytes = encoder.size_bytes
-        summary.rows = len(encoder.table.row_start)
+            warnings += (risk,)
+        summary = changed_to(summary, section_bytes=encoder.size_bytes, rows=len(encoder.table.row_start), warnings=warnings)
         if dry_run and not present:
-            summary.warnings += signed([elf], target, force=force)
-            summary.plan = plan
-            return summary
+            return changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
         writes = all_writes(plan, base, encoder)
         if present and is_written(elf, base, writes):
-            return target.copy(elf, _unchanged(summary, encoder.size_bytes))
+            return with_written(_unchanged(summary, encoder.size_bytes), target.copy(elf))
         if present and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
-        summary.warnings += signed([elf], target, force=force)
-        summary.plan = plan
-        return target.write(summary, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+        summary = changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
+        written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+        return with_written(summary, written)
 
 
 def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
@@ -158,16 +155,15 @@ def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
 
 
 def _unchanged(summary: Summary, section_bytes: int) -> Summary:
-    summary.section_bytes = section_bytes
-    summary.note = "has it already"
-    return summary
+    return changed_to(summary, section_bytes=section_bytes, note="has it already")
 
 
 def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
     """What is known before there is a section."""
     coverage = converted.coverage
     final = coverage.final_calls(elf)
-    summary = Summary(
+    functions = tuple(coverage.per_function(FunctionNames(function_symbols(elf)))) if per_function else None
+    return Summary(
         file=file,
         functions=coverage.functions,
         functions_covered=coverage.functions_covered,
@@ -182,24 +178,21 @@ def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *,
         ignored_fdes=coverage.ignored_fdes,
         final_calls=len(final.function) + final.without_padding,
         final_calls_without_padding=final.without_padding,
-        warnings=sources.warnings,
+        warnings=tuple(sources.warnings),
+        per_function=functions,
     )
-    if per_function:
-        summary.per_function = list(coverage.per_function(FunctionNames(function_symbols(elf))))
-    return summary
 
 
 def _add_to_objects(prepared: dict[int, Prepared], objects: Objects, target: Target, *, per_function: bool, force: bool) -> Summary:
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
         part = _summary(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
-        part.section_bytes = sum(len(piece.section) for piece in filled.pieces)
-        part.rows = len(filled.table.row_start)
-        parts.append(part)
+        size = sum(len(piece.section) for piece in filled.pieces)
+        parts.append(changed_to(part, section_bytes=size, rows=len(filled.table.row_start)))
         if filled.pieces:
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
-    summary.warnings += signed(changed, target, force=force)
+    summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=force))
     if not summary.section_bytes and target.in_place:
         return summary
     writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
@@ -208,4 +201,4 @@ def _add_to_objects(prepared: dict[int, Prepared], objects: Objects, target: Tar
     def check(written: Path) -> None:
         refuse(objects.check(checks, open_given(str(written))))
 
-    return target.write(summary, partial(objects.write, writers), check)
+    return with_written(summary, target.write(partial(objects.write, writers), check))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from linker.inject.apply import write_all
 from linker.objects.add_to_objects import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
 from linker.refusals import Refusal, RefusedError
-from sframegen.api.common import layout_of, refuse
+from sframegen.api.common import layout_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
+from sframegen.api.plan import plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
 from sframegen.elf.file import open_elf
@@ -45,21 +47,22 @@ def convert(
     preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> VersionChange:
-    """Writes an ELF file's SFrame section in another version of the format, in its place; in the file, or as `output`.
+    """Write the SFrame section of an ELF file in another version of the format; in place, or in a new file `output`.
 
-    Sections that a linker left one behind the other, of whatever versions, or unsorted, become one sorted section. What it cannot
-    say is left out and counted. A file whose section is whole, has the version and says nothing that its readers do not know
-    is left unchanged.
+    Sections that a linker wrote one after the other, of any version, or unsorted, become one sorted section. What the version
+    cannot express is left out and counted. A file whose section is complete, has the version and holds nothing that readers of the
+    version do not know is left unchanged.
 
-    - `version`: of the format, 3 or 2.
-    - `output`: the file to write; `path` stays as it is.
+    - `version`: the version of the format, 3 or 2.
+    - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back, also with LIEF, and compare the rules.
-    - `dry_run`: write nothing; the report has the plan.
-    - `preserve_timestamps`: keep the times of access and modification.
-    - `hard_links`: other names of the file, which follow it.
+    - `dry_run`: write nothing; the result has the plan.
+    - `preserve_timestamps`: keep the access and modification times.
+    - `hard_links`: other names of the file; they become names of the new file.
 
-    Raises FormatError where there is no section, or where the new one does not fit, or OSError: the target is then as it was.
-    ValueError for a version that is not written.
+    Raises FormatError if there is no section, or it cannot be read, RefusedError if the new one does not fit in its place or would
+    be empty, VerificationError if the new file is wrong, OSError, and ValueError for an unknown version. The target is then
+    unchanged.
     """
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     layout = layout_of(version)
@@ -71,11 +74,11 @@ def convert(
         for piece in pieces:
             merger.add(piece)
         merged, dead = merger.merged(elf.executable_ranges())
-        change = VersionChange(str(target.path), min(piece.header.version for piece in pieces), layout.version)
-        change.pieces, change.dead = len(pieces), dead
+        before = min(piece.header.version for piece in pieces)
+        change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
         is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
         if layout.version == change.from_version and is_good and sayable(merged.rules, abi, layout):
-            return target.copy(elf, change)
+            return with_written(change, target.copy(elf))
 
         place = find_place(elf)
         table, left_out = lower(merged, abi, layout)
@@ -85,10 +88,15 @@ def convert(
         encoder = Encoder(table, abi, layout, share=abi.shares_rows)
         encoder.flags |= layout.flags & merger.flags
         exchange = plan_exchange(elf, place, encoder.encode(place.address))
-        change.functions, change.rows = len(table), len(table.row_start)
-        change.section_bytes_before, change.section_bytes = place.size, exchange.size
-        change.left_out = {reason.value: count for reason, count in left_out.items()}
-        change.plan = exchange
+        change = replace(
+            change,
+            functions=len(table),
+            rows=len(table.row_start),
+            section_bytes_before=place.size,
+            section_bytes=exchange.size,
+            left_out={reason.value: count for reason, count in left_out.items()},
+            plan=planned(exchange),
+        )
 
         def check(written: Path) -> None:
             findings = verify_exchange(exchange, elf, written)
@@ -102,7 +110,7 @@ def convert(
                 findings += check_undo(original.elf, written)
             refuse(findings)
 
-        return target.write(change, partial(write_all, elf, exchange.writes), check)
+        return with_written(change, target.write(partial(write_all, elf, exchange.writes), check))
 
 
 def remove(
@@ -115,19 +123,21 @@ def remove(
     preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> SectionRemoval:
-    """Makes a file what `add_section` was given, byte for byte, in place or as `output`.
+    """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
 
-    If others have written the file anew since, its SFrame section is taken out and all else stays. A file without a section stays
-    as it is. Of an object, or each object of an archive, all SFrame sections go, with their relocations.
+    The result is the input of `add_section`, byte for byte. If another tool has written the file since, the section is cut out and
+    the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, loses all SFrame
+    sections, with their relocations.
 
-    - `output`: the file to write; `path` stays as it is.
+    - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back with LIEF.
-    - `dry_run`: write nothing; the report has the plan.
-    - `force`: also a section that others made.
-    - `preserve_timestamps`: keep the times of access and modification.
-    - `hard_links`: other names of the file, which follow it.
+    - `dry_run`: write nothing; the result has the plan.
+    - `force`: also remove a section that another tool produced.
+    - `preserve_timestamps`: keep the access and modification times.
+    - `hard_links`: other names of the file; they become names of the new file.
 
-    Raises FormatError where the file cannot be read, or its section is by others, or OSError: the target is then as it was.
+    Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
+    file is wrong, and OSError. The target is then unchanged.
     """
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
@@ -139,15 +149,16 @@ def remove(
         places, size = extents(elf), len(elf.data)
         removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
         if not places:
-            return target.copy(elf, removal)
+            return with_written(removal, target.copy(elf))
 
         original = original_of(elf)
         if original is not None:
-            removal.restored, removal.still_has_one, removal.size = True, bool(extents(original.elf)), len(original.elf.data)
+            has_one, size = bool(extents(original.elf)), len(original.elf.data)
+            removal = replace(removal, restored=True, still_has_one=has_one, size=size)
             result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, (), record=original.record)
         elif own_loads(elf) or force:
             result, plan = elf, plan_removal(elf)
-            removal.plan, write = plan, partial(write_all, elf, plan.writes)
+            removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, plan.writes)
         else:
             message = "its SFrame section is by others, or by sframegen in the place of theirs"
             raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
@@ -157,24 +168,31 @@ def remove(
 
             refuse(verify_writes(result, *plan, written))
 
-        return target.write(removal, write, check)
+        return with_written(removal, target.write(write, check))
 
 
 def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> SectionRemoval:
     """Each object by its own record, if it has one; `force` is for those that have none."""
     planned = {at: plan_object_removal(elf, force=force) for at, elf in objects.members.items()}
     removals = {at: one for at, one in planned.items() if one is not None}
-    report = SectionRemoval(str(target.path), size_before=len(objects.data), size=len(objects.data))
+    before = len(objects.data)
     if not removals:
-        return report if target.in_place else target.write(report, objects.copy, lambda _: None)
-    report.section_bytes = sum(one.section_bytes for one in removals.values())
-    report.size = objects.size_with({at: one.size for at, one in removals.items()})
-    report.restored = all(one.record for one in removals.values())
-    report.still_has_one = any(one.still_has_one for one in removals.values())
-    report.plan = None if report.restored else Edits([(one.elf.name, write) for one in removals.values() for write in one.writes])
+        nothing = SectionRemoval(str(target.path), size_before=before, size=before)
+        return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda _: None))
+    restored = all(one.record for one in removals.values())
+    report = SectionRemoval(
+        str(target.path),
+        section_bytes=sum(one.section_bytes for one in removals.values()),
+        restored=restored,
+        still_has_one=any(one.still_has_one for one in removals.values()),
+        size_before=before,
+        size=objects.size_with({at: one.size for at, one in removals.items()}),
+        plan=None if restored else plan_of(Edits([(one.elf.name, write) for one in removals.values() for write in one.writes])),
+    )
     checks = {at: one.check for at, one in removals.items()}
 
     def check(written: Path) -> None:
         refuse(objects.check(checks, open_given(str(written))))
 
-    return target.write(report, partial(objects.write, {at: one.write for at, one in removals.items()}), check)
+    write = partial(objects.write, {at: one.write for at, one in removals.items()})
+    return with_written(report, target.write(write, check))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from cfi.errors import VerificationError
 from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.signatures import signatures
 from linker.refusals import Refusal, RefusedError
+from sframegen.api.plan import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE
 from sframegen.tables.optimize import LEVELS
@@ -17,24 +19,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.existing.add_or_replace import Base
-    from linker.files.target import Target
+    from linker.files.target import Target, Written
     from linker.inject.plan import InjectionPlan
+    from sframegen.api.added import Summary
+    from sframegen.api.converted import VersionChange
+    from sframegen.api.merged import Merged
+    from sframegen.api.removed import SectionRemoval
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.tables.optimize import Level, LevelName
 
+R = TypeVar("R", "Summary", "VersionChange", "SectionRemoval", "Merged")
 
-def signed(changed: list[ElfFile], target: Target, *, force: bool) -> list[str]:
+
+def with_written(result: R, written: Written) -> R:
+    return replace(result, output=written.output, warnings=result.warnings + written.warnings)
+
+
+def planned(plan: InjectionPlan | Exchange) -> Plan:
+    """As a result has it."""
+    if isinstance(plan, Exchange):
+        return plan_of(plan, plan.place.address, plan.place.offset)
+    return plan_of(plan, plan.section_address, plan.section_offset)
+
+
+def signed(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:
     """A warning if what is about to change is signed. Raises RefusedError without `force`."""
     found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, target.path, target.source)))
     if found and not force:
         raise RefusedError(Refusal.SIGNED, f"signed: {found}")
-    return [f"to be signed again: {found}"] if found else []
+    return (f"to be signed again: {found}",) if found else ()
 
 
-def not_taken(elf: ElfFile, layout: Layout) -> list[str]:
+def not_taken(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
     """Warnings: what `check` will say of any section of this version, as the file's code is in several places."""
-    return [finding.message for finding in rejected_anyhow(elf.executable_ranges(), layout.version)]
+    return tuple(finding.message for finding in rejected_anyhow(elf.executable_ranges(), layout.version))
 
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,9 @@ from linker.existing.add_or_replace import all_writes, base_of, plan_section
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.kernel_versions import safe_on
-from linker.merge.merged import Merged
 from linker.objects.add_to_objects import check_object, write_object
-from sframegen.api.common import layout_of, level_of, not_taken, refuse, signed, verify_plan
+from sframegen.api.common import layout_of, level_of, not_taken, planned, refuse, signed, verify_plan, with_written
+from sframegen.api.merged import Merged
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_REL
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from linker.inject.kernel_versions import Change
+    from linker.merge.merge_objects import Counts
     from sframegen.format.layouts import Layout
     from sframegen.program.workers import Progress
     from sframegen.tables.optimize import Level, LevelName
@@ -41,26 +43,27 @@ def merge(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Merged:
-    """One SFrame section out of those of `objects` (objects, archives of them), as GNU ld makes it, in `output`.
+    """Make one SFrame section from those of `objects`, objects and archives of objects, as GNU ld does, and write it to `output`.
 
-    - `executable` and `map_file`, together: `output` is a copy of that program or library with the section, which takes the place
-      of one that it has; the map is that of the link which made it of `objects`, by GNU ld, gold, lld or mold.
-    - `linker`, without a map: `output` is what `linker -r` makes of the objects, with the section and its relocations.
-    - `version`: of the format, 3 or 2.
-    - `optimize`: at none each function is as its object has it; share, fast and size as for `add_section`.
+    - `executable` and `map_file`, together: `output` is a copy of that program or library, with the section in place of one that it
+      has. The map is that of its link from `objects`, by GNU ld, gold, lld or mold.
+    - `linker`, without a map: `output` is the object that `linker -r` makes of the objects, with the section and its relocations.
+    - `version`: the version of the format, 3 or 2.
+    - `optimize`: "none" keeps each function as its object has it; "share", "fast" and "size" as for `add_section`.
     - `min_kernel`: the oldest Linux that a linked `output` must run on, as for `add_section`.
     - `verify`: read the new file back.
-    - `dry_run`: write nothing; the report has the plan.
-    - `progress`: called with the number of files in `objects` that are read, and of all.
+    - `dry_run`: write nothing; the result has the plan.
+    - `progress`: called with the number of files of `objects` that are read, and their total.
 
-    Raises FormatError where a file cannot be read or the objects are not those of the map, or OSError: `output` is then as it
-    was. ValueError for a version or level that there is not.
+    Raises FormatError if a file cannot be read, the link fails or the map is not that of the objects, RefusedError if `executable`
+    is not changed for another reason, or there is no such linker, VerificationError if the new file is wrong, OSError, and
+    ValueError for an unknown version, level or kernel. `output` is then unchanged.
     """
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
-    report = Merged(str(executable or output))
+    file = str(executable or output)
     if executable is not None and map_file is not None:
         target = Target(executable, output, verify=verify, dry_run=dry_run)
-        return _merge_into(target, Path(map_file), _counted(objects, progress), layout, level, safe, report)
+        return _merge_into(target, Path(map_file), _counted(objects, progress), layout, level, safe, file)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
 
     from linker.merge.merge_objects import read_all  # noqa: PLC0415
@@ -78,8 +81,8 @@ def merge(
                 raise better from failed
             raise
         target = Target(made.output, output, verify=verify, dry_run=dry_run)
-        report.warnings += made.messages
-        return _merge_into(target, made.map_file, _counted(objects, progress), layout, level, safe, report)
+        merged = _merge_into(target, made.map_file, _counted(objects, progress), layout, level, safe, file)
+        return replace(merged, warnings=(*made.messages, *merged.warnings))
 
 
 def _counted(objects: Sequence[str | os.PathLike[str]], progress: Progress | None) -> Iterator[str | os.PathLike[str]]:
@@ -96,24 +99,29 @@ def _merge_into(
     layout: Layout,
     level: Level,
     safe: frozenset[Change],
-    report: Merged,
+    file: str,
 ) -> Merged:
-    from linker.merge.merge_objects import fill, in_linked, merge_objects  # noqa: PLC0415
+    from linker.merge.merge_objects import Counts, fill, in_linked, merge_objects  # noqa: PLC0415
 
-    with naming(report.file), target:
+    counts = Counts()
+    with naming(file), target:
         elf = target.elf()
         if elf.header.e_type == ET_REL:
-            filled = fill(elf, map_file, objects, layout, level, report)
+            filled = fill(elf, map_file, objects, layout, level, counts)
 
             def check(written: Path) -> None:
                 refuse(check_object(filled, open_elf(written)))
 
-            return target.write(report, partial(write_object, filled), check)
-        report.warnings += signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
+            return with_written(_merged(file, counts), target.write(partial(write_object, filled), check))
+        warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
         base = base_of(elf)
-        encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, report)
-        report.warnings += not_taken(base.elf, layout)
+        encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, counts)
+        warnings += not_taken(base.elf, layout)
         plan = plan_section(base, encoder, safe)
         writes = all_writes(plan, base, encoder)
-        report.plan = plan
-        return target.write(report, partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+        written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+        return with_written(replace(_merged(file, counts), plan=planned(plan), warnings=warnings), written)
+
+
+def _merged(file: str, counts: Counts) -> Merged:
+    return Merged(file, **(vars(counts) | {"silent": tuple(counts.silent)}))

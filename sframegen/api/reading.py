@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def read(path: str | os.PathLike[str]) -> SframeSection:
-    """The SFrame section of an ELF file, of any producer and version: a copy, of which only the header is decoded.
+    """Return the SFrame section of an ELF file, of any producer and version: a copy, of which only the header is decoded.
 
-    `find` searches its bytes; its `table`, all that it says, is decoded when it is first asked for.
+    `rule_at` searches its bytes; `table`, the decoded section, is made when it is first used.
 
-    Raises FormatError where the file has no section, or one with a bad header, or OSError.
+    Raises FormatError if the file has no section, or one with a bad header, and OSError.
     """
     return open_sframe(open_elf(Path(path)), copy=True)
 
@@ -40,22 +40,23 @@ def check(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """What is wrong with a file's SFrame section, and what became of every executable byte.
+    """Report what is wrong with the SFrame section of an ELF file, and what it says of every executable byte.
 
-    Of an object, or the objects of an archive, all sections together: without consumers, which read linked files only.
+    All sections of an object, or of the objects of an archive, are checked together, without consumers: these read linked files.
 
-    - `consumer`: who is to read it: kernel, glibc, gnu or all.
-    - `debug_file`: a separate debug file, or a directory of them, whose call frame information counts too.
-    - `instructions`: hold the section and the call frame information against what the instructions do, too.
-    - `second_reader`: read the call frame information with pyelftools as well, and compare the section with that; None: where it is
-      small, so that this takes no more than a second or two.
-    - `jobs`: processes that share reading the instructions.
-    - `progress`: called with bytes of call frame information that pyelftools has read, and of all of it; with `instructions`,
-      then with bytes of code whose instructions are read, and all that are to be, as far as is known; some more often than once.
+    - `consumer`: who is going to read the section: "kernel", "glibc", "gnu" or "all".
+    - `debug_file`: a separate debug file, or a directory of them, whose call frame information is used as well.
+    - `instructions`: also compare the section and the call frame information with the instructions.
+    - `second_reader`: also read the call frame information with pyelftools, and compare the section with that. None: if it is small
+      enough to take no more than a second or two.
+    - `jobs`: number of processes that read the instructions; above 1, they are forked.
+    - `progress`: called with the bytes of call frame information that pyelftools has read, and their total; then, with
+      `instructions`, with the bytes of code analysed so far and the current estimate of the total, which may count a byte more than
+      once.
 
-    What is wrong with the section is a finding, also that there is none. Raises FormatError where the file cannot be read or is of
-    a type without one; where `instructions`, a `debug_file` or `second_reader` are given for what is not linked, or `instructions`
-    for an ABI of which they are not read; or OSError; ValueError for an unknown consumer.
+    What is wrong with the section is a finding, also that there is none. Raises FormatError if the file cannot be read or is of a
+    kind that has no section, if `instructions`, `debug_file` or `second_reader` are given for a file that is not linked, or
+    `instructions` for an ABI whose instructions are not read; OSError; and ValueError for an unknown consumer.
     """
     if consumer not in CONSUMERS:
         raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sframegen.api.plan import Plan, json_lines
 from sframegen.elf.text import printable
 
 
-@dataclass
+@dataclass(frozen=True)
 class SectionRemoval:
     """What `remove` did to one file. Sizes are in bytes."""
 
-    file: str  #: as it was given
+    file: str  #: as given
     output: str = ""  #: the path written, "" if none
-    section_bytes: int = 0  #: of what was taken out; 0 if there was none
-    restored: bool = False  #: the file is what add-section was given, byte for byte
-    still_has_one: bool = False  #: add-section was given a file with a section, and replaced that
+    section_bytes: int = 0  #: of the removed section; 0 if there was none
+    restored: bool = False  #: the file is the input of `add_section`, byte for byte
+    still_has_one: bool = False  #: the input of `add_section` had a section, which is there again
     size_before: int = 0  #: of the file
     size: int = 0  #: of the file now
-    plan: object | None = None  #: what changes in the file, as lines by str(); None where it is restored
-    warnings: list[str] = field(default_factory=list)  #: a line each
+    plan: Plan | None = None  #: what changes in the file; None if it is restored
+    warnings: tuple[str, ...] = ()  #: a line each
 
     def one_line(self) -> str:
-        """What is printed of it by default."""
+        """The line that the command prints by default."""
         file = printable(self.file)
         if self.restored:
             line = f"{file}: as it was before add-section; {self.size_before:,} -> {self.size:,} bytes"
@@ -33,5 +34,5 @@ class SectionRemoval:
         return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; not restored: there is no record that still holds"
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints; docs/json.md has the keys."""
-        return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))
+        """The object that `--json` prints; docs/json.md has the keys."""
+        return asdict(replace(self, plan=None)) | {"plan": json_lines(self.plan), "warnings": list(self.warnings)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cfi.errors import FormatError
@@ -22,7 +22,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
@@ -38,27 +38,27 @@ SECOND_BYTES, SECOND_ROWS = 3 << 17, 1 << 17  # of the CFI, of the section: what
 IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
 
 
-@dataclass
+@dataclass(frozen=True)
 class CheckReport:
-    """What is found in one file."""
+    """What `check` found in one file. Sizes are in bytes."""
 
-    file: str  #: as it was given
+    file: str  #: as given
     version: int = 0  #: of the section; 0 if none can be read
     functions: int = 0  #: of the section
     section_bytes: int = 0  #: its size
-    code: dict[Verdict, int] = field(default_factory=dict)  #: executable bytes by Verdict; empty where nothing can be compared
-    instructions: dict[str, dict[str, int]] = field(default_factory=dict)  #: of section and cfi: bytes by what the instructions say
-    findings: list[Finding] = field(default_factory=list)  #: worst first, those of one rule together
-    warnings: list[str] = field(default_factory=list)  #: of reading the CFI, a line each
-    unusable: dict[str, int] = field(default_factory=dict)  #: bytes of code that the kernel cannot use, by note; empty if not asked
-    second_reader: dict[str, int] = field(default_factory=dict)  #: bytes of code by what pyelftools' reading of the CFI says
+    code: Mapping[Verdict, int] = field(default_factory=dict)  #: executable bytes by Verdict; empty where nothing can be compared
+    instructions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  #: of section and cfi: bytes by what the code says
+    findings: tuple[Finding, ...] = ()  #: worst first, those of one rule together
+    warnings: tuple[str, ...] = ()  #: from reading the CFI, a line each
+    unusable: Mapping[str, int] = field(default_factory=dict)  #: bytes of code that the kernel cannot use, by note
+    second_reader: Mapping[str, int] = field(default_factory=dict)  #: bytes of code by what pyelftools' reading of the CFI says
 
     def worst(self) -> Severity | None:
-        """Of all findings; None without any."""
+        """The highest severity of the findings; None without findings."""
         return max((finding.severity for finding in self.findings), default=None)
 
     def one_line(self) -> str:
-        """What is printed of it by default."""
+        """The line that the command prints by default."""
         counts = [(sum(finding.severity is severity for finding in self.findings), severity) for severity in reversed(Severity)]
         found = ", ".join(f"{count:,} {severity.name.lower()}" + "s" * (count != 1) for count, severity in counts[:2] if count)
         line = f"{printable(self.file)}: {found or 'good'}"
@@ -74,8 +74,8 @@ class CheckReport:
         return line
 
     def lines(self, least: Severity, *, shown: int | None = SHOWN) -> Iterator[str]:
-        """The findings of that severity and above; so many of one rule, None for all."""
-        for group in self._by_rule():
+        """The findings of that severity and above, at most `shown` of each rule; None for all."""
+        for group in _by_rule(self.findings):
             if group[0].severity < least:
                 break
             for finding in group[:shown]:
@@ -94,18 +94,14 @@ class CheckReport:
             for verdict, count in self.code.items():
                 yield f"  {count:{len(f'{total:,}')},} {100 * count / (total or 1):6.2f} %  {verdict.value}"
 
-    def strict(self) -> None:
-        """Makes errors of warnings."""
+    def strict(self) -> CheckReport:
+        """The same report, with warnings as errors."""
         worse = {Severity.WARNING: Severity.ERROR}
-        self.findings = [finding._replace(severity=worse.get(finding.severity, finding.severity)) for finding in self.findings]
-        self.sort()
-
-    def sort(self) -> None:
-        """Worst first, those of one rule together."""
-        self.findings = [finding for group in self._by_rule() for finding in group]
+        findings = [finding._replace(severity=worse.get(finding.severity, finding.severity)) for finding in self.findings]
+        return replace(self, findings=_worst_first(findings))
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints; docs/json.md has the keys."""
+        """The object that `--json` prints; docs/json.md has the keys."""
         code = {verdict.name.lower(): count for verdict, count in self.code.items()}
         findings = [
             finding._asdict()
@@ -115,13 +111,43 @@ class CheckReport:
             }
             for finding in self.findings
         ]
-        return asdict(self) | {"code": code, "findings": findings}
+        return asdict(replace(self, findings=())) | {"code": code, "findings": findings, "warnings": list(self.warnings)}
 
-    def _by_rule(self) -> list[list[Finding]]:
-        groups: dict[tuple[Severity, str, str], list[Finding]] = {}
-        for finding in self.findings:
-            groups.setdefault((finding.severity, finding.consumer, finding.rule), []).append(finding)
-        return sorted(groups.values(), key=lambda group: -group[0].severity)
+
+def _by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Worst first."""
+    groups: dict[tuple[Severity, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.consumer, finding.rule), []).append(finding)
+    return sorted(groups.values(), key=lambda group: -group[0].severity)
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for group in _by_rule(findings) for finding in group)
+
+
+@dataclass
+class Draft:
+    """A report that is being made; what is found comes in any order."""
+
+    file: str
+    version: int = 0
+    functions: int = 0
+    section_bytes: int = 0
+    code: Mapping[Verdict, int] = field(default_factory=dict)
+    instructions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unusable: Mapping[str, int] = field(default_factory=dict)
+    second_reader: Mapping[str, int] = field(default_factory=dict)
+
+    def add_error(self, rule: str, message: str) -> None:
+        """Unless another is known, of which it is a consequence."""
+        if all(finding.severity is not Severity.ERROR for finding in self.findings):
+            self.findings.append(Finding(rule, Severity.ERROR, message))
+
+    def report(self) -> CheckReport:
+        return CheckReport(**(vars(self) | {"findings": _worst_first(self.findings), "warnings": tuple(self.warnings)}))
 
 
 def check_file(
@@ -142,45 +168,43 @@ def check_file(
         raise elf.error("neither a program nor a library, nor an object")
     if instructions:
         isa_of(abi_of(elf))
-    report = CheckReport(elf.name, findings=in_file(elf))
+    draft = Draft(elf.name, findings=in_file(elf))
     try:
         found = sframe_of(elf)
         if found is None:
             severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is held against the instructions
-            report.findings.append(Finding("none", severity, "no SFrame section; sframegen add-section makes one"))
+            draft.findings.append(Finding("none", severity, "no SFrame section; sframegen add-section makes one"))
         else:
-            section = _check_section(elf, *found, report, consumer)
+            section = _check_section(elf, *found, draft, consumer)
             if section is not None:
-                _compare(elf, section, report, debug_file, second_reader, progress)
+                _compare(elf, section, draft, debug_file, second_reader, progress)
     except FormatError as error:
-        if report.worst() is not Severity.ERROR:
-            report.findings.append(Finding("unreadable", Severity.ERROR, str(error)))
+        draft.add_error("unreadable", str(error))
     if instructions:
-        _check_instructions(elf, report, debug_file, jobs, progress)
-    report.sort()
-    return report
+        _check_instructions(elf, draft, debug_file, jobs, progress)
+    return draft.report()
 
 
-def _check_section(elf: ElfFile, data: memoryview, address: int, report: CheckReport, consumer: Consumer) -> SframeSection | None:
+def _check_section(elf: ElfFile, data: memoryview, address: int, draft: Draft, consumer: Consumer) -> SframeSection | None:
     """What the section is by itself; None where it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
-    report.findings += [*facts.findings, *accepted(facts, consumer)]
+    draft.findings += [*facts.findings, *accepted(facts, consumer)]
     section = open_section(data, address)
-    report.version, report.functions, report.section_bytes = section.header.version, section.header.num_fdes, len(data)
+    draft.version, draft.functions, draft.section_bytes = section.header.version, section.header.num_fdes, len(data)
     abi = abi_of(elf)
     if section.abi.sframe_id != abi.sframe_id:
         return None
     table = section.table
     if consumer in ("all", "kernel") and takes(facts, "kernel"):
-        report.unusable, notes = unusable(table, elf.executable_ranges(), abi)
-        report.findings += notes
+        draft.unusable, notes = unusable(table, elf.executable_ranges(), abi)
+        draft.findings += notes
     return section
 
 
 def _compare(
     elf: ElfFile,
     section: SframeSection,
-    report: CheckReport,
+    draft: Draft,
     debug_file: Path | None,
     second_reader: bool | None,
     progress: Progress | None,
@@ -191,25 +215,25 @@ def _compare(
         sources = find_sources(elf, debug_file)
         truth = compare(elf, section, sources, abi)
     except FormatError as error:
-        report.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
+        draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
         return
-    report.code, report.warnings = truth.code, sources.warnings
-    report.findings += truth.findings
+    draft.code, draft.warnings = truth.code, sources.warnings
+    draft.findings += truth.findings
     size, rows = sum(len(one.data) for one in sources.sections), len(section.table.row_rule)
     if second_reader is None:
         second_reader = size <= SECOND_BYTES and rows <= SECOND_ROWS
         if not second_reader:
             message = f"{size:,} bytes of CFI are not read by pyelftools as well unless asked for: that takes longer"
-            report.findings.append(Finding("second-reader-skipped", Severity.NOTE, message))
+            draft.findings.append(Finding("second-reader-skipped", Severity.NOTE, message))
     if second_reader and sources.sections:
         from sframegen.checks.second.agreement import second_reading  # noqa: PLC0415 - pyelftools, where it is used
 
         second = second_reading(elf, section, sources, truth, abi, progress)
-        report.second_reader = second.code
-        report.findings += second.findings
+        draft.second_reader = second.code
+        draft.findings += second.findings
 
 
-def _check_instructions(elf: ElfFile, report: CheckReport, debug_file: Path | None, jobs: int, progress: Progress | None) -> None:
+def _check_instructions(elf: ElfFile, draft: Draft, debug_file: Path | None, jobs: int, progress: Progress | None) -> None:
     """Also where the section is damaged: the CFI's rules, then."""
     from sframegen.checks.against_code.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
 
@@ -227,12 +251,11 @@ def _check_instructions(elf: ElfFile, report: CheckReport, debug_file: Path | No
         converted = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
         held = hold(elf, abi, converted, section, jobs, progress)
     except FormatError as error:
-        if report.worst() is not Severity.ERROR:
-            report.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to hold against the instructions: {error}"))
+        draft.add_error("cfi-unreadable", f"nothing to hold against the instructions: {error}")
         return
-    report.warnings = sources.warnings
-    report.instructions = held.code
-    report.findings += held.findings
+    draft.warnings = sources.warnings
+    draft.instructions = held.code
+    draft.findings += held.findings
 
 
 def _line(finding: Finding) -> str:

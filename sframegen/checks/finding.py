@@ -15,11 +15,11 @@ class Severity(IntEnum):
 
 
 class Instruction(NamedTuple):
-    """One of those around a place."""
+    """An instruction near a finding."""
 
     address: int  #: link-time address
     text: str  #: in Intel's syntax or Arm's
-    here: bool  #: the place is in it; what is found holds before it is executed
+    here: bool  #: the finding's address is in it; the finding holds before it is executed
 
 
 class Finding(NamedTuple):
@@ -31,4 +31,4 @@ class Finding(NamedTuple):
     consumer: str = ""  #: whose demand it is; empty for the specification's rules
     offset: int | None = None  #: bytes from the start of the section
     address: int | None = None  #: link-time address of the code
-    instructions: tuple[Instruction, ...] = ()  #: around the address, where they contradict
+    instructions: tuple[Instruction, ...] = ()  #: near the address, if the finding is about instructions

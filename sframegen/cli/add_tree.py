@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,7 +94,7 @@ def command(
                 note(f"{names[0].full}: warning: {warning}")
             if verbose and not quiet:
                 click.echo(summary.one_line(), err=report == STDOUT)
-            summary.warnings = [_local(names[0], warning) for warning in summary.warnings]
+            summary = replace(summary, warnings=tuple(_local(names[0], warning) for warning in summary.warnings))
             trees[names[0].root].append(Entry.of(names[0].path, _links(names), build_id, summary))
 
     totals = Totals(entry for entries in trees.values() for entry in entries)

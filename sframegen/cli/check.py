@@ -81,9 +81,8 @@ def command(
     if instructions or second_reader:
         work = for_code(work, paths, jobs)
     reports: list[CheckReport] = []
-    for path, report in each(run, paths, work, jobs, verify=False, lines=not (quiet or as_json)):
-        if strict:
-            report.strict()
+    for path, found in each(run, paths, work, jobs, verify=False, lines=not (quiet or as_json)):
+        report = found.strict() if strict else found
         if report.worst() is Severity.ERROR:
             run.status = 1
         if as_json:

@@ -85,8 +85,8 @@ class FunctionFates(NamedTuple):
 
     start: int  #: address
     size: int  #: bytes
-    name: str | None  #: None where no symbol is
-    fates: Fates  #: group -> fate -> bytes, those that are not 0
+    name: str | None  #: None if there is no symbol
+    fates: Fates  #: bytes by group and fate, those that are not 0
 
 
 @dataclass

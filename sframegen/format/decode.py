@@ -45,9 +45,9 @@ T = TypeVar("T")
 MAX_ROWS_PER_BYTE = 16
 
 
-@dataclass
+@dataclass(frozen=True)
 class SframeSection:
-    """A section that is loaded at `address`, with a header that can be trusted. The rest is read when it is first asked for."""
+    """A section that is loaded at `address`, with a checked header. The rest is decoded when it is first used."""
 
     data: memoryview  #: its bytes
     address: int  #: link-time address of the first
@@ -55,11 +55,11 @@ class SframeSection:
     abi: Abi  #: a row of the table of ABIs: register names and numbers
     layout: Layout
     place: str
-    starts: Sequence[int] | None = None  #: of its functions, where it does not say them itself: in objects their relocations do
+    starts: Sequence[int] | None = None  #: of its functions, if relocations have them, as in objects
 
     @cached_property
     def table(self) -> FunctionTable:
-        """Everything that it says, with absolute addresses. Raises FormatError with the offset in the section."""
+        """The decoded section, with absolute addresses. Raises FormatError with the offset in the section."""
         decoder = Decoder()
         decoder.add(self, self.starts)
         return decoder.table
@@ -114,12 +114,12 @@ class SframeSection:
 
     @property
     def end(self) -> int:
-        """Bytes up to the end of what the header claims."""
+        """Number of bytes up to the end of what the header claims."""
         return max(self.index_at + self.header.num_fdes * self.layout.index_size, self.fres_end)
 
     @property
     def relative(self) -> bool:
-        """Whether a function's start counts from its own field, else from the section's first byte."""
+        """True if a function's start counts from its own field, else from the section's first byte."""
         return bool(self.header.flags & F_FDE_FUNC_START_PCREL)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sframegen.elf.records import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
@@ -62,8 +63,7 @@ def pieces(data: memoryview, address: int) -> Iterator[SframeSection]:
     at = 0
     while at < len(data):
         piece = open_section(data[at:], address + at)
-        piece.data = piece.data[: piece.end]
-        yield piece
+        yield replace(piece, data=piece.data[: piece.end])
         at += piece.end
         window = 64
         while at < len(data):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError, fields
 from importlib.metadata import version
 from inspect import Parameter, getsource, isclass, isfunction, signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -22,7 +25,10 @@ from sframegen.cli.shared.output import in_words
 from tests import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.support.peers import Compiler
 
 PUBLIC = {name: getattr(sframegen, name) for name in sframegen.api.__all__}
 LIBRARY = (ROOT / "docs" / "library.md").read_text()
@@ -103,6 +109,92 @@ def test_values_document_fields(name: str) -> None:
     internal = ("layout: Layout", "place: str")  # of SframeSection
     undocumented = [line.strip() for line in (lines[number - 1] for number in fields) if "  #: " not in line]
     assert [line for line in undocumented if line not in internal] == []
+
+
+class Results(NamedTuple):
+    """One of each function."""
+
+    planned: sframegen.Summary
+    added: sframegen.Summary
+    unchanged: sframegen.Summary
+    checked: sframegen.CheckReport
+    converted: sframegen.VersionChange
+    removed: sframegen.SectionRemoval
+    restored: sframegen.SectionRemoval
+    merged: sframegen.Merged
+
+
+@pytest.fixture
+def results(compile_c: Compiler, tmp_path: Path) -> Results:
+    program, made = compile_c("int main(void) { return 0; }", "-O2", "-g"), compile_c("int f(void) { return 1; }", "-c", name="f.o")
+    out, objects = tmp_path / "out", [tmp_path / "f.o"]
+    shutil.copy(made, objects[0])
+    sframegen.add_section(objects[0])
+    planned = sframegen.add_section(program, output=out, dry_run=True, per_function=True)
+    added = sframegen.add_section(program, output=out)
+    return Results(
+        planned,
+        added,
+        sframegen.add_section(out),
+        sframegen.check(out),
+        sframegen.convert(out, 2, output=tmp_path / "v2"),
+        sframegen.remove(objects[0], dry_run=True, output=tmp_path / "never"),
+        sframegen.remove(out),
+        sframegen.merge(objects, tmp_path / "merged.o"),
+    )
+
+
+def test_results_are_values(results: Results) -> None:
+    for result in results:
+        with pytest.raises(FrozenInstanceError):
+            result.file = "another"  # type: ignore[misc]
+        assert not [name for name, value in vars(result).items() if isinstance(value, list)]
+        plain = result.to_json()
+        assert json.loads(json.dumps(plain)) == plain
+        assert plain.keys() == {field.name for field in fields(result)}
+
+
+def test_plans_say_where_the_section_comes(results: Results, tmp_path: Path) -> None:
+    plan = results.planned.plan
+    assert plan is not None
+    assert plan == results.added.plan
+    assert results.planned.to_json()["plan"] == list(plan.lines) == str(plan).splitlines() != []
+    assert (results.unchanged.plan, results.restored.plan, results.merged.plan) == (None, None, None)
+    converted = results.converted.plan
+    assert converted is not None
+    assert (converted.section_address, converted.section_offset) == (plan.section_address, plan.section_offset)
+    section = sframegen.read(tmp_path / "v2")
+    assert section.address == plan.section_address
+    assert (tmp_path / "v2").read_bytes()[plan.section_offset or 0 :].startswith(bytes(section.data))
+
+
+FORKS = """
+import os, sys, sframegen
+forks, fork = [], os.fork
+def counted():
+    forks.append(1)
+    return fork()
+os.fork = counted
+program, out, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+more = {"jobs": jobs} if jobs else {}
+sframegen.add_section(program, output=out, synthesize=True, **more)
+sframegen.check(out, instructions=True, second_reader=False, **more)
+sframegen.convert(out, 2)
+sframegen.remove(out)
+print(len(forks))
+"""
+
+
+@pytest.mark.parametrize(("jobs", "forks"), [(0, False), (1, False), (2, True)])
+def test_functions_fork_only_if_asked_to(jobs: int, forks: bool, corpus_file: Callable[[str], Path], tmp_path: Path) -> None:
+    done = python("-P", "-c", FORKS, corpus_file("bash"), tmp_path / "out", jobs, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (int(done.stdout) > 0) is forks
+
+
+def test_there_are_ten_recipes() -> None:
+    recipes = LIBRARY.partition("\n## Recipes\n")[2].partition("\n## ")[0]
+    assert len(re.findall("^### ", recipes, re.MULTILINE)) == len(re.findall("^```python$", recipes, re.MULTILINE)) == 10
 
 
 ERRORS = [

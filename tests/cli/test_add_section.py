@@ -4,9 +4,8 @@ import ctypes
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +13,7 @@ from click.testing import CliRunner, Result
 import sframegen
 from cfi.errors import FormatError
 from sframegen.api.added import Summary
+from sframegen.api.plan import Plan
 from sframegen.cli.commands import cli
 from sframegen.conversion.coverage import FunctionFates
 from sframegen.elf.file import open_elf
@@ -240,7 +240,7 @@ def test_a_file_whose_section_kernels_do_not_take(flags: str, far: bool, version
     found = [
         finding for finding in sframegen.check(out, consumer="kernel").findings if finding.severity is sframegen.Severity.ERROR
     ]
-    assert [finding.message for finding in found] == warnings
+    assert tuple(finding.message for finding in found) == warnings
     assert [finding.rule for finding in found] == ["kernel-one-text"] * (far and version == 3)
     if flags == "-shared":
         assert ctypes.CDLL(str(out)).far() == 1
@@ -267,28 +267,17 @@ def test_refused_files_do_not_stop_the_others(calls: Any) -> None:
     assert [document["file"] for document in json.loads(run("--json", "one", "bad", "two").stdout)] == ["one", "two"]
 
 
-class Move(NamedTuple):
-    offset: int
-    names: tuple[str, ...]
-
-
-@dataclass
-class Plan:
-    size: int
-    moves: tuple[Move, ...]
-
-    def __str__(self) -> str:
-        return f"file grows to {self.size}\nmoves: .interp"
+PLAN = Plan(("file grows to 9", "moves: .interp"))
 
 
 def test_dry_run_prints_the_plan(calls: Any) -> None:
-    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),))))
+    calls(lambda path: summary(path, plan=PLAN))
     assert run("--dry-run", "app").stdout.splitlines()[1:] == ["file grows to 9", "moves: .interp"]
     assert len(run("app").stdout.splitlines()) == 1
 
 
 def test_json_has_everything(calls: Any) -> None:
-    calls(lambda path: summary(path, plan=Plan(9, (Move(1, (".interp",)),)), fates=FATES))
+    calls(lambda path: summary(path, plan=PLAN, fates=FATES))
     document = json.loads(run("--json", "app").stdout)
     assert document["plan"] == ["file grows to 9", "moves: .interp"]
     assert document["fates"] == FATES

@@ -71,7 +71,7 @@ def function(name: str, *body: str) -> str:
 
 def after(file: Path, name: str) -> int:
     """The address after the function."""
-    functions = add_section(file, dry_run=True, per_function=True, replace=True).per_function or []
+    functions = add_section(file, dry_run=True, per_function=True, replace=True).per_function or ()
     [found] = [one for one in functions if one.name == name]
     return found.start + found.size
 

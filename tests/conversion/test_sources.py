@@ -183,7 +183,7 @@ def test_a_debug_frame_that_nobody_asked_for_is_no_obstacle(compile_c: Compiler,
     """It only adds to .eh_frame: a warning says that it is not used."""
     program = compile_c(MANY, "-O2", "-g", "-Wa,--gdwarf-5")
     plain = add_section(program, output=tmp_path / "plain")
-    assert plain.warnings == []
+    assert plain.warnings == ()
     framed = compile_c(MANY + '__asm__(".cfi_sections .eh_frame, .debug_frame");', "-O2", "-g")
     section = open_elf(framed).section(".debug_frame")
     assert section is not None

@@ -33,7 +33,9 @@ ROOM = 1 << 16  # ranges that are recorded; of more, only the bytes are counted
 
 
 class Verdict(Enum):
-    """What a byte of executable code can be, in the order of sweep.py. The value is what users read."""
+    """What the section says of a byte of executable code, compared with the CFI. The value is the text for people."""
+
+    # The order is that of sweep.py.
 
     EQUAL = "as the CFI says"  #: the section has the CFI's rule
     ABSENT = "absent, though it can be said"  #: the section has none, though SFrame can say the CFI's

@@ -42,7 +42,8 @@ JOBS = click.option(
 
 
 class Report(Protocol):
-    warnings: list[str]
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
 
 
 R = TypeVar("R", bound=Report)

@@ -143,7 +143,7 @@ def test_a_module_with_an_entry_point_is_no_loader(compile_c: Compiler, tmp_path
     """As 26 modules of PostgreSQL, linked by an older GNU ld."""
     module, result = compile_c(MODULE, *MODULE_FLAGS, name="m.so"), tmp_path / "m.so"
     assert open_elf(module).header.e_entry
-    assert add_section(module, output=result).warnings == []
+    assert add_section(module, output=result).warnings == ()
     assert ctypes.CDLL(str(result)).get() == 7
 
 

@@ -190,7 +190,7 @@ def test_lookup_in_archives(ours: Path, gas: Path, peers: Peers, tmp_path: Path)
 def test_check_holds_objects_against_their_cfi(made: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(made)
     report = sframegen.check(path)
-    assert (report.findings, report.version, report.functions) == ([], 3, 3)
+    assert (report.findings, report.version, report.functions) == ((), 3, 3)
     size = sum(section.header.sh_size for section in open_elf(path).sections if section.name.startswith(".text."))
     assert report.code == {verdict: size if verdict is Verdict.EQUAL else 0 for verdict in Verdict}
     assert sframegen_on("check", path).exit_code == 0

@@ -152,7 +152,7 @@ def test_sections_of_others_are_taken_out(made: str, gas: Path, plain: Path, pee
     subprocess.run(["g++", path, "-o", tmp_path / "program"], check=True)
     subprocess.run([tmp_path / "program"], check=True)
     assert add_section(path).section_bytes
-    assert check(path).findings == []
+    assert check(path).findings == ()
 
 
 @pytest.mark.parametrize("linker", ["ld", "ld.lld"])
@@ -252,7 +252,7 @@ def test_replace_puts_another_section_in_its_place_and_gives_back_what_was_there
     assert path.read_bytes() == had
     add_section(path, version=2, replace=True)
     assert versions(path) == {2}
-    assert check(path).findings == []
+    assert check(path).findings == ()
     again = path.read_bytes()
     assert add_section(path, version=2, replace=True).section_bytes == 0
     assert path.read_bytes() == again

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sframegen.api.plan import Plan, json_lines
 from sframegen.elf.text import count_of, printable, shortened
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@dataclass
+
+@dataclass(frozen=True)
 class Merged:
-    """What `merge` did. Functions of the objects' sections are `functions`, less those of the PLT, `dropped` and `unknown`."""
+    """What `merge` did. The objects' sections have `functions` - `plt_functions` + `dropped` + `unknown` functions."""
 
     file: str  #: the linked file
     output: str = ""  #: the path written, "" if none
-    objects: int = 0  #: whose sections are merged
-    objects_without: int = 0  #: without a section
-    objects_unlinked: int = 0  #: that the link was without
+    objects: int = 0  #: objects whose sections are merged
+    objects_without: int = 0  #: objects without a section
+    objects_unlinked: int = 0  #: objects that were not linked
     functions: int = 0  #: in the new section
     dropped: int = 0  #: functions without code in the linked file
-    unknown: int = 0  #: left out: the map does not tell which of several sections they are in
-    plt_functions: int = 0  #: of `functions`, those that no object brings along
+    unknown: int = 0  #: functions left out because the map does not show which of several sections has them
+    plt_functions: int = 0  #: of `functions`, those of the procedure linkage table
     rows: int = 0  #: of the new section
     section_bytes: int = 0  #: its size
-    versions: list[int] = field(default_factory=list)  #: of the objects' sections
-    left_out: dict[str, int] = field(default_factory=dict)  #: reason -> bytes of code
-    others: list[str] = field(default_factory=list)  #: files with code in the link, that were not given
-    undescribed: dict[str, int] = field(default_factory=dict)  #: why -> bytes of linked sections of code without a function
-    silent: list[str] = field(default_factory=list)  #: of these, "FILE: SECTION", if that object's `.sframe` has other functions
-    plan: object | None = None  #: what changes in the file, as lines by str()
-    warnings: list[str] = field(default_factory=list)  #: a line each
+    versions: tuple[int, ...] = ()  #: of the objects' sections
+    left_out: Mapping[str, int] = field(default_factory=dict)  #: bytes of code by reason
+    others: tuple[str, ...] = ()  #: files with code in the link that were not given
+    undescribed: Mapping[str, int] = field(default_factory=dict)  #: bytes of linked code sections without a function, by reason
+    silent: tuple[str, ...] = ()  #: "FILE: SECTION" of code that the `.sframe` of its own object does not describe
+    plan: Plan | None = None  #: what changes in the file; None if nothing does
+    warnings: tuple[str, ...] = ()  #: a line each
 
     def one_line(self) -> str:
-        """What is printed of it by default."""
+        """The line that the command prints by default."""
         line = (
             f"{printable(self.output or self.file)}: {count_of(self.functions, 'function')} of {count_of(self.objects, 'object')}, "
             f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
@@ -48,7 +52,7 @@ class Merged:
         return "; ".join([line, *(part for part, holds in parts.items() if holds)])
 
     def details(self) -> list[str]:
-        """Lines that say what was left out, and why."""
+        """Lines for what was left out, by reason."""
         lines = [f"  versions merged: {', '.join(map(str, self.versions))}"]
         lines += [f"  {count_of(self.plt_functions, 'function')} of the PLT"] * bool(self.plt_functions)
         lines += [f"  {count_of(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
@@ -59,5 +63,6 @@ class Merged:
         return lines + [f"  says nothing of its section: {shortened(printable(name))}" for name in self.silent]
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints; docs/json.md has the keys."""
-        return asdict(replace(self, plan=None if self.plan is None else str(self.plan).splitlines()))
+        """The object that `--json` prints; docs/json.md has the keys."""
+        lists = {name: list(getattr(self, name)) for name in ("versions", "others", "silent", "warnings")}
+        return asdict(replace(self, plan=None)) | {"plan": json_lines(self.plan)} | lists
