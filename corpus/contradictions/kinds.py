@@ -68,11 +68,11 @@ def is_of_fp(place: Place) -> bool:
 
 # In this order: what is told of each, and which it is.
 KINDS: dict[str, tuple[str, Callable[[Place], bool]]] = {
-    "no rows": ("The CFI says what holds at an entry, and the code has a frame", is_by_entry),
+    "no rows": ("The CFI has the rule of an entry, and the code has a frame", is_by_entry),
     "late": ("The row comes an instruction or two late", is_late),
-    "FP is the caller's": ("The CFA is counted from FP, which is not set yet, or is the caller's again", is_by_fp),
+    "FP is the caller's": ("The CFA is counted from FP, which is not yet set, or is again the caller's", is_by_fp),
     "place of FP": ("The caller's FP is elsewhere", is_of_fp),
-    "distance": ("The CFA's distance from its register is another", lambda _place: True),
+    "distance": ("The CFA's distance from its register is wrong", lambda _place: True),
 }
 
 

@@ -20,10 +20,10 @@ def markdown(rows: Sequence[Row], tried: Sequence[Tried], about: str) -> str:
     known: Counter[str] = Counter()
     for row in rows:
         known += row.outcome.known
-    lines = [HEAD.read_text(), f"One run: {about}.", "", "## What came of it", ""]
+    lines = [HEAD.read_text(), f"One run: {about}.", "", "## Results", ""]
     lines.append(f"{len(rows)} comparisons, {sum(row.outcome.fdes for row in rows):,} FDEs: {len(found)} differences.")
     lines += ["", *(f"- {row.part}, {row.machine}, {row.case}: {difference}" for row, difference in found), *[""] * bool(found)]
-    lines += ["Known differences, which are not counted there; [differences.md](../differences.md) tells of the first:", ""]
+    lines += ["Known differences, which are not counted above; [differences.md](../differences.md) describes the first:", ""]
     lines += [*table(("places", "what"), ((f"{count:,}", what) for what, count in known.most_common())), ""]
     for part in dict.fromkeys(row.part for row in rows):
         lines += [f"## {part[0].upper()}{part[1:]}", ""]
@@ -43,8 +43,8 @@ def markdown(rows: Sequence[Row], tried: Sequence[Tried], about: str) -> str:
 
 
 DAMAGED = (
-    "Two objects of two functions each; one is sound, the other's section is not. Exit status, the first line that was said, and\n"
-    "what there is then. GNU ld has two FDEs of its own, for the PLT."
+    "Two objects of two functions each; one is intact, the other's section is damaged. The cells have the exit status, the first line\n"
+    "of output, and the result. GNU ld adds two FDEs for the PLT."
 )
 
 

@@ -79,7 +79,7 @@ def tried(judge: Judge, directory: Path, what: str, command: str, *, fatal: bool
     status, text = run(command, directory, environment)
     said = SAID.findall(text)
     runs = run(f"{PROGRAM} --version", directory, judge.environment)[0] == 0
-    program = "runs, without a section" if runs else "is not there"
+    program = "runs, without a section" if runs else "does not exist"
     news = News(what, fatal, status, " ".join(said), program)
     if len(said) != 1:
         news.differences.append(f"{what}: {len(said)} lines by sframegen: {text[-300:]}")

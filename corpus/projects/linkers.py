@@ -68,7 +68,7 @@ class Cell:
     differences: list[str] = field(default_factory=list)
 
 
-SECTION, UNTOUCHED, NONE = "section", "as it was", "does not link"
+SECTION, UNTOUCHED, NONE = "section", "unchanged", "does not link"
 
 
 def linkers(peers: Peers) -> Iterator[Linker]:

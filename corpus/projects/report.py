@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 HEAD = Path(__file__).with_name("head.md")
 COLUMNS = (
-    "project", "build system", "sources", "linked files", "functions", "section bytes", "tests passed", "as plain after remove",
+    "project", "build system", "sources", "linked files", "functions", "section bytes", "tests passed", "unchanged after remove",
     "not reproducible", "CPU s, plain", "with", "result",
 )  # fmt: skip
 LINKERS = """\
-One program of two C++ files that throws and catches, a library of one of them, an object by `-r`; by gcc, or clang for `-flto` with
-lld. The same is linked without the step: nothing else is said with it, programs run as before, and what has no section, or has it
-removed, is byte for byte the linker's file where two of the linker's are the same."""
+A program of two C++ files that throws and catches, a library of one of them, an object with `-r`; linked with gcc, or with clang
+for `-flto` with lld. Each is also linked without the step. The output is the same except for warnings, programs still run, and a file
+without a section, or after its removal, is the linker's file byte for byte if two links of the linker are equal."""
 BAD_NEWS = """\
-`xzdec`, linked anew within the build of xz with the step. Missing: the package that the shims name is gone. Killed: by SIGKILL, the
-process that adds the section."""
+`xzdec`, linked again in the build of xz with the step. Missing: the package that the shims name has been removed. Killed: SIGKILL
+ends the process that adds the section."""
 
 
 def markdown(judged: Sequence[Judged], cells: Sequence[Cell], news: Sequence[News], about: str) -> str:
@@ -44,7 +44,7 @@ def markdown(judged: Sequence[Judged], cells: Sequence[Cell], news: Sequence[New
         ]
         lines += [""] * any(one.notes for one in judged)
         lines += [f"- {one.project.name} is not as recorded: {note}" for one in judged for note in one.notes]
-        lines += ["", "## The lines"]
+        lines += ["", "## Build commands"]
         for one in judged:
             project = one.project
             lines += [
@@ -60,10 +60,10 @@ def markdown(judged: Sequence[Judged], cells: Sequence[Cell], news: Sequence[New
                 lines += ["```sh", *filter(None, before + commands), "```", ""]
             lines.pop()
     if cells:
-        lines += ["", "## Linkers below the step", "", LINKERS, "", *linkers(cells)]
+        lines += ["", "## Linkers", "", LINKERS, "", *linkers(cells)]
     if news:
-        lines += ["", "## Bad news", "", BAD_NEWS, ""]
-        head = ("sframegen", "--fatal", "exit status of the build", "it says", "the program")
+        lines += ["", "## Failures", "", BAD_NEWS, ""]
+        head = ("sframegen", "--fatal", "exit status of the build", "message", "the program")
         lines += table(head, ((one.what, "yes" if one.fatal else "", one.status, f"`{one.said}`", one.program) for one in news))
     return "\n".join(lines) + "\n"
 

@@ -107,7 +107,7 @@ def test_the_report_s_tables() -> None:
         Cell("lld 9", "program", NONE),
         Cell("lld 9", "-static", "no room"),
     ]
-    text = markdown([judged], cells, [News("killed", fatal=True, status=1, said="sframegen: x", program="is not there")], "a run")
+    text = markdown([judged], cells, [News("killed", fatal=True, status=1, said="sframegen: x", program="does not exist")], "a run")
     for line in (
         "One run: a run. 1 differences.",
         "- small: prog: unlike",

@@ -61,7 +61,7 @@ def behaviours(added: Sequence[Result], behaviour: Behaviour) -> list[str]:
         unsteady = sum(check in result.unsteady for result in added)
         rows.append((check, len(statuses), statuses.count(0), unsteady))
     note = [] if behaviour.may_run else ["No namespaces here: nothing was started.", ""]
-    return table(("same before and after", "files", "exit status 0", "never twice the same"), rows) + note
+    return table(("same before and after", "files", "exit status 0", "differs without the section too"), rows) + note
 
 
 def judgements(added: Sequence[Result]) -> list[str]:

@@ -17,12 +17,12 @@ HEAD = Path(__file__).with_name("head.md")
 # Columns of the table, and how the reasons that they count begin.
 KINDS = {"gdb ends": "gdb ends:", "gdb guesses": "gdb guesses:", "we end": "we end:", "we guess": "we guess", "gdb fails": "gdb:"}
 WHERE = """
-Where threads were, by workload and over all modes. A function's first instruction is one where an FDE begins.
+The places of the threads, by workload and over all modes. A function's first instruction is one at which an FDE begins.
 """
 WHY = """
-Why stacks were not compared to the end. Where there is no CFI, gdb guesses by the code's instructions, and goes on, rightly or
-wrongly. There, and where there is no section, sframegen follows the frame pointer, which code that does not keep one uses for
-anything else; it ends where that leads to no return address.
+The reasons why stacks were not compared to the end. Without CFI, gdb guesses from the code's instructions and continues, rightly or
+wrongly. Without CFI, and without a section, sframegen follows the frame pointer, a register that other code may use for anything;
+the walk ends where it leads to no return address.
 """
 
 
@@ -31,7 +31,7 @@ def markdown(rows: Sequence[Row], about: str, left_out: Iterable[str]) -> str:
     lines = [
         HEAD.read_text() + f"One run: {about}." + "".join(f" Left out: {one}." for one in left_out),
         "",
-        "## What came of it",
+        "## Results",
         "",
     ]
     stops, threads, frames, cfas = (
@@ -39,7 +39,7 @@ def markdown(rows: Sequence[Row], about: str, left_out: Iterable[str]) -> str:
     )
     excused = sum(row.reasons.total() for row in rows)
     lines.append(f"{stops} stops, {threads} stacks, {frames} equal PCs, {cfas} equal CFAs: {len(differences)} differences;")
-    lines.append(f"{excused} stacks not to the end. The outermost frame has no CFA.")
+    lines.append(f"{excused} stacks not compared to the end. The outermost frame has no CFA.")
     lines += ["", *(f"- {row.workload}, {row.mode}: {difference}" for row, difference in differences), *[""] * bool(differences)]
     for mode in dict.fromkeys(row.mode for row in rows):
         kinds = [kind for kind in KINDS if any(_of_kind(row, kind) for row in rows)]
@@ -50,8 +50,8 @@ def markdown(rows: Sequence[Row], about: str, left_out: Iterable[str]) -> str:
         )
         alone = sorted({path for row in rows if row.mode == mode for path in row.left_alone})
         lines += ["", *[f"Loaded, and without a section: {', '.join(alone)}.\n"] * bool(alone)]
-    lines += ["## Not to the end", WHY, *_table(("stacks", "mode", "reason"), _reasons(rows)), ""]
-    lines += ["## Where they were", WHERE, *_places(rows)]
+    lines += ["## Incomplete comparisons", WHY, *_table(("stacks", "mode", "reason"), _reasons(rows)), ""]
+    lines += ["## Places of the stops", WHERE, *_places(rows)]
     return "\n".join(lines) + "\n"
 
 
