@@ -43,8 +43,8 @@ def markdown(rows: Sequence[Row], tried: Sequence[Tried], about: str) -> str:
 
 
 DAMAGED = (
-    "Two objects of two functions each; one is intact, the other's section is damaged. The cells have the exit status, the first line\n"
-    "of output, and the result. GNU ld adds two FDEs for the PLT."
+    "Two objects of two functions each; one is intact, the other's section is damaged. The cells have the exit status,\n"
+    "the first line of output, and the result. GNU ld adds two FDEs for the PLT."
 )
 
 

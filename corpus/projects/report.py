@@ -24,8 +24,8 @@ COLUMNS = (
 )  # fmt: skip
 LINKERS = """\
 A program of two C++ files that throws and catches, a library of one of them, an object with `-r`; linked with gcc, or with clang
-for `-flto` with lld. Each is also linked without the step. The output is the same except for warnings, programs still run, and a file
-without a section, or after its removal, is the linker's file byte for byte if two links of the linker are equal."""
+for `-flto` with lld. Each is also linked without the step. The output is the same except for warnings, programs still run, and
+a file without a section, or after its removal, is the linker's file byte for byte if two links of the linker are equal."""
 BAD_NEWS = """\
 `xzdec`, linked again in the build of xz with the step. Missing: the package that the shims name has been removed. Killed: SIGKILL
 ends the process that adds the section."""
