@@ -160,7 +160,7 @@ def remove(
             result, plan = elf, plan_removal(elf)
             removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, plan.writes)
         else:
-            message = "its SFrame section is by others, or by sframegen in the place of theirs"
+            message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
             raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
 
         def check(written: Path) -> None:

@@ -13,7 +13,7 @@ class Place(NamedTuple):
     help: str
 
 
-# By option: a row for each file or directory that a tool is told of.
+# By option: a row for each file or directory that a tool needs to know.
 PLACES = {
     "cmake-dir": Place("cmake", "CMake's find_package(Sframegen), as Sframegen_DIR."),
     "debhelper-dir": Place("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),

@@ -79,7 +79,7 @@ def command(
     tracer = Tracer(convert=convert, limit=max_frames)
     output = Output(run, Symbols(tracer.objects), form, verbose=verbose, hint=not convert)
     if core:
-        with run.file(core), told_by(run):
+        with run.file(core), findings_of(run):
             output.add(*of_core(core, exe, sysroot, tracer, tid))
         output.finish()
         ctx.exit(run.status)
@@ -124,8 +124,8 @@ class Output:
 
 
 @contextmanager
-def told_by(run: Run) -> Iterator[None]:
-    """What cannot be traced ends the block, and is a finding."""
+def findings_of(run: Run) -> Iterator[None]:
+    """A process or core that cannot be traced ends the block, and is a finding."""
     try:
         yield
     except StackError as error:
@@ -147,7 +147,7 @@ def sample(arguments: tuple[str, ...], tracer: Tracer, plan: Plan, output: Outpu
     with Interrupts(at_once=command is None) as interrupts:
         sampler = Sampler(tracer, output.symbols, plan, interrupts)
         try:
-            with output.run.file(""), told_by(output.run):
+            with output.run.file(""), findings_of(output.run):
                 for taken, problems in sampler.samples(command.pid if command else int(arguments[0]), command):
                     output.add(taken, problems)
             if interrupts.number:

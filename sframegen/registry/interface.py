@@ -53,7 +53,7 @@ class Caller(NamedTuple):
         raw = self.read(address, size)
         known = size_of(kind)
         if any(raw[known:]):
-            raise RegistryError(errno.E2BIG, f"fields behind the first {known} bytes are not 0")
+            raise RegistryError(errno.E2BIG, f"fields after the first {known} bytes are not 0")
         return decode(kind, raw[:known].ljust(known, b"\0"), self.abi.byte_order)
 
     def section(self, start: int, size: int) -> SframeSection:

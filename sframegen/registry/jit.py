@@ -191,7 +191,7 @@ class JitTables:
             fields.iter_unpack(self._read(table.address, place, count * stride))
         ):
             if not end <= start < start + size <= limit:
-                raise _error(table.address, f"code at {start:#x} to {start + size:#x} behind {end:#x}", place + at * stride)
+                raise _error(table.address, f"code at {start:#x} to {start + size:#x} after {end:#x}", place + at * stride)
             end = start + size
             key = (*says, info & ~REMOVED)
             known = rules.get(key)
@@ -201,7 +201,7 @@ class JitTables:
                     raise _error(table.address, f"no rule has info {info:#04x} and offsets {says}", place + at * stride)
                 known = rules[key] = key, rule
             if unknown.strip(b"\0"):
-                raise _error(table.address, f"no rule has {unknown.hex()} behind the info byte", place + at * stride)
+                raise _error(table.address, f"no rule has {unknown.hex()} after the info byte", place + at * stride)
             if info & REMOVED:
                 self._removed.add(len(self._offsets))
             self._offsets.append(start)

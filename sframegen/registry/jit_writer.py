@@ -48,7 +48,7 @@ class JitWriter:
         if self.is_full or self._next is not None:
             raise ValueError("the table is full, or has a next one")
         if not self._end <= entry.ip_off < entry.ip_off + entry.size < 1 << 32:
-            raise ValueError(f"{entry.size} bytes of code at {entry.ip_off:#x} do not come behind {self._end:#x}")
+            raise ValueError(f"{entry.size} bytes of code at {entry.ip_off:#x} do not come after {self._end:#x}")
         at = TABLE_SIZE + len(self) * STRIDE
         self._view[at : at + STRIDE] = self._code.pack(*entry)
         self._offsets.append(entry.ip_off)

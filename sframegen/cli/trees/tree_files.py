@@ -1,4 +1,4 @@
-"""The programs and libraries below directories, each with all its names, but for those that patterns leave out."""
+"""The programs and libraries below directories, each with all its names, except those that patterns leave out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF = re.compile(r"(.)-(.)|(.)", re.DOTALL)
 
 
 class Name(NamedTuple):
-    """Of a file: the directory that was asked for, the path from there."""
+    """The name of a file: the directory on the command line, and the path from there."""
 
     root: str
     path: str
