@@ -55,6 +55,7 @@ html_css_files = ["site.css"]
 man_pages = commands.man_pages()
 
 CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
+FILE_NAME = re.compile(r"\[[\w-]+\.md(?:#[\w-]+)?\]\((?=[^)]+\.md)")
 PICTURE = re.compile(r"(?P<picture>!\[[^]]*\]\((?P<name>[\w-]+)\.svg\))")
 LISTED = re.compile(r"^- \[([^]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
 
@@ -84,6 +85,12 @@ def add_dark_pictures(_app: Sphinx, document: str, source: list[str]) -> None:
     source[0] = PICTURE.sub(both, source[0])
 
 
+def name_titles(_app: Sphinx, _document: str, source: list[str]) -> None:
+    """A link named as a file, for those who read the files, is named as the page or section that it leads to."""
+    source[0] = FILE_NAME.sub("[](", source[0])
+
+
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
     app.connect("source-read", add_dark_pictures)
+    app.connect("source-read", name_titles)
