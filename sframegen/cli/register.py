@@ -10,7 +10,7 @@ from sframegen.cli.shared.output import Run
 from sframegen.elf.file import open_elf
 from sframegen.elf.text import printable
 from sframegen.registry import system
-from sframegen.registry.codectl import CodeOption
+from sframegen.registry.codectl_calls import CodeOption
 from sframegen.registry.regions import RegistryError
 from sframegen.registry.requests import INTERFACES, loaded_section
 from sframegen.registry.structures import SframeSetup

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import PF_X, PT_GNU_SFRAME, PT_LOAD
-from sframegen.registry.codectl import CodeOption
+from sframegen.registry.codectl_calls import CodeOption
 from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, size_of
 
 if TYPE_CHECKING:

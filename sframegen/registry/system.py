@@ -13,7 +13,7 @@ from sframegen.registry.structures import SframeSetup, encode, size_of
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
-    from sframegen.registry.codectl import CodeOption
+    from sframegen.registry.codectl_calls import CodeOption
 
 # As posted on 28 May 2026, for all architectures. Nothing of it is in a release: another call may have the number one day.
 SYSCALLS = {"sframe_register": 472, "sframe_unregister": 473}

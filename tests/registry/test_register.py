@@ -21,12 +21,12 @@ from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AMD64
 from sframegen.format.locate import sframe_of
 from sframegen.registry import system
-from sframegen.registry.codectl import CodeOption, codectl
+from sframegen.registry.codectl_calls import CodeOption, codectl
 from sframegen.registry.interface import Caller
-from sframegen.registry.prctl import prctl_register
+from sframegen.registry.prctl_calls import prctl_register
 from sframegen.registry.regions import Registry, RegistryError
 from sframegen.registry.requests import INTERFACES, loaded_section
-from sframegen.registry.setup import sframe_register
+from sframegen.registry.sframe_calls import sframe_register
 from sframegen.registry.structures import SframeSetup, decode
 from tests.support.processes.memories import Pieces
 

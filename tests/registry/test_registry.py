@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import errno
+import re
 import struct
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sframegen.registry
 from sframegen.format.abi import S390X
 from sframegen.format.model import OUTERMOST
-from sframegen.registry.codectl import CodeOption, codectl
+from sframegen.registry.codectl_calls import CodeOption, codectl
 from sframegen.registry.interface import Caller
-from sframegen.registry.prctl import prctl_register, prctl_unregister
+from sframegen.registry.prctl_calls import prctl_register, prctl_unregister
 from sframegen.registry.regions import Region, Registry, RegistryError, SectionDescriber
-from sframegen.registry.setup import sframe_register, sframe_unregister
+from sframegen.registry.sframe_calls import sframe_register, sframe_unregister
 from sframegen.registry.structures import LAYOUTS, CodeElfInfo, CodeJitInfo, JitTable, SframeSetup, encode
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import RULE, section_bytes
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from sframegen.format.search import Found
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT, SECTION, OTHER_SECTION, STRUCT, STRINGS = 0x40_0000, 0x50_0000, 0x51_0000, 0x60_0000, 0x70_0FF0
 SECTION_BYTES = section_bytes(SECTION, (TEXT, TEXT + 64))
 SIZE = len(SECTION_BYTES)
@@ -381,3 +387,44 @@ def test_damaged_structures_are_refused_or_taken(option: CodeOption | None) -> N
         else:
             [region] = call.registry
             region.describer.look_up(region.start)
+
+
+# --- What docs/registry.md and docs/jit.md publish --------------------------------------------------------------------------------
+
+
+def examples(page: str) -> list[str]:
+    return [text.partition("```")[0] for text in (DOCS / page).read_text().split("```python\n")[1:]]
+
+
+def test_public_names_are_those_that_the_document_lists() -> None:
+    lines = [line.split("|")[1] for line in (DOCS / "registry.md").read_text().splitlines() if line.startswith("| `")]
+    listed = {name for line in lines for name in re.findall(r"`(\w+)(?:\([^)]*\))?`", line)}
+    assert listed == set(sframegen.registry.__all__)
+    assert all(getattr(sframegen.registry, name).__name__ == name for name in listed)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = sframegen.registry.nothing
+
+
+def test_importing_the_registry_loads_no_interface() -> None:
+    command = [sys.executable, "-c", "import sys, sframegen.registry; print(*sys.modules)"]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert [name for name in loaded if name.startswith("sframegen.registry.")] == []
+
+
+def test_example_of_a_registration() -> None:
+    start, text_start = 0x60_0000, 0x40_0000
+    section = section_bytes(start + 32, (text_start, text_start + 64))
+    names = {"start": start, "section": section, "text_start": text_start, "text_size": 4096, "pc": text_start + 65}
+    example = next(text for text in examples("registry.md") if "sframe_register" in text)
+    exec(example, names)
+    assert names["found"].rule == RULE  # type: ignore[attr-defined]
+
+
+def test_example_of_a_table() -> None:
+    names = {"memory": bytearray(56), "address": 0x1000, "code_offset": 64, "more_memory": bytearray(56), "more_address": 0x2000}
+    exec(examples("jit.md")[0], names)
+    table, more = names["table"], names["more"]
+    assert isinstance(table, sframegen.registry.JitWriter)
+    assert isinstance(more, sframegen.registry.JitWriter)
+    assert (len(table), table.is_full, len(more)) == (1, True, 0)
+    assert names["memory"][16:24] == (0x2000).to_bytes(8, "little")  # type: ignore[index]

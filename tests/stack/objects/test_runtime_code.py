@@ -11,7 +11,7 @@ from cfi.errors import FormatError
 from sframegen.format.abi import AMD64
 from sframegen.registry.interface import Caller
 from sframegen.registry.regions import Registry
-from sframegen.registry.setup import sframe_register
+from sframegen.registry.sframe_calls import sframe_register
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
 from sframegen.stack.abi.registers import Registers
 from sframegen.stack.objects import runtime_code
