@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.columns import zeros
 from sframegen.conversion.endings import Forms, FoundCalls, final_calls
 from sframegen.conversion.resolve import sort
-from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.tables.join import symbol_values
 
@@ -23,42 +23,6 @@ if TYPE_CHECKING:
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.format.model import FunctionTable
-
-
-class Form(NamedTuple):
-    """A call at a function's end: the last eight bytes, as a big-endian number, are `value` under `mask`.
-
-    `relative`: the last four are the distance to the callee, which lies in the file's code; 0 if a relocation fills it in.
-    """
-
-    mask: int
-    value: int
-    relative: bool = False
-
-
-def _little(mask: int, value: int) -> Form:
-    """Of an instruction of four bytes, the lowest first."""
-    return Form(int.from_bytes(mask.to_bytes(4, "little"), "big"), int.from_bytes(value.to_bytes(4, "little"), "big"))
-
-
-# Only the last bytes are looked at, and an instruction that is no call can end with the same ones. That is rare and does no harm:
-# what follows is padding in any case, and never executes.
-FORMS = {
-    EM_X86_64: (
-        Form(0xFF_00000000, 0xE8_00000000, relative=True),
-        Form(0xFFF8, 0xFFD0),  # call *%r
-        Form(0xFFF8, 0xFF10),  # call *(%r)
-        Form(0xFFFF00, 0xFF1400),  # call *(%r,%r)
-        Form(0xFFFF07_00000000, 0xFF1405_00000000),  # call *n(,%r)
-        Form(0xFFFF_00000000, 0xFF15_00000000),  # call *n(%rip)
-        Form(0xFFF800, 0xFF5000),  # call *n(%r)
-        Form(0xFFFF0000, 0xFF540000),  # call *n(%r,%r)
-        Form(0xFFF8_00000000, 0xFF90_00000000),  # the same, n of four bytes
-        Form(0xFFFF00_00000000, 0xFF9400_00000000),
-    ),
-    EM_AARCH64: (_little(0xFC000000, 0x94000000), _little(0xFEFFF000, 0xD63F0000)),  # bl; blr, also with authentication
-    EM_S390: (Form(0xFFFF_00000000, 0xC0E5_00000000), Form(0xFFFF0000, 0xA7E50000), Form(0xFFF0, 0x0DE0)),  # brasl, bras, basr
-}
 
 
 class FinalCalls(NamedTuple):
@@ -81,7 +45,7 @@ class FinalCalls(NamedTuple):
 
 def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: Areas, code: int) -> FinalCalls:
     """Of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
-    forms = FORMS[elf.header.e_machine]
+    forms = MACHINES[elf.header.e_machine].calls
     places = symbol_places(elf)
     function, padded_size = zeros("I", len(table)), table.size[:]
     found, without = final_calls(

@@ -6,7 +6,6 @@ import errno
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from cfi.errors import FormatError
-from sframegen.format.abi import AMD64
 from sframegen.format.decode import open_section
 from sframegen.format.records import HEADER_SIZE
 from sframegen.registry.regions import RegistryError
@@ -35,7 +34,7 @@ class Caller(NamedTuple):
 
     registry: Registry
     memory: Memory
-    abi: Abi = AMD64
+    abi: Abi
 
     def read(self, address: int, size: int) -> bytes:
         """Raises RegistryError: EFAULT."""

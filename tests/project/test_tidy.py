@@ -13,7 +13,11 @@ import pytest
 
 import sframegen.api
 from sframegen.cli.commands import COMMANDS
+from sframegen.code.isa import machines as code_machines
+from sframegen.elf.code_bytes import machines as byte_machines
+from sframegen.format.abi import ABIS
 from sframegen.program.build import MODULES
+from sframegen.stack.abi import machines as stack_machines
 from tests import ROOT
 
 if TYPE_CHECKING:
@@ -40,6 +44,11 @@ UPPER_HALF = {"sframegen.api", "sframegen.cli"}  # stands on linker, so that lin
 TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
 OPTIONS_OF_OTHERS = {"--decompress-debug-sections", "--gsframe"}  # of objcopy and GNU as
 VERSION_NAMES = {"version", "abi", "abi_arch"}
+# What only one machine has lies in these folders, in files of the same names. The tables there name ABIs, and nothing else does.
+MACHINE_FOLDERS = ("sframegen/elf/code_bytes", "sframegen/stack/abi", "sframegen/code/isa")
+MACHINE_FILES = {"x86_64.py", "aarch64.py", "s390x.py", "machines.py"}
+NAMES_ABIS = {"sframegen/format/abi.py", *(f"{folder}/machines.py" for folder in MACHINE_FOLDERS)}
+ABI_NAME = re.compile(r"\.(EM_\w+|AMD64|AARCH64(_BE)?|S390X)$")
 
 MAX_PARAMETERS = 8
 # Whose options are parameters, and what has not been taught to take tables yet: this list only becomes shorter.
@@ -159,6 +168,23 @@ def test_versions_and_abis_are_rows_of_tables(path: str) -> None:
 )
 def test_the_search_for_branches_finds_them(code: str, found: bool) -> None:
     assert bool(list(branches_on_version(ast.parse(code)))) is found
+
+
+@pytest.mark.parametrize("path", OUR_MODULES)
+def test_only_tables_name_an_abi(path: str) -> None:
+    named = [name for name in imported(path, OUR_MODULES[path]) if ABI_NAME.search(name)]
+    assert bool(named) is (path in NAMES_ABIS)
+
+
+@pytest.mark.parametrize("folder", MACHINE_FOLDERS)
+def test_each_folder_of_machines_has_a_file_for_each(folder: str) -> None:
+    assert {path.name for path in (ROOT / folder).glob("*.py")} >= MACHINE_FILES
+
+
+def test_each_table_of_machines_has_a_row_for_each_abi() -> None:
+    names = {abi.name for abi in ABIS}
+    assert set(code_machines.MACHINES) == set(stack_machines.MACHINES) == names
+    assert set(byte_machines.MACHINES) == {abi.machine for abi in ABIS}
 
 
 @pytest.mark.parametrize("path", ALL_MODULES)

@@ -87,7 +87,7 @@ def test_the_model_takes_what_is_printed(program: Path, interface: str) -> None:
     assert found is not None
     at = 0x7000_0000
     data = INTERFACES[interface](loaded, at).data
-    caller = Caller(Registry(), Pieces({at: data.ljust(8192, b"\0"), loaded.sframe_start: bytes(found[0])}))
+    caller = Caller(Registry(), Pieces({at: data.ljust(8192, b"\0"), loaded.sframe_start: bytes(found[0])}), AMD64)
     if interface == "sframe":
         sframe_register(caller, at, len(data))
     elif interface == "prctl":

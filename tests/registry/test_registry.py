@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sframegen.registry
-from sframegen.format.abi import S390X
+from sframegen.format.abi import AMD64, S390X
 from sframegen.format.model import OUTERMOST
 from sframegen.registry.codectl_calls import CodeOption, codectl
 from sframegen.registry.interface import Caller
@@ -46,7 +46,7 @@ def caller(struct_bytes: bytes = b"", **more: bytes) -> Caller:
         STRUCT: struct_bytes,
         STRINGS: more.get("strings", b""),
     }
-    return Caller(Registry(), Pieces(pieces))
+    return Caller(Registry(), Pieces(pieces), AMD64)
 
 
 def give(call: Caller, struct_bytes: bytes) -> tuple[int, int]:
@@ -227,7 +227,7 @@ def test_to_unregister_takes_the_section_alone(field: str) -> None:
 
 def test_sections_of_the_wrong_machine_are_refused() -> None:
     memory = Pieces({SECTION: section_bytes(SECTION, (TEXT,), S390X), STRUCT: encode(SETUP._replace(sframe_size=SIZE), "big")})
-    refused(errno.EINVAL, prctl_register, Caller(Registry(), memory), 1, SECTION, len(memory.pieces[SECTION]))
+    refused(errno.EINVAL, prctl_register, Caller(Registry(), memory, AMD64), 1, SECTION, len(memory.pieces[SECTION]))
     section = len(memory.pieces[SECTION])
     memory.pieces[STRUCT] = encode(SETUP._replace(sframe_size=section), "big")
     region = sframe_register(Caller(Registry(), memory, S390X), STRUCT, 32)

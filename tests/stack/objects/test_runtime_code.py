@@ -179,7 +179,7 @@ def test_code_of_no_file_is_walked_by_the_section_that_was_registered() -> None:
     tracer = Tracer(registry=registry)
     setup = encode(SframeSetup(SECTION, len(section), process.code, 0x1000))
     process.pieces.pieces[SETUP] = setup
-    sframe_register(Caller(registry, process.pieces), SETUP, len(setup))
+    sframe_register(Caller(registry, process.pieces, process.abi), SETUP, len(setup))
     [thread] = tracer.trace(process)
     assert [(frame.pc, frame.cfa, frame.how) for frame in thread.frames] == [
         (process.code + 4, process.stack + 16, How.REGISTERED),

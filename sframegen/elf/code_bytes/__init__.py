@@ -1,0 +1,1 @@
+"""Bytes of code that are recognised without a disassembler: padding, and calls. A file for each machine."""

@@ -1,0 +1,35 @@
+"""How a machine pads code, and how its calls end: the types of the tables in the files of the machines."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fill(NamedTuple):
+    """Padding. `alone`: instructions and bytes without a prefix; `prefixed`: those after any number of the prefix bytes.
+
+    None begins another.
+    """
+
+    alone: tuple[bytes, ...]
+    prefixed: tuple[bytes, ...] = ()
+    prefixes: bytes = b""
+
+
+class Call(NamedTuple):
+    """A call at a function's end: the last eight bytes, as a big-endian number, are `value` under `mask`.
+
+    `relative`: the last four are the distance to the callee, which lies in the file's code; 0 if a relocation fills it in.
+
+    Only the last bytes are looked at, and an instruction that is no call can end with the same ones. That is rare and does no harm:
+    what follows is padding in any case, and never executes.
+    """
+
+    mask: int
+    value: int
+    relative: bool = False
+
+
+class CodeBytes(NamedTuple):
+    fill: Fill
+    calls: tuple[Call, ...]

@@ -1,0 +1,32 @@
+"""x86-64: padding and calls."""
+
+from __future__ import annotations
+
+from sframegen.elf.code_bytes.forms import Call, CodeBytes, Fill
+
+CODE_BYTES = CodeBytes(
+    Fill(
+        alone=(b"\x00", b"\xcc"),
+        prefixed=(
+            b"\x90",
+            b"\x0f\x1f\x00",
+            b"\x0f\x1f\x40\x00",
+            b"\x0f\x1f\x44\x00\x00",
+            b"\x0f\x1f\x80\x00\x00\x00\x00",
+            b"\x0f\x1f\x84\x00\x00\x00\x00\x00",
+        ),
+        prefixes=b"\x66\x2e",
+    ),
+    (
+        Call(0xFF_00000000, 0xE8_00000000, relative=True),
+        Call(0xFFF8, 0xFFD0),  # call *%r
+        Call(0xFFF8, 0xFF10),  # call *(%r)
+        Call(0xFFFF00, 0xFF1400),  # call *(%r,%r)
+        Call(0xFFFF07_00000000, 0xFF1405_00000000),  # call *n(,%r)
+        Call(0xFFFF_00000000, 0xFF15_00000000),  # call *n(%rip)
+        Call(0xFFF800, 0xFF5000),  # call *n(%r)
+        Call(0xFFFF0000, 0xFF540000),  # call *n(%r,%r)
+        Call(0xFFF8_00000000, 0xFF90_00000000),  # the same, n of four bytes
+        Call(0xFFFF00_00000000, 0xFF9400_00000000),
+    ),
+)
