@@ -1,4 +1,4 @@
-"""What an analysis is told not to take for granted, though code and data suggest it."""
+"""What an analysis asks before it trusts code and data: where functions begin, and where control goes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Assumptions(NamedTuple):
-    """What is asked before it is believed."""
+    """The two questions."""
 
-    enters: Callable[[int], bool]  #: whether a function may begin at an address
+    enters: Callable[[int], bool]  #: true if a function may begin at an address
     continues: Callable[[int, int], bool]
-    #: whether control gets from a call to behind it, from a jump to what its table holds, or past its table, into another piece
+    #: true if control may get from a call to the code after it, or from a jump to a target, in its table or in another piece
 
 
 def unguard(piece: Piece, continues: Callable[[int, int], bool]) -> None:
-    """Takes out the branches before jumps by tables that do not lead where their targets are: `__builtin_unreachable()`.
+    """Remove the branches before table jumps whose targets control cannot reach: `__builtin_unreachable()`.
 
-    Compilers keep the comparison of the index, and let it branch to what happens to stand next.
+    Compilers keep the comparison of the index, and let it branch to whatever code is next.
     """
     for number in piece.numbers_of(Flow.INDIRECT):
         before = number - 1

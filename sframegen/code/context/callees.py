@@ -1,4 +1,4 @@
-"""Who is called: names of functions in other files by the memory that holds their addresses, and those that never return."""
+"""Callees: the names of functions in other files, found through the pointers to them, and the functions that never return."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def never_returns(name: str) -> bool:
 
 
 def imports(elf: ElfFile) -> dict[int, str]:
-    """By the address of the pointer that the loader fills: the name of the function or object whose address it gets."""
+    """Return, for the address of each pointer that the loader fills, the name of the function or object that it points to."""
     found = {}
     for symbols, entries in dynamic_relocations(elf):
         if symbols is None:
@@ -50,7 +50,7 @@ def imports(elf: ElfFile) -> dict[int, str]:
 
 
 def pointed_at(elf: ElfFile) -> set[int]:
-    """What relocations make pointers to that add the base to an address."""
+    """Return the addresses that relocations make pointers to, by adding the base to an address."""
     found: set[int] = set()
     machine = machine_of(abi_of(elf))
     kinds = (machine.relative, machine.irelative)  # without a symbol, that is all of r_info

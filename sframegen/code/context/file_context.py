@@ -1,4 +1,4 @@
-"""What is known of a file around its functions: who is called, who never returns, jump tables."""
+"""What is known of a file outside each function: callees, functions that never return, jump tables."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Range = tuple[int, int]  # [start, end)
 TargetsOf: TypeAlias = "Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
-Callee: TypeAlias = "int | str | None"  # an address, or a name where that is all that is known; None: anyone
+Callee: TypeAlias = "int | str | None"  # an address, or only a name; None: unknown
 
 
 class FileContext:
-    """Of one file. Raises FormatError for an ABI whose instructions are not read.
+    """The context of all functions of a file. Raises FormatError for an ABI whose instructions are not read.
 
     `code`: all ranges that are analysed, ascending, without overlaps; `stubs`: the entries of the PLT.
     """
@@ -46,22 +46,22 @@ class FileContext:
         self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
         self.stubs = stubs
         self.stub_targets: dict[int, Callee] = {}
-        self.never_return: set[int] = set()  #: found out by what the code does
+        self.never_return: set[int] = set()  #: found by analysis
 
     def decode(self, start: int, end: int) -> Piece:
         return decode(self.elf.at(start, end - start), start, self.isa)
 
     def holds(self, address: int) -> bool:
-        """Whether it is in code that is analysed."""
+        """Return True if an address is in analysed code."""
         return address < self.limit(address)
 
     def limit(self, address: int) -> int:
-        """Where the analysed code ends that the address is in; the address itself if it is in none."""
+        """Return the end of the analysed code that holds the address; the address itself if none does."""
         number = bisect_right(self.starts, address) - 1
         return max(address, self.code[number][1]) if number >= 0 else address
 
     def callee(self, target: int | None, slot: int | None) -> Callee:
-        """Who is called; `slot`: the memory that a call without target reads it from."""
+        """Return the callee; `slot`: the memory that a call without target reads the address from."""
         if target is None:
             return self._named(self.imports.get(slot)) if slot is not None else None
         if target in self.stubs:
@@ -71,20 +71,20 @@ class FileContext:
         return target
 
     def returns(self, target: int | None, slot: int | None) -> bool:
-        """Whether a call may come back."""
+        """Return True if a call may return."""
         callee = self.callee(target, slot)
         return callee not in self.never_return and not self.known_by_name(callee)
 
     def known_by_name(self, callee: Callee) -> bool:
-        """Whether the name alone tells that it never returns."""
+        """Return True if the name alone shows that the callee never returns."""
         return callee in self.named or (isinstance(callee, str) and callees.never_returns(callee))
 
     def continues(self, source: int, target: int) -> bool:
-        """Whether control may get there, if code alone does not prove it."""
+        """Return True if control may get from one address to another, though code alone does not prove it."""
         return self.assumptions is None or self.assumptions.continues(source, target)
 
     def tables(self, within: Callable[[int], bool]) -> TargetsOf:
-        """What analyse() asks for jump tables. `within`: whether they may lead to an address outside of the function."""
+        """Return the function that finds jump tables. `within`: true if a table may lead to an address outside the function."""
         tables: dict[Range, Tables] = {}  # by piece, as their cost is limited by piece
 
         def targets(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:

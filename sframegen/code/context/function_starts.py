@@ -1,4 +1,4 @@
-"""Where functions begin in code without call frame information, as far as a file tells."""
+"""Where functions begin in code without call frame information, as far as the file shows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_ARRAY = 1 << 16  # functions that run at start or end
 
 
 def starts(elf: ElfFile, abi: Abi) -> set[int]:
-    """Addresses of functions: by symbols, and those that run when a file is loaded or unloaded. They may lie anywhere."""
+    """Return the addresses of functions that have symbols, or run when a file is loaded or unloaded. They may lie anywhere."""
     found = {symbol.address for symbol in functions_of(elf)}
     dynamic = {entry.tag: entry.value for entry in read_dynamic(elf)}
     found.update(dynamic[tag] for tag in (DT_INIT, DT_FINI) if tag in dynamic)
@@ -52,7 +52,7 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
 
 
 def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
-    """Those of the addresses that relocations make pointers to, or that words of data have as their values."""
+    """Return those of the addresses that relocations make pointers to, or that are words in data."""
     found = callees.pointed_at(elf) & starts
     size = len(elf.data)
     headers = [(0, EHDR_SIZE), (elf.header.e_phoff, elf.header.e_phoff + PHDR_SIZE * len(elf.segments))]
@@ -62,15 +62,15 @@ def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
         if load.p_type == PT_LOAD and not load.p_flags & PF_X
     )
     for start, end in without(data, disjoint(headers)):
-        first, behind = start + -start % 8, end - end % 8
-        for at in range(first, behind, AT_A_TIME):
-            words = array("Q", bytes(elf.slice(at, min(AT_A_TIME, behind - at), "PT_LOAD")))
+        first, limit = start + -start % 8, end - end % 8
+        for at in range(first, limit, AT_A_TIME):
+            words = array("Q", bytes(elf.slice(at, min(AT_A_TIME, limit - at), "PT_LOAD")))
             found |= starts.intersection(words)
     return found
 
 
 def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]:
-    """What arrays of functions hold: in the file, or by relocations that add the base to an address."""
+    """Return the values of arrays of functions: in the file, or in relocations that add the base to an address."""
     arrays = [(dynamic[at], dynamic[size]) for at, size in ARRAYS if at in dynamic and size in dynamic]
     sections = [section.header for name in (".init_array", ".fini_array") if (section := elf.section(name)) is not None]
     arrays += [(header.sh_addr, header.sh_size) for header in sections]

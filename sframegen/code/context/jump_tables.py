@@ -1,4 +1,4 @@
-"""Jump tables: the targets of an indirect jump, where the code before it shows a table in read-only memory and how long it is."""
+"""Jump tables: the targets of an indirect jump, if the code before it shows a table in read-only memory and its length."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import Table
     from sframegen.elf.file import ElfFile
 
-STEPS = 16  # that are taken for each instruction of a piece, lest tables made to be costly cost their square
-MAX_STEPS = 64  # instructions that are looked at before a jump
+STEPS = 16  # for each instruction of a piece: hostile tables must not cost the square of its size
+MAX_STEPS = 64  # instructions that are examined before a jump
 MAX_ENTRIES = 1 << 12
 MIN_WIDTH = 4  # bytes of an entry that would hardly lead into the function by chance
 
 
 class ReadOnly:
-    """The memory of a file that nothing writes."""
+    """The read-only memory of a file."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
@@ -36,7 +36,7 @@ class ReadOnly:
         ]
 
     def read(self, address: int, size: int) -> bytes | None:
-        """The bytes there, fewer where the range ends; None without any."""
+        """Return the bytes at an address, fewer if the range ends; None if there are none."""
         for start, end in self.ranges:
             if start <= address < end:
                 return bytes(self.elf.at(address, min(size, end - address)))
@@ -56,10 +56,10 @@ class Tables:
             self.sources.setdefault(piece.addresses[branch], piece.start + piece.at[branch])
 
     def targets(self, point: Point, begins: Callable[[int], bool], is_code: Callable[[int], bool]) -> Sequence[int]:
-        """All targets of an indirect jump; none where there is no table, or an entry leads to where no code is.
+        """Return all targets of an indirect jump; none if there is no table, or an entry does not lead to code.
 
-        `begins`: whether an instruction of the function begins there; `is_code`: whether any function or piece of one is there.
-        Where no bound is seen, a table of wide entries ends before the first that does not lead into the function.
+        `begins`: true if an instruction of the function begins at an address; `is_code`: true if any function has it.
+        Without a visible bound, a table of wide entries ends before the first that does not lead into the function.
         """
         number = self.piece.number(point.address)
         operands = self.piece.instruction(number)[3]
@@ -77,7 +77,7 @@ class Tables:
         return sorted(set(targets)) if len(targets) > 1 else ()
 
     def _entries(self, table: Table, count: int = 0) -> Iterator[int]:
-        """Where entries lead: so many, or none if there are fewer in read-only memory; without a number all that may be."""
+        """Return the targets of `count` entries, none if read-only memory has fewer; without a count, of all possible entries."""
         data = self.read(table.address, table.width * (count or MAX_ENTRIES)) or b""
         there = len(data) // table.width
         for number in range(there if there >= count else 0):
@@ -88,7 +88,7 @@ class Tables:
             yield (table.base + (entry << table.shift)) & 0xFFFFFFFFFFFFFFFF
 
     def before(self, number: int) -> Iterator[tuple[int, Instruction]]:
-        """The instructions that run before one, the last first, along a path that leads there."""
+        """Return the instructions that run before one, the last first, along a path that leads there."""
         for _ in range(MAX_STEPS):
             number -= 1
             self.steps -= 1
@@ -104,17 +104,17 @@ class Tables:
             yield number, instruction
 
     def all_before(self, number: int) -> Iterator[Instruction]:
-        """The instructions that stand before one, the last first."""
+        """Return the instructions that stand before one, the last first."""
         for place in range(number - 1, -1, -1):
             self.steps -= 1
             if self.steps < 0:
                 return
             yield self.piece.instruction(place)
 
-    # -- how long it is
+    # -- the length of a table
 
     def _bound(self, table: Table) -> int:
-        """The number of entries, by the comparison before the table is read; 0 where none is seen."""
+        """Return the number of entries, from the comparison before the load from the table; 0 if none is found."""
         index, more = self.form.whole(table.counter), None
         for _, (_, _, mnemonic, operands) in self.before(table.before):
             parts = operands.split(", ")

@@ -1,4 +1,4 @@
-"""The procedure linkage table (PLT), which linkers make: its entries, known by their instructions, their rows and their targets."""
+"""The procedure linkage table (PLT) of linkers: entries, recognised by their instructions, with their rows and targets."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Run(NamedTuple):
 
 
 class Plt(NamedTuple):
-    """The PLT of a linked file: runs that ascend without overlaps; none for code that is not known."""
+    """The PLT of a linked file: ascending runs without overlaps; none for unknown code."""
 
     abi: Abi
     runs: list[Run]
 
     def entries(self) -> set[int]:
-        """Addresses of stubs."""
+        """Return the addresses of all stubs."""
         return {run.start + number * run.stub.size for run in self.runs for number in range(run.number)}
 
     def functions(self, within: list[tuple[int, int]] | None = None) -> FunctionTable:
-        """The functions that a linker adds for it, at absolute addresses, ascending.
+        """Return the functions that a linker adds for the PLT, at absolute addresses, ascending.
 
         Kinds as GNU ld's: entries in one function whose rows repeat with their size, the first one in a function of its own.
         `within`: only stubs that lie in these ranges, which ascend without overlaps.
@@ -67,7 +67,7 @@ class Plt(NamedTuple):
 
 
 def find_plt(elf: ElfFile, abi: Abi) -> Plt:
-    """By one pass over the sections; of those that overlap only the first counts."""
+    """Find the PLT in one pass over the sections; of sections that overlap only the first counts."""
     runs: list[Run] = []
     for run in sorted(_found(elf, machine_of(abi).plt), key=lambda run: run.start):
         if run.stub.rows and (not runs or run.start >= _end(runs[-1])):
@@ -111,7 +111,7 @@ def _found(elf: ElfFile, known: Stubs) -> Iterator[Run]:
 
 
 def _match(stub: Stub, code: memoryview, at: int) -> int:
-    """Where the stubs that begin at `at` end; `at` if there are none. Entries that GNU ld reserved and did not use are zero."""
+    """Return the end of the stubs that begin at `at`; `at` if there are none. GNU ld leaves unused entries zero."""
     unused = bytes(stub.size)
     used, end = False, at
     while (matches := stub.code.match(code, end) is not None) or (stub.repeats and code[end : end + stub.size] == unused):
@@ -123,7 +123,7 @@ def _match(stub: Stub, code: memoryview, at: int) -> int:
 
 
 def _inside(runs: list[Run], within: list[tuple[int, int]] | None) -> Iterator[Run]:
-    """What of the runs is in the ranges, as whole stubs; they may follow one another in a range."""
+    """Return the parts of the runs that are in the ranges, as whole stubs."""
     if within is None:
         yield from runs
         return
@@ -142,7 +142,7 @@ def _inside(runs: list[Run], within: list[tuple[int, int]] | None) -> Iterator[R
 
 
 def _alike(runs: Iterator[Run]) -> Iterator[list[Run]]:
-    """Entries of different forms that follow one another and have the same one row, together."""
+    """Group adjacent entries of different forms that have the same single row."""
     group: list[Run] = []
     for run in runs:
         if group and not _joins(group[-1], run):

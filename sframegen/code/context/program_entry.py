@@ -1,4 +1,4 @@
-"""Where a program begins: code without a caller, known by its shape at the address that the ELF header names."""
+"""Where a program begins: code without a caller, recognised at the entry address of the ELF header."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
 
-MAX_BYTES = 256  # of code that is looked at; what C libraries have is shorter than 100
+MAX_BYTES = 256  # of code that is examined; in C libraries it is shorter than 100
 
 
 def entry_range(elf: ElfFile, abi: Abi, silent: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
-    """(start, end) of the code that runs first in a process, up to its call that does not return; None if not in one of the ranges.
+    """Return (start, end) of the code that runs first in a process; None if it is in none of the ranges.
 
-    Straight on to the first call or jump; a trap or another call may stand behind a call.
+    It ends with its first call or jump, which does not return; a trap or another call may follow a call.
     """
     start = elf.header.e_entry
     limit = next((high for low, high in silent if low <= start < high), None)

@@ -1,4 +1,4 @@
-"""Effects and states by number, so that what needs thought is thought of once for each distinct one."""
+"""Effects and states by number, so that each distinct one is computed once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOST_SP = (Lose(Register.SP),)
 
 
 class Meanings:
-    """Effects by number, and which instructions have them. Refers to no reader: nothing is left to a collector."""
+    """Effects by number, and which instructions have them. Has no reference to a reader, so that no cycle needs the collector."""
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
@@ -40,11 +40,11 @@ class Meanings:
         return number
 
     def mnemonic(self, mnemonic: str) -> tuple[bool, int]:
-        """Whether each such instruction matters, whatever its operands are; its Take."""
+        """Return whether each such instruction matters, whatever its operands are, and its Take."""
         return mnemonic == ".byte" or self.isa.matters(mnemonic), self.isa.takes.get(mnemonic, 0)
 
     def meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
-        """See records.py."""
+        """See instruction_columns.py."""
         pads = self.isa.pads(mnemonic, operands) << PADS
         if mnemonic == ".byte":
             return Flow.STOP | pads, None
@@ -60,7 +60,7 @@ class Meanings:
 
 
 class Frames:
-    """All that was met of one ABI. The numbers hold within one of these."""
+    """All effects and states of one ABI so far. Their numbers are valid only within one object of this class."""
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
@@ -73,18 +73,18 @@ class Frames:
         self._states: dict[State, int] = {}
         self.lost_sp = self.effects_number(LOST_SP)
         self.nothing = self.state_number(NOTHING)
-        # Steps from state to state that were thought of; forgotten when there are too many.
+        # Steps from state to state that were computed; forgotten when there are too many.
         self.moved: dict[int, int] = {}  #: by state << 32 | effects
         self.met: dict[int, int] = {}  #: by state << 32 | state
         self.called: dict[int, int] = {}
-        self.wrong: dict[int, bool] = {}  #: whether a function cannot return with the state
+        self.wrong: dict[int, bool] = {}  #: true if a function cannot return with the state
 
     def is_full(self) -> bool:
-        """Whether no other function is to share these numbers."""
+        """Return True if no other function may share these numbers."""
         return len(self.effects) + len(self.states) > MAX_NUMBERS
 
     def has_too_many_effects(self) -> bool:
-        """Whether no more code of a piece is to be read."""
+        """Return True if no more code of a piece may be read."""
         return len(self.effects) > MAX_EFFECTS
 
     def state_number(self, state: State) -> int:
@@ -93,22 +93,22 @@ class Frames:
             self.states.append(state)
         return number
 
-    # -- what the walk asks
+    # -- questions of the walk
 
     def after(self, state: int, effects: int) -> int:
-        """The state behind an instruction."""
+        """Return the state after an instruction."""
         return _remember(self.moved, state << 32 | effects, self.state_number(after(self.states[state], self.effects[effects])))
 
     def join(self, one: int, other: int) -> int:
-        """What holds on both paths."""
+        """Return the state that holds on both paths."""
         return _remember(self.met, one << 32 | other, self.state_number(join(self.states[one], self.states[other])))
 
     def after_call(self, state: int) -> int:
-        """The state behind a call."""
+        """Return the state after a call."""
         return _remember(self.called, state, self.state_number(after_call(self.states[state])))
 
     def contradicts(self, number: int) -> bool:
-        """Whether a function cannot return with the state: what was thought of it is wrong."""
+        """Return True if a function cannot return with the state: the analysis has gone wrong."""
         if number not in self.wrong:
             state, entry = self.states[number], self.isa.entry
             self.wrong[number] = any(
@@ -119,7 +119,7 @@ class Frames:
 
 
 def _remember(steps: dict[int, int], step: int, number: int) -> int:
-    """The number, which the step leads to."""
+    """Return the number, after keeping it for the step."""
     if len(steps) == MAX_STEPS:
         steps.clear()
     steps[step] = number
@@ -135,7 +135,7 @@ _current = _Current()
 
 
 def frames_of(isa: Isa, size: int) -> Frames:
-    """For `size` bytes of code: the frames that a thread has met; new ones where those know too much, or for much code."""
+    """Return the numbers for `size` bytes of code: this thread's, or new ones if those are full or the code is large."""
     if size > SMALL:
         return Frames(isa)
     frames = _current.frames.get(isa.capstone)

@@ -23,7 +23,7 @@ WINDOW = 16  # instructions whose texts are made at a time
 
 
 class Piece:
-    """[start, end) decoded from its first byte on. `code_end`: where padding begins.
+    """The range [start, end), decoded from its first byte. `code_end`: where padding begins.
 
     `marks`: for each byte 0 within an instruction, 1 where one begins, 2 where one that pads does. `offsets`: of instructions.
     Points by columns: `at`, `ends`: offsets; `effects`: numbers of `frames`; `flows`: Flow, with bit DIRECT or SLOT where
@@ -44,7 +44,7 @@ class Piece:
         self._texts: dict[int, list[Instruction]] = {}
         self._targets: set[int] | None = None
         self._decode()
-        last = self.marks.rfind(1)  # those behind it pad
+        last = self.marks.rfind(1)  # those after it pad
         padding = self.marks.find(2, last + 1)
         self.code_end = self.end if padding < 0 else start + padding
 
@@ -63,7 +63,7 @@ class Piece:
             if not reader.consumed or self.frames.has_too_many_effects():
                 break
             here += reader.consumed
-        if here < size:  # less than an instruction, or no code that anybody wrote
+        if here < size:  # less than an instruction, or not real code
             self.marks[here] = 1
             for column, value in zip(columns[:-1], (here, here, size, 0, Flow.STOP, 0), strict=True):
                 column.append(value)
@@ -79,7 +79,7 @@ class Piece:
             self._by_register()
 
     def _by_register(self) -> None:
-        """SP moved by what instructions before have put into a register."""
+        """Find the effects where SP moves by a register that earlier instructions set."""
         by_register = self.frames.isa.by_register
         for number, effects in enumerate(self.effects):
             if effects == self.frames.lost_sp and by_register:
@@ -92,16 +92,16 @@ class Piece:
     # -- instructions
 
     def __len__(self) -> int:
-        """The number of instructions."""
+        """Return the number of instructions."""
         return len(self.offsets)
 
     def instruction(self, number: int) -> Instruction:
-        """One of them. Texts are made for those that are asked for, and a few around them."""
+        """Return one instruction. Texts are made on demand, for it and a few around it."""
         window, place = divmod(number, WINDOW)
         if window not in self._texts:
             begin = self.offsets[window * WINDOW]
-            behind = (window + 1) * WINDOW
-            code = self.code[begin : self.offsets[behind] if behind < len(self.offsets) else len(self.code)]
+            after = (window + 1) * WINDOW
+            code = self.code[begin : self.offsets[after] if after < len(self.offsets) else len(self.code)]
             found = list(disassembler(*self.frames.isa.capstone).texts(code, self.start + begin))
             if len(found) < min(WINDOW, len(self.offsets) - window * WINDOW):  # less than an instruction
                 here = self.offsets[-1]
@@ -110,58 +110,58 @@ class Piece:
         return self._texts[window][place]
 
     def number(self, address: int) -> int:
-        """Of the first instruction that begins there or behind."""
+        """Return the number of the first instruction that begins at or after an address."""
         return bisect_left(self.offsets, address - self.start) if address >= self.start else 0
 
     def begins(self, address: int) -> bool:
-        """Whether an instruction begins there."""
+        """Return True if an instruction begins at the address."""
         return self.start <= address < self.end and self.marks[address - self.start] != 0
 
     def begin(self, address: int) -> int:
-        """Of the instruction that an address of the piece is in."""
+        """Return the begin of the instruction that holds an address of the piece."""
         while not self.marks[address - self.start]:
             address -= 1
         return address
 
     def instruction_around(self, address: int) -> tuple[bytes, int]:
-        """The bytes of the instruction that an address of the piece is in, and its place there."""
+        """Return the bytes of the instruction that holds an address of the piece, and the offset of the address in it."""
         begin = self.begin(address)
         number = self.number(begin) + 1
         end = self.offsets[number] if number < len(self.offsets) else len(self.code)
         return self.code[begin - self.start : end], address - begin
 
-    def behind_padding(self, address: int) -> int:
-        """The first instruction from there on that does not pad; the end without one."""
+    def after_padding(self, address: int) -> int:
+        """Return the first instruction from an address on that does not pad; the end if there is none."""
         place = self.marks.find(1, address - self.start)
         return self.end if place < 0 else self.start + place
 
-    # -- those that matter
+    # -- points
 
     def points(self) -> Iterator[Point]:
-        """All of them."""
+        """Return all points."""
         return map(self.point, range(len(self.at)))
 
     def flow_points(self, address: int = 0) -> Iterator[Point]:
-        """Those from there on that do not just go on to the next."""
+        """Return the points from an address on that change the flow of control."""
         first = bisect_left(self.at, address - self.start) if address > self.start else 0
         return (self.point(number) for number in range(first, len(self.at)) if self.flows[number])
 
     def numbers_of(self, kind: int) -> Iterator[int]:
-        """Of those whose Flow, with its bit DIRECT or SLOT, is this."""
+        """Return the numbers of the points whose Flow, with its bit DIRECT or SLOT, is `kind`."""
         number = self.flows.find(kind)
         while number >= 0:
             yield number
             number = self.flows.find(kind, number + 1)
 
     def targets(self) -> set[int]:
-        """Of direct jumps and branches."""
+        """Return the targets of direct jumps and branches."""
         if self._targets is None:
             kinds = (Flow.JUMP | 1 << DIRECT, Flow.BRANCH | 1 << DIRECT)
             self._targets = {self.addresses[number] for kind in kinds for number in self.numbers_of(kind)}
         return self._targets
 
     def point(self, number: int) -> Point:
-        """One of them."""
+        """Return one point."""
         flow, address = self.flows[number], self.addresses[number]
         return Point(
             self.start + self.at[number],
@@ -177,12 +177,12 @@ FLOWS = list(Flow)
 
 
 def decode(code: Bytes, start: int, isa: Isa) -> Piece:
-    """The instructions of [start, start + len(code))."""
+    """Decode [start, start + len(code))."""
     return Piece(code, start, frames_of(isa, len(code)))
 
 
 def is_alike_from(code: bytes, place: int, isa: Isa) -> bool:
-    """Whether an instruction does the same from a place in it on: one with a prefix that is jumped over."""
+    """Return True if an instruction does the same without its first bytes: it has a prefix that a jump skips."""
     whole, part = decode(code, 0, isa), decode(code[place:], 0, isa)
     same = [(point.effects, point.flow) for point in whole.points()] == [(point.effects, point.flow) for point in part.points()]
     return same and not any(whole.flows)

@@ -1,7 +1,7 @@
 """One function's frame, followed along every path from its entry.
 
-Accepted without proof, as compilers keep to it: a block has one state, on whichever path it is reached; nobody writes on saved
-registers by other pointers than SP and FP; a callee that returns keeps SP and FP.
+Assumed without proof, because compilers comply: a block has one state, whichever path leads to it; saved registers are overwritten
+only through SP and FP; a callee that returns keeps SP and FP.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 
-STEPS = 8  # for each byte of code: that many instructions that matter may be walked. Large real functions take half of one
+STEPS = 8  # points that may be walked for each byte of code. Large real functions need half of one
 MIN_STEPS = 1 << 12
-MAX_OVERLAPS = 256  # different ones of a function that are looked at: jumps into instructions are rare
+MAX_OVERLAPS = 256  # jumps into instructions of a function that are examined: they are rare
 
 
 class Row(NamedTuple):
@@ -53,7 +53,7 @@ class Exit(NamedTuple):
 
 @dataclass(slots=True)
 class Rows:
-    """By columns, ascending: [start, end) has the state of that number among `states`, of which there are more than these."""
+    """Columns, ascending: [start, end) has the state with that number in `states`, which has others too."""
 
     start: array[int] = field(default_factory=lambda: array("Q"))
     end: array[int] = field(default_factory=lambda: array("Q"))
@@ -68,46 +68,46 @@ class Rows:
         return (Row(start, end, states[state]) for start, end, state in zip(self.start, self.end, self.state, strict=True))
 
     def at(self, address: int) -> State | None:
-        """The state there."""
+        """Return the state at an address."""
         number = bisect_right(self.start, address) - 1
         return self.states[self.state[number]] if number >= 0 and address < self.end[number] else None
 
 
 @dataclass(slots=True)
 class Analysis:
-    """What is proven. Where there is no row, nothing is."""
+    """What is proven. Code without a row is not proven."""
 
     rows: Rows = field(default_factory=Rows)
     exits: list[Exit] = field(default_factory=list)
-    calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: (target, slot) of those that are reached
-    last_calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: those behind which the function ends
-    returns: bool = False  #: by an instruction that returns, or a jump to anywhere
-    jumps: list[int] = field(default_factory=list)  #: indirect ones that are not resolved
-    contradiction: int | None = None  #: an instruction that returns with a frame other than the entry's: no rows, then
-    too_costly: bool = False  #: it took more steps than a function may; `contradiction` says where, and there are no rows
+    calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: (target, slot) of the calls that are reached
+    last_calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: the calls after which the function ends
+    returns: bool = False  #: with an instruction that returns, or a jump to anywhere
+    jumps: list[int] = field(default_factory=list)  #: unresolved indirect jumps
+    contradiction: int | None = None  #: an instruction that returns with another frame than the entry's; then there are no rows
+    too_costly: bool = False  #: the walk took too many steps; `contradiction` says where, and there are no rows
 
 
 class Surroundings(NamedTuple):
-    """What is known outside of the function."""
+    """What is known outside the function."""
 
-    returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: whether it may come back
+    returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: true if it may return
     table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]
-    #: all targets of an indirect jump by a register or an index, or none
-    continues: Callable[[int, int], bool] | None = None  #: (address of a call, address behind it): see Assumptions
+    #: all targets of an indirect jump through a register or an index, or none
+    continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
 
 
 def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, surroundings: Surroundings) -> Analysis:
-    """A function of one or several pieces, in ascending order, that is entered at `entries` with their states.
+    """Analyse a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
 
-    Each block is walked again only when its state has lost a field, of which there are seven: the cost is linear.
+    Each block is walked again only when its state has lost one of its seven fields: the cost is linear.
     """
     function = _Function(pieces, isa, surroundings)
-    blocks = function.blocks(entries)  # which refers to the function, but not the other way round: nothing is left to a collector
+    blocks = function.blocks(entries)  # refers to the function, but not the other way round: no cycle needs the collector
     return function.analysis(blocks, complete=blocks.run())
 
 
 class _Function:
-    """What `Blocks` asks for, and is given. Numbers of points are those of all pieces, one piece behind the other."""
+    """The data of `Blocks`, and the answers to its questions. Points are numbered through all pieces, in order."""
 
     def __init__(self, pieces: Sequence[Piece], isa: Isa, surroundings: Surroundings) -> None:
         self.pieces = pieces
@@ -124,7 +124,7 @@ class _Function:
         self.tables = self._tables()
 
     def blocks(self, entries: Mapping[int, State]) -> Blocks:
-        """Ready to be walked."""
+        """Return the blocks, ready to be walked."""
         blocks = Blocks(
             self,
             self.frames,
@@ -144,7 +144,7 @@ class _Function:
         return blocks
 
     def analysis(self, blocks: Blocks, *, complete: bool) -> Analysis:
-        """What came of the walk."""
+        """Return the result of the walk."""
         if not complete:
             return Analysis(contradiction=self._address(blocks.contradiction), returns=True, too_costly=True)
         states = self.frames.states
@@ -175,7 +175,7 @@ class _Function:
         return self.pieces[number] if number >= 0 and address < self.pieces[number].end else None
 
     def _tables(self) -> dict[int, Sequence[int]]:
-        """By the number of the jump. One by a slot has none."""
+        """Return the targets by the number of the jump. A jump through a slot has none."""
         found: dict[int, Sequence[int]] = {}
         first = 0
         for piece in self.pieces:
@@ -187,19 +187,19 @@ class _Function:
         return found
 
     def _begins(self, address: int) -> bool:
-        """Whether an instruction of the function begins there."""
+        """Return True if an instruction of the function begins at the address."""
         piece = self._piece(address)
         return piece is not None and piece.begins(address)
 
     def _callee(self, point: int) -> tuple[int | None, int | None]:
-        """(target, slot) of a call."""
+        """Return (target, slot) of a call."""
         flow, address = self.flows[point], self.addresses[point]
         return (address if flow & 1 << DIRECT else None), (address if flow & 1 << SLOT else None)
 
-    # -- what is asked
+    # -- questions of the blocks
 
     def returns(self, point: int) -> bool:
-        """Whether a call may come back."""
+        """Return True if a call may return."""
         if not self.surroundings.returns(*self._callee(point)):
             return False
         if self.surroundings.continues is None:
@@ -213,11 +213,11 @@ class _Function:
         return False
 
     def table(self, point: int) -> Sequence[int]:
-        """Where an indirect jump leads, if all of it is known."""
+        """Return all targets of an indirect jump; none if they are not all known."""
         return self.tables.get(point, ())
 
     def alike(self, address: int) -> bool:
-        """Whether the instruction that it is inside of does the same from there on."""
+        """Return True if the instruction around an address does the same from there on."""
         piece = self._piece(address)
         overlap = piece.instruction_around(address) if piece else (b"", 0)
         if overlap not in self.likeness:
@@ -228,7 +228,7 @@ class _Function:
 
 
 def _columns(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> tuple[Bytes, Column, Column, Column, Bytes, Column]:
-    """The pieces' marks and points, with places for offsets and numbers of `frames` for those of their own."""
+    """Return marks and points of all pieces: offsets become places, and numbers become those of `frames`."""
     if len(pieces) == 1:
         (piece,) = pieces
         return piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses
@@ -247,7 +247,7 @@ def _columns(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> t
 
 
 def rules(rows: Iterable[Row], abi: Abi) -> list[tuple[int, int, Rule]]:
-    """(start, end, rule) of the rows (ascending) that say enough for one; neighbours with equal rules are one."""
+    """Return (start, end, rule) of the ascending rows that determine a rule; neighbours with equal rules are joined."""
     found: list[tuple[int, int, Rule]] = []
     for start, end, state in rows:
         rule = rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset)
@@ -264,7 +264,7 @@ def rules(rows: Iterable[Row], abi: Abi) -> list[tuple[int, int, Rule]]:
 
 @lru_cache(1 << 12)
 def rule_of(state: State, sp: int, fp: int, fixed_ra: int) -> Rule | None:
-    """The state as a rule, with the registers' numbers; None where the CFA, RA or the caller's FP is not known."""
+    """Return the state as a rule, with DWARF register numbers; None if the CFA, RA or the caller's FP is unknown."""
     has_record = state.fp is not None and state.fp != CALLERS and state.fp == state.fp_at
     if has_record and state.fp is not None:
         cfa = Where(fp, -state.fp)
@@ -282,7 +282,7 @@ def rule_of(state: State, sp: int, fp: int, fixed_ra: int) -> Rule | None:
 
 
 def _kept(state: State, at: int | None, register: int | None) -> Where | bool | None:
-    """Where the caller's value is: on the stack, or None: in its register; False: not known."""
+    """Return the place of the caller's value on the stack; None: it is in its register; False: unknown."""
     if at is not None and (state.sp is None or at >= state.sp):
         return Where(None, at, deref=True)
     return None if register == CALLERS else False

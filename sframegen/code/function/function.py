@@ -1,4 +1,4 @@
-"""One function of a file, with the pieces that belong to it: analysed, and what it tells of others."""
+"""One function of a file with all its pieces: its frame, and what its code shows about other functions."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ class Exit(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of one unit. Tuples, without repetitions: there are half a million of these for a browser."""
+    """The result for one unit. Tuples, without repetitions: a browser has half a million units."""
 
     unit: Unit
     entries: Entries
-    rows: array[int]  #: start, end, state's number in `states`, of each
+    rows: array[int]  #: start, end and the state's number in `states` of each row
     states: tuple[State, ...]
     exits: tuple[Exit, ...] = ()
     calls: tuple[Callee, ...] = ()
-    last_calls: tuple[Callee, ...] = ()  #: those of them that end the code
-    goes_on: tuple[Callee, ...] = ()  #: those of them behind which code is taken to be reached
+    last_calls: tuple[Callee, ...] = ()  #: those calls that end the code
+    goes_on: tuple[Callee, ...] = ()  #: those calls after which code counts as reached
     taken: tuple[int, ...] = ()  #: addresses of code that instructions put into registers
-    by_table: tuple[int, ...] = ()  #: other units' places that jump tables lead to
-    comes_back: bool = True  #: by an instruction that returns, or a jump to anywhere
+    by_table: tuple[int, ...] = ()  #: places in other units that jump tables lead to
+    comes_back: bool = True  #: with an instruction that returns, or a jump to anywhere
     returns: int = 0  #: instructions that are reached and return
     jumps: int = 0  #: those that jump to anywhere
-    keeps_frame: bool = False  #: all of these find the frame of the entry
-    at_calls: frozenset[int] = frozenset()  #: SP less the CFA where calls are made, modulo ALIGNMENT
-    returns_as_entered: bool = False  #: an instruction that returns does, or one that jumps by memory at a fixed address
-    overruns: tuple[int, bool] | None = None  #: a begin over which an instruction goes on, and whether that is reached
+    keeps_frame: bool = False  #: all returns and jumps find the frame of the entry
+    at_calls: frozenset[int] = frozenset()  #: SP minus the CFA at calls, modulo ALIGNMENT
+    returns_as_entered: bool = False  #: a return, or a jump through memory at a fixed address, finds the frame of the entry
+    overruns: tuple[int, bool] | None = None  #: a function start inside an instruction, and whether that instruction is reached
     contradiction: int | None = None
 
     def row_at(self, address: int) -> int:
-        """The number of the first row that begins there or behind."""
+        """Return the number of the first row that begins at or after an address."""
         return bisect_left(range(len(self.rows) // 3), address, key=lambda row: self.rows[3 * row])
 
     def state_at(self, address: int) -> State | None:
-        """None where nothing is known to be reached."""
+        """Return the state at an address; None if it is not known to be reached."""
         row = self.row_at(address + 1) - 1
         return self.states[self.rows[3 * row + 2]] if row >= 0 and address < self.rows[3 * row + 1] else None
 
 
 def analyse_unit(context: FileContext, unit: Unit, entries: Entries) -> Found:
-    """Entered at addresses of it; those of no entry are only reached by jumps inside of it."""
+    """Analyse a unit that is entered at these addresses. Its pieces without an entry are only reached by jumps within it."""
     if size_of(unit) > MAX_UNIT:
         return Found(unit, entries, array("Q"), ())
     return analyse_pieces(context, [context.decode(*piece) for piece in unit], entries)
@@ -117,7 +117,7 @@ def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entri
     )
     at_end = [
         [
-            _behind(columns.at(piece.start + piece.at[number]), piece, number)
+            _after(columns.at(piece.start + piece.at[number]), piece, number)
             for piece in pieces
             for number in piece.numbers_of(Flow.RETURN)
         ],
@@ -139,13 +139,13 @@ def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entri
     )
 
 
-def _behind(state: State | None, piece: Piece, number: int) -> State | None:
-    """The state behind a point: a return may authenticate, or take arguments off the stack."""
+def _after(state: State | None, piece: Piece, number: int) -> State | None:
+    """Return the state after a point: a return may authenticate, or remove arguments from the stack."""
     return None if state is None else after(state, piece.frames.effects[piece.effects[number]])
 
 
 def is_entry(state: State, isa: Isa) -> bool:
-    """Whether the frame is as a function finds it."""
+    """Return True if the frame is the one that a function is entered with."""
     entry = isa.entry
     known = (state.sp, state.fp) == (entry.sp, CALLERS)
     return known and (entry.ra is None or state.ra == CALLERS) and entry.ra_at in (None, state.ra_at)

@@ -1,4 +1,4 @@
-"""What a function may do that the analysis does not follow: a stack that is exchanged, caller's registers that are copied."""
+"""Code that the analysis does not follow: a function that changes stacks, or copies its caller's registers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def clones(piece: Piece, isa: Isa) -> bool:
-    """True if the code seems to call clone without the C library: it returns twice, once on another stack, so SP is not known."""
+    """Return True if the code seems to call clone directly: it returns twice, once on another stack, so SP is unknown."""
     call = isa.system_call
     return call.code in piece.code and any(
         call.chooses_clone.match(f"{mnemonic} {operands}") for _, _, mnemonic, operands in map(piece.instruction, range(len(piece)))

@@ -1,4 +1,4 @@
-"""A rule held against what the instructions prove of a frame: by value, of CFA, RA and the caller's FP."""
+"""A rule compared with the frame that the instructions prove: the values of the CFA, RA and the caller's FP."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from sframegen.format.model import Rule, Where
 
 RIGHT, UNDECIDED = "right", "undecided"
-NOWHERE, ELSEWHERE = "", "?"  # not there; nor there, if it is in one place only
-UNLESS_COPIED = {"RA?": "RA", "FP?": "FP"}  # what is contradicted if the function copies the caller's value only once
+NOWHERE, ELSEWHERE = "", "?"  # it is not there; it is elsewhere, and not there unless it is in two places
+UNLESS_COPIED = {"RA?": "RA", "FP?": "FP"}  # the part that is contradicted if the function copies the caller's value only once
 
 
 @lru_cache(1 << 12)
 def verdict(rule: Rule, key_b: bool, state: State, sp: int, fp: int) -> str:
-    """RIGHT or UNDECIDED, or what is contradicted: CFA, RA, FP, signature, RA?, FP?. `sp`, `fp`: the registers' DWARF numbers.
+    """Return RIGHT, UNDECIDED, or the contradicted part: CFA, RA, FP, signature, RA?, FP?.
 
-    Undecided is what names other registers or an outermost frame, and what the state does not know.
+    A rule is undecided if it names other registers or an outermost frame, or if the state lacks a value. `sp`, `fp`: DWARF numbers.
     """
     cfa = rule.cfa
     if cfa is None or cfa.deref or cfa.register not in (sp, fp):
@@ -45,7 +45,7 @@ def verdict(rule: Rule, key_b: bool, state: State, sp: int, fp: int) -> str:
 
 
 def _found(place: Where | None, register: int | None, at: int | None, sp: int | None) -> str:
-    """Whether the caller's value is at `place`, if its register holds `register`, and the stack has it at `at`."""
+    """Return whether the caller's value is at `place`, given that its register holds `register`, and the stack has it at `at`."""
     if place is None:
         if register is not None:
             return RIGHT if register == CALLERS else NOWHERE
@@ -54,5 +54,5 @@ def _found(place: Where | None, register: int | None, at: int | None, sp: int | 
         return UNDECIDED
     if at == place.offset:
         return RIGHT
-    below = sp is not None and place.offset < sp  # where nothing has been pushed yet
+    below = sp is not None and place.offset < sp  # no push has written there yet
     return ELSEWHERE if at is not None or (below and register == CALLERS) else UNDECIDED

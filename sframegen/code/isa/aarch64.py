@@ -39,7 +39,7 @@ SIGNS = {
     "autiasp": (Sign(False, False),),
     "autibsp": (Sign(False, True),),
 }
-# Others that sign or strip the return address's register without naming it.
+# Other instructions that sign or strip the return address's register without naming it.
 SIGNS_OTHERWISE = {"paciaz", "pacibz", "autiaz", "autibz", "xpaclri", "paciasppc", "pacibsppc", "autiasppc", "autibsppc", "pacm"}
 PADS = {"nop", "udf"}
 WITHOUT_NAMING = {"b", *BRANCHES, *JUMPS, *CALLS, *RETURNS, *STOPS, *SIGNS, *SIGNS_OTHERWISE, *PADS}
@@ -58,17 +58,17 @@ TAKES = {"adr": Take.PAGE, "adrp": Take.PAGE, "add": Take.IN_PAGE}
 
 
 def matters(mnemonic: str) -> bool:
-    """Whether such an instruction may touch what is followed without naming it, or pads."""
+    """Return True if such an instruction may change a followed register without naming it, or pads."""
     return mnemonic in WITHOUT_NAMING or mnemonic.startswith(("b.", "bc."))
 
 
 def pads(mnemonic: str, _operands: str) -> bool:
-    """Whether the instruction fills the space between functions."""
+    """Return True if the instruction fills the space between functions."""
     return mnemonic in PADS
 
 
 def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int) -> Point | None:
-    """The instruction, if it touches what is followed. Where it has a target, the rest is the same for its mnemonic."""
+    """Return the instruction if it touches the stack or the flow. With a target, the rest depends on the mnemonic only."""
     if mnemonic in CALLS:
         return Point(address, end, (Lose(RA),), Flow.CALL, _target(operands))
     if mnemonic == "b":
@@ -93,7 +93,7 @@ def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int
 
 
 def by_register(instructions: Sequence[Instruction], number: int) -> Effects | None:
-    """Of `sub sp, sp, x12` or `add`, where the instructions just before put a constant into the register."""
+    """Return the effects of `sub sp, sp, x12` or `add`, if the instructions just before put a constant into the register."""
     _, _, mnemonic, operands = instructions[number]
     match = BY_REGISTER.match(operands)
     if match is None or mnemonic not in ("add", "sub"):
@@ -120,7 +120,7 @@ def _target(operands: str) -> int | None:
 
 @lru_cache(1 << 12)
 def effects(mnemonic: str, operands: str) -> Effects:
-    """Of an instruction that may name sp, x29 or x30, in part or whole."""
+    """Return the effects of an instruction that may name sp, x29 or x30, in part or whole."""
     if not NAMES.search(operands):
         return ()
     registers, bracket, _ = operands.partition("[")
@@ -159,7 +159,7 @@ def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
         return (*update, *(() if mnemonic.startswith(("st", "prf")) else _lost(named)))
     offset = int(match[2] or "0", 0)
     before: Effects = (Add(base, base, offset),) if match[3] else ()
-    behind: Effects = (Add(base, base, int(match[4], 0)),) if match[4] else ()
+    after: Effects = (Add(base, base, int(match[4], 0)),) if match[4] else ()
     if match[3]:
         offset = 0
     if base is RA:
@@ -170,7 +170,7 @@ def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
             Store(WIDE.get(name, OTHER) if size == 8 and name != "sp" else OTHER, base, offset + number * size, size)
             for number, name in enumerate(named)
         )
-        return before + stores + behind
+        return before + stores + after
     if mnemonic in LOADS:
         loads: list[Load | Lose] = []
         for number, name in enumerate(named):
@@ -179,10 +179,10 @@ def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
             elif name in FOLLOWED:
                 loads.append(Lose(FOLLOWED[name]))
         loads.sort(key=lambda load: load.target is base)  # the base is read before it is written
-        return (*before, *loads, *behind)
+        return (*before, *loads, *after)
     if mnemonic.startswith(("st", "prf")):
-        return (*before, Store(OTHER, base, offset, MAX_SIZE if mnemonic.startswith("st1") else 8), *behind)
-    return (*before, *_lost(named), *behind)
+        return (*before, Store(OTHER, base, offset, MAX_SIZE if mnemonic.startswith("st1") else 8), *after)
+    return (*before, *_lost(named), *after)
 
 
 def _lost(named: list[str]) -> Effects:

@@ -1,4 +1,4 @@
-"""Capstone, called in chunks: its records as they lie in memory, or its texts."""
+"""Capstone, called in chunks: its records, as they are in memory, or its texts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, 
 
 
 class Disassembler:
-    """For one architecture and mode. `fields`: see records.py."""
+    """Capstone for one architecture and mode. `fields`: see instruction_columns.py."""
 
     def __init__(self, architecture: str, mode: str) -> None:
-        self._capstone: Any = import_module("capstone")  # only those who disassemble need it
+        self._capstone: Any = import_module("capstone")  # needed only to disassemble
         self._handle: Any = self._capstone.Cs(getattr(self._capstone, architecture), getattr(self._capstone, mode))
-        self._handle.skipdata = True  # what is no instruction comes as `.byte`
+        self._handle.skipdata = True  # bytes that are no instruction come as `.byte`
         record = self._capstone._cs_insn  # noqa: SLF001 - its layout, which differs from release to release
         places = {name: getattr(record, name) for name in ("id", "size", "bytes", "mnemonic", "op_str")}
         low = [places[name].offset + (0 if sys.byteorder == "little" else places[name].size - 1) for name in ("id", "size")]
@@ -33,7 +33,7 @@ class Disassembler:
         self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
 
     def records(self, code: bytes, address: int) -> bytes:
-        """One for each instruction, one behind the other; what is left at the end is less than an instruction."""
+        """Return the records of all instructions, in order. A rest at the end is less than an instruction."""
         library = self._library
         found = self._pointer()
         count = library.cs_disasm(self._handle.csh, code, len(code), address, 0, ctypes.byref(found))
@@ -48,19 +48,19 @@ class Disassembler:
             library.cs_free(found, count)
 
     def texts(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """The same, as texts."""
+        """Return the instructions as texts."""
         try:
             yield from self._handle.disasm_lite(code, address)
         except self._capstone.CsError as error:
             raise self._failure(error.errno) from error
 
     def _failure(self, status: int) -> Exception:
-        """What to raise for capstone's status."""
+        """Return the exception for capstone's status."""
         error: Exception = self._capstone.CsError(status)
         return MemoryError() if status == self._capstone.CS_ERR_MEM else error
 
 
 @cache
 def disassembler(architecture: str, mode: str) -> Disassembler:
-    """By the names of capstone's constants."""
+    """Return the disassembler, given the names of capstone's constants."""
     return Disassembler(architecture, mode)

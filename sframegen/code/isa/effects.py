@@ -1,4 +1,4 @@
-"""What an instruction does to the stack, as a few effects, and what it does to the flow of control: the same for every ABI."""
+"""The effects of an instruction on the stack and on the flow of control: the same few for every ABI."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Register(IntEnum):
-    """The registers that are followed."""
+    """The registers that the analysis follows."""
 
     SP = 0
     FP = 1
@@ -24,7 +24,7 @@ class Add(NamedTuple):
 
 
 class Lose(NamedTuple):
-    """The register gets a value of which nothing is known."""
+    """The register gets an unknown value."""
 
     target: Register
 
@@ -63,7 +63,7 @@ class Flow(IntEnum):
     NEXT = 0
     JUMP = 1
     BRANCH = 2  #: to its target or on
-    INDIRECT = 3  #: a jump by a register or by memory
+    INDIRECT = 3  #: a jump through a register or through memory
     CALL = 4
     RETURN = 5
     STOP = 6  #: a trap: nothing follows

@@ -1,6 +1,6 @@
 """What is known of a frame at one place in a function, and how an effect changes it.
 
-Addresses on the stack are offsets from the CFA: SP = CFA + sp. None: not known.
+Addresses on the stack are offsets from the CFA: SP = CFA + sp. None: unknown.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ NOTHING = State(None, None, None, None, None, None, None)
 
 
 def join(one: State, other: State) -> State:
-    """What holds on both paths."""
+    """Return what is true on both paths."""
     return one if one == other else State._make([a if a == b else None for a, b in zip(one, other, strict=True)])
 
 
 def after(state: State, effects: Effects) -> State:
-    """The state after an instruction's effects, in their order."""
+    """Return the state after an instruction's effects, in their order."""
     for effect in effects:
         state = _after(state, effect)
     return state
 
 
 def after_call(state: State) -> State:
-    """A callee keeps SP, FP and what lies above SP."""
+    """Return the state after a call: a callee keeps SP, FP and the stack above SP."""
     sp, fp_at, ra_at = state.sp, state.fp_at, state.ra_at
     if sp is None:
         return state

@@ -1,4 +1,4 @@
-"""What is written down for each instruction set whose code is read: the types of the tables in the files of the machines."""
+"""The description of an instruction set: the types of the tables in the files of the machines."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ class Isa(NamedTuple):
     jump_tables: JumpTables
     prefix: int = -1  #: a first byte that changes what an instruction of the same text does
     by_register: Callable[[Sequence[Instruction], int], Effects | None] | None = None
-    #: the effects of the last instruction, if it moves SP by a register that instructions before it set
+    #: the effects of the last instruction, if it adds to SP a register that instructions before it set
     slot: Callable[[Iterable[Instruction], int], int | None] | None = None
     #: the address of the pointer that a PLT entry's jump at an address goes through, if the jump itself does not say

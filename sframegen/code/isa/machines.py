@@ -1,4 +1,4 @@
-"""The machines whose code is read, a row for each ABI."""
+"""The machines whose code is read: a row for each ABI."""
 
 from __future__ import annotations
 

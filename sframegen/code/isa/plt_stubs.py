@@ -1,4 +1,4 @@
-"""The form of a PLT entry, as a pattern of bytes with its rows: what the machines' tables of entries are made of."""
+"""The form of a PLT entry: a pattern of bytes with its rows. The machines' tables of entries consist of these."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Stub(NamedTuple):
-    """Code of `size` bytes; its rows (offset, n): CFA = SP + n. Without rows, nothing can be said of it.
+    """Code of `size` bytes; its rows (offset, n): CFA = SP + n. Without rows, no rule can describe it.
 
     If it `repeats`, all that follow one another are one function.
     """

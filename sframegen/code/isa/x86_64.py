@@ -34,7 +34,7 @@ STOPS = {
     "retf", "retfq", "ljmp", "lcall", "rsm",
 }  # fmt: skip
 BRANCHES = {"loop", "loope", "loopne", "xbegin"}  # and what begins with j
-# Those that only read their first operand. What is not listed is taken to write it.
+# Instructions that only read their first operand. All others count as writing it.
 READS = {
     "cmp", "test", "bt", "mul", "div", "idiv", "nop", "comisd", "comiss", "ucomisd", "ucomiss", "vcomisd", "vcomiss", "vucomisd",
     "vucomiss", "fld", "fild", "fldcw", "ldmxcsr", "vldmxcsr", "ptest", "vptest", "prefetcht0", "prefetcht1", "prefetcht2",
@@ -70,23 +70,23 @@ TAKES = {"lea": Take.RELATIVE, "mov": Take.CONSTANT}
 
 
 def matters(mnemonic: str) -> bool:
-    """Whether such an instruction may touch what is followed without naming it, or pads."""
+    """Return True if such an instruction may change a followed register without naming it, or pads."""
     name = _name(mnemonic)
     return name[0] == "j" or name in CONTROL or name in IMPLIED or name in WRITES_ALL or name in PADS
 
 
 def pads(mnemonic: str, operands: str) -> bool:
-    """Whether the instruction fills the space between functions."""
+    """Return True if the instruction fills the space between functions."""
     return mnemonic in ("nop", "int3") or (mnemonic == "xchg" and operands == "ax, ax")
 
 
 def _name(mnemonic: str) -> str:
-    """Without prefixes."""
+    """Return the mnemonic without prefixes."""
     return mnemonic if " " not in mnemonic else mnemonic.rpartition(" ")[2]
 
 
 def point(address: int, end: int, mnemonic: str, operands: str, first_byte: int) -> Point | None:
-    """The instruction, if it touches what is followed. Where it has a target or a slot, the rest is the same for its mnemonic."""
+    """Return the instruction if it touches the stack or the flow. With a target or slot, the rest depends on the mnemonic only."""
     name = _name(mnemonic)
     if name[0] == "j" or name in CONTROL:
         return _control(address, end, name, operands)
@@ -115,7 +115,7 @@ def _control(address: int, end: int, name: str, operands: str) -> Point:
 
 @lru_cache(1 << 12)
 def effects(name: str, operands: str) -> Effects:
-    """Of an instruction that names rsp or rbp, in part or whole, or implies them."""
+    """Return the effects of an instruction that names or implies rsp or rbp, in part or whole."""
     if name in WITHOUT_OPERANDS:
         return WITHOUT_OPERANDS[name]
     parts = operands.split(", ")
@@ -176,7 +176,7 @@ def _offset(match: re.Match[str]) -> int:
 
 
 def _write(name: str, target: Register, first: str, parts: list[str]) -> Effects:
-    """`name target, ...`, where target is rsp or rbp or a part of them."""
+    """Return the effects of `name target, ...`, where target is rsp or rbp or a part of them."""
     source = parts[1] if len(parts) == 2 else ""
     if first not in WIDE:
         return (Lose(target),)

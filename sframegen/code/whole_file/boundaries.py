@@ -1,4 +1,4 @@
-"""Where functions are in code of which nothing tells where they end: from begin to end, one after the other."""
+"""The functions in code without symbols or CFI, found one after the other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
-IN_STEP_BYTES = 64  # behind which decoding from anywhere gives instructions as they are
-MIN_FUNCTION = 16  # bytes, on average; where there seem to be more than that and SOME functions, there is data, or malice
+IN_STEP_BYTES = 64  # after which decoding from any byte is in step with the real instructions
+MIN_FUNCTION = 16  # bytes, on average; if functions seem smaller, beyond the first SOME, the bytes are data, or hostile
 SOME = 256
-ALIGNMENT = 16  # bytes: of functions that padding is before
-SHORT_JUMP = 1 << 10  # bytes that a jump spans within a function that no branch shows to reach so far
+ALIGNMENT = 16  # bytes: of functions after padding
+SHORT_JUMP = 1 << 10  # bytes that a jump may span within a function, if no branch shows that the function reaches so far
 STOP = bytes([Flow.STOP])
 LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
@@ -29,9 +29,9 @@ FLOW = 7  # the bits of a Flow
 
 
 def sweep(context: FileContext, start: int, limit: int) -> Iterator[Piece]:
-    """The functions of [start, limit), which begins with one. Those behind it begin behind the padding that follows another.
+    """Return the functions of [start, limit), which begins with one. Each further one begins after the padding of the one before.
 
-    What seems to have no end ends the sweep, and so do bytes that are no instruction, and more functions than real code has.
+    The sweep ends at a function without an end, at bytes that are no instruction, and after more functions than real code has.
     """
     tables = context.tables(lambda _: False)
     here = start
@@ -42,13 +42,13 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[Piece]:
             if window.end - here >= MAX_UNIT:
                 return
             window = context.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
-        is_all = window.start == here and window.behind_padding(end) == window.end == limit
+        is_all = window.start == here and window.after_padding(end) == window.end == limit
         piece = window if is_all else context.decode(here, end)
         yield piece
         number += 1
         if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
             return
-        while (here := window.behind_padding(end)) == window.end < limit:
+        while (here := window.after_padding(end)) == window.end < limit:
             end = here
             window = context.decode(here, min(limit, here + WINDOW))
         if here >= limit:
@@ -56,7 +56,7 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[Piece]:
 
 
 def called(context: FileContext, start: int, end: int) -> set[int]:
-    """Targets of direct calls in code that is decoded from there on, whether it is reached or not."""
+    """Return the targets of direct calls in the code, reached or not."""
     found: set[int] = set()
     for at in range(start, end, WINDOW):
         before = min(at - start, IN_STEP_BYTES)
@@ -67,18 +67,18 @@ def called(context: FileContext, start: int, end: int) -> set[int]:
 
 
 def _is_last_call(window: Piece, end: int) -> bool:
-    """Whether padding up to where a function could begin follows a call that ends there, and no loop begins behind it."""
-    behind = window.behind_padding(end)
-    return behind not in (end, window.end) and behind % ALIGNMENT == 0 and behind not in window.targets()
+    """Return True if padding up to an aligned address follows the call that ends at `end`, and no loop begins after it."""
+    after = window.after_padding(end)
+    return after not in (end, window.end) and after % ALIGNMENT == 0 and after not in window.targets()
 
 
 def _is_no_code(piece: Piece) -> bool:
-    """Whether what it ends with is no instruction."""
+    """Return True if the piece ends with bytes that are no instruction."""
     return piece.flows[-1:] == STOP and piece.instruction(len(piece) - 1)[2] == ".byte"
 
 
 def crossing(context: FileContext, piece: Piece, limit: int) -> int | None:
-    """The instruction that begins before the limit, which is near the piece's end, and goes on behind it."""
+    """Return the instruction that begins before the limit and ends after it. The limit is near the end of the piece."""
     if limit - piece.end >= context.isa.longest:
         return None
     start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
@@ -87,7 +87,7 @@ def crossing(context: FileContext, piece: Piece, limit: int) -> int | None:
 
 
 def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
-    """The ranges, cut where functions begin, but for those in which more seem to begin than real code has. Both ascend."""
+    """Cut the ranges where functions begin, except ranges in which more seem to begin than real code has. Both ascend."""
     ordered = sorted(begins)
     for start, end in silent:
         here = start
@@ -101,9 +101,9 @@ def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
 
 
 def _end(context: FileContext, tables: TargetsOf, window: Piece, start: int, limit: int) -> int | None:
-    """Behind the first instruction from `start` on behind which nothing goes on, and over which no branch before it leads.
+    """Return the end of the function at `start`: no code continues after its last instruction, and no branch leads past it.
 
-    None where that is not in the window, whose last instruction may be cut off.
+    None if that is not in the window, whose last instruction may be cut off.
     """
     furthest = start
     last = limit if window.end == limit else window.end - context.isa.longest

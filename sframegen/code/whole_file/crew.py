@@ -1,4 +1,4 @@
-"""The processes that share the work on one file's code."""
+"""The processes that share the work on one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK_BYTES = 1 << 17  # code that a process gets at a time
 
 
 class Crew:
-    """The processes."""
+    """The processes, and the progress of their work."""
 
     def __init__(self, jobs: int, progress: Progress | None) -> None:
         self.jobs = jobs
@@ -28,7 +28,7 @@ class Crew:
         self.done = self.total = 0  # bytes
 
     def share(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
-        """What `work` gives for the items, so many at a time; in any order."""
+        """Return the results of `work` for the items, several at a time, in any order."""
         tasks: list[list[T]] = [[]]
         sizes = [0]
         for item in items:

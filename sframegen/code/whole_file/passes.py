@@ -1,6 +1,6 @@
-"""The code of a whole file, in passes, until what each function tells of others changes nothing any more.
+"""The code of a whole file, analysed in passes until no function shows anything new about others.
 
-A range that is no function of its own, as compilers' `.cold` parts, is analysed together with those that jump into it.
+A range that is not a function by itself, such as a `.cold` part, is analysed together with the ranges that jump into it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     U = TypeVar("U")
 
 MAX_PASSES = 5
-MAX_CUTS = 8  # rounds: functions that never return because others do not are as many deep
-SAMPLE = 32  # of so many functions one is looked at first
-OFTEN = 8  # calls, by the functions that are looked at first
+MAX_CUTS = 8  # rounds: so deep may functions never return because their callees do not
+SAMPLE = 32  # one in this many functions is analysed first
+OFTEN = 8  # calls from the functions that are analysed first
 
 
 @dataclass
 class Survey:
-    """What is known of a file's code: rows by columns, ascending, each with the number of its state."""
+    """The result for a file: rows as columns, ascending, each with the number of its state."""
 
     start: array[int] = field(default_factory=lambda: array("Q"))
     end: array[int] = field(default_factory=lambda: array("Q"))
@@ -54,7 +54,7 @@ class Survey:
     never_return: set[int] = field(default_factory=set)
     certain: set[int] = field(
         default_factory=set
-    )  #: begins of ranges of functions that are called, or return with the entry's frame
+    )  #: starts of the ranges of functions that are called, or return with the entry's frame
     contradictions: list[int] = field(default_factory=list)  #: instructions that return with another frame than the entry's
     decoded_bytes: int = 0  #: in all passes
 
@@ -67,9 +67,9 @@ def survey(
     progress: Progress | None = None,
     assumptions: Assumptions | None = None,
 ) -> Survey:
-    """Analyses the code in `ranges` ((start, end), ascending, without overlaps; each a function or a piece of one).
+    """Analyse the code in `ranges` ((start, end), ascending, without overlaps; each a function or a piece of one).
 
-    `entries`: where functions are known to begin. More are found: what is called, and what pointers in code or data lead to.
+    `entries`: where functions are known to begin. More are found: the targets of calls, and of pointers in code or data.
     `jobs`: processes that share the work.
     """
     stubs = find_plt(elf, abi_of(elf)).entries()
@@ -80,7 +80,7 @@ def survey(
 def survey_silent(
     elf: ElfFile, silent: Sequence[Range], begins: set[int], stubs: set[int], jobs: int = 1, progress: Progress | None = None
 ) -> Survey:
-    """Analyses code of which nothing tells where functions end, and gives the rows of those that are proven: proof.py says when.
+    """Analyse code without known ends of functions, and return the rows of the proven functions, as proof.py defines them.
 
     `begins`: where functions are known to begin, there or elsewhere; `stubs`: the entries of the PLT.
     """
@@ -94,7 +94,7 @@ def survey_silent(
     return passes.run(_swept, list(chunks(silent, hints)))
 
 
-# -- what processes do
+# -- the work of a process
 
 
 def _alone(context: FileContext, ranges: list[Range]) -> list[Found]:
@@ -110,7 +110,7 @@ def _swept(context: FileContext, parts: list[Range]) -> list[Found]:
             reached = at is not None and one.state_at(at) is not None
             found.append(one if at is None else one._replace(overruns=(end, reached)))
             if reached:
-                break  # what is left is in that instruction
+                break  # the rest is in that instruction
     return found
 
 
@@ -127,7 +127,7 @@ def _size(one: Range) -> int:
 
 
 def _left_to(found: Iterable[Found]) -> set[int]:
-    """Where these leave to, each with an entry's frame."""
+    """Return the addresses that these units leave to, always with an entry's frame."""
     left_to: dict[int, bool] = {}
     for one in found:
         for exit_ in one.exits:
@@ -136,25 +136,25 @@ def _left_to(found: Iterable[Found]) -> set[int]:
 
 
 class _Passes:
-    """`proving`: nothing is certain of a function but what it proves itself."""
+    """The passes. `proving`: a function counts only if it proves itself."""
 
     def __init__(self, context: FileContext, known: set[int], crew: Crew, *, proving: bool = False) -> None:
         self.context = context
         self.known = known
         self.crew = crew
         self.proving = proving
-        self.has_pointer: dict[int, bool] = {}  # of begins of ranges: whether data or relocations point there
+        self.has_pointer: dict[int, bool] = {}  # by the start of a range: true if data or relocations point there
         self.pointed_at: set[int] = set()
-        self.entries = known  # of functions, wherever they are
+        self.entries = known  # starts of functions, wherever they are
         self.certain = frozenset(known)
-        self.false_begins: set[int] = set()  # where instructions of other functions go on
-        self.doubtful: set[int] = set()  # where instructions go on of what may be no code
+        self.false_begins: set[int] = set()  # inside instructions of other functions
+        self.doubtful: set[int] = set()  # inside instructions of what may not be code
         self.called: set[int] = set()
         self.found: dict[Unit, Found] = {}
         self.states: dict[State, State] = {}
         self.at_calls: dict[frozenset[int], frozenset[int]] = {}
-        self.cut: dict[Range, tuple[Callee, ...]] = {}  # ranges, with the calls behind which they went on when they were made
-        self.parts: Sequence[Range] = ()  # of the code, of which ranges are made
+        self.cut: dict[Range, tuple[Callee, ...]] = {}  # ranges, with the calls after which code went on when they were cut
+        self.parts: Sequence[Range] = ()  # of the code: ranges are cut from them
         self.ranges: list[Range] = []
         self.starts: list[int] = []
 
@@ -171,7 +171,7 @@ class _Passes:
         return self._result()
 
     def _cut(self, look: Callable[[FileContext, list[Range]], list[Found]], parts: Sequence[Range]) -> None:
-        """Makes ranges of parts of the code."""
+        """Cut parts of the code into ranges."""
         self._look(look, parts, _size)
         for unit, found in self.found.items():
             if unit[0] in self.cut:
@@ -191,7 +191,7 @@ class _Passes:
         self.pointed_at = set(filter(self.has_pointer.__getitem__, self.starts))
 
     def _cut_again(self, look: Callable[[FileContext, list[Range]], list[Found]]) -> None:
-        """Parts whose ranges go on behind calls that turn out not to return are cut anew, until there are none."""
+        """Cut parts again whose code goes on after calls that turn out not to return, until there are none."""
 
         def wrong() -> set[Range]:
             never_return = self.context.never_return
@@ -213,16 +213,16 @@ class _Passes:
         self._forget(wrong())
 
     def _part(self, one: Range) -> Range:
-        """Which a range was made of."""
+        """Return the part that a range was cut from."""
         return self.parts[bisect_right(self.parts, one[0], key=itemgetter(0)) - 1]
 
     def _part_at(self, address: int) -> Range | None:
-        """Which part an address is in."""
+        """Return the part that holds an address."""
         number = bisect_right(self.parts, address, key=itemgetter(0)) - 1
         return self.parts[number] if number >= 0 and address < self.parts[number][1] else None
 
     def _settle(self) -> None:
-        """Looks again at what depends on others, until that changes nothing."""
+        """Analyse units again that depend on others, until nothing changes."""
         for _ in range(MAX_PASSES):
             self._learn()
             units = self._units()
@@ -237,12 +237,12 @@ class _Passes:
                 self.found.pop(unit, None)
 
     def _sample(self, look: Callable[[FileContext, list[Range]], list[Found]]) -> None:
-        """Looks at a few functions, and at what they call often, or last: many of those that never return are known then.
+        """Analyse a few functions, and those that they call often, or last: this finds many functions that never return.
 
-        Parts that call them are looked at again, as they may never return either. Go's programs call a few of these from nearly
-        every function: what is known of them late is paid for with another look at all code.
+        Parts that call these are analysed again, because they may never return either. Programs in Go call a few of them from
+        nearly every function: if they were found late, all code would be analysed twice.
         """
-        often: set[Callee] = set()  # called everywhere, or by such functions
+        often: set[Callee] = set()  # called everywhere, or from such functions
         looked: set[Range] = set()
         wanted = set(self.parts[::SAMPLE])
         for _ in range(MAX_CUTS):
@@ -268,28 +268,28 @@ class _Passes:
             wanted |= stale
 
     def _stale_parts(self) -> set[Range]:
-        """Those in which code is reached behind calls that are known not to return."""
+        """Return the parts in which code is reached after calls that are known not to return."""
         never_return = self.context.never_return
         return {self._part(unit[0]) for unit, found in self.found.items() if not never_return.isdisjoint(found.goes_on)}
 
     def _forget(self, parts: set[Range]) -> None:
-        """What was found with anything of these parts."""
+        """Forget all results for these parts."""
         self.found = {unit: found for unit, found in self.found.items() if parts.isdisjoint(map(self._part, unit))}
 
     def _is_stale(self, unit: Unit, entries: Entries) -> bool:
-        """Whether it was not looked at with what is known now."""
+        """Return True if the unit was not analysed with what is known now."""
         found = self.found.get(unit)
         return found is None or found.entries != entries or not self.context.never_return.isdisjoint(found.goes_on)
 
     def _look(self, work: Callable[[FileContext, list[T]], list[Found]], items: Iterable[T], size: Callable[[T], int]) -> None:
         for batch in self.crew.share(partial(work, self.context), items, size):
             for found in batch:
-                states = tuple(self.states.setdefault(state, state) for state in found.states)  # processes send one each
+                states = tuple(self.states.setdefault(state, state) for state in found.states)  # each process sends its own
                 at_calls = self.at_calls.setdefault(found.at_calls, found.at_calls)
                 self.found[found.unit] = found._replace(states=states, at_calls=at_calls)
 
     def _number(self, address: int) -> int | None:
-        """Of the range that an address is in."""
+        """Return the number of the range that holds an address."""
         number = bisect_right(self.starts, address) - 1
         return number if number >= 0 and address < self.ranges[number][1] else None
 
@@ -298,7 +298,7 @@ class _Passes:
         return number is not None and self.starts[number] == address
 
     def _credible(self) -> Iterator[Found]:
-        """Those whose word on others is taken."""
+        """Return the results that are trusted about other functions."""
         return filter(self._is_credible, self.found.values())
 
     def _is_credible(self, found: Found) -> bool:
@@ -308,9 +308,9 @@ class _Passes:
         return never_returning(self.found.values(), {id(found) for found in self._credible()}, self.context)
 
     def _learn(self) -> None:
-        """Where functions begin: what is called, pointed to but by jump tables, or left to with an entry's frame.
+        """Learn where functions begin: at targets of calls, of pointers outside jump tables, and of jumps with an entry's frame.
 
-        Of what that makes credible the callees, too, as deep as it goes: in which order code was looked at makes no difference.
+        Callees of functions that become credible count too, to any depth: the order of analysis makes no difference.
         """
         self.entries = self.known | self.pointed_at
         credible: list[Found] = []
@@ -320,7 +320,7 @@ class _Passes:
                 credible.append(found)
             elif found.contradiction is None:
                 waiting.update(dict.fromkeys(found.entries, found))
-        for found in credible:  # more and more
+        for found in credible:  # grows in the loop
             callees = [callee for callee in found.calls if isinstance(callee, int)]
             begins = [*callees, *filter(self._is_start, found.taken)]
             self.called.update(callees)
@@ -332,7 +332,7 @@ class _Passes:
             self.entries = set(filter(self.context.assumptions.enters, self.entries))
 
     def _units(self) -> dict[Unit, Entries]:
-        """Ranges that belong together, because one jumps into another where no function begins; with where they are entered."""
+        """Return ranges that belong together, because one jumps into another where no function begins, with their entries."""
         parent = list(range(len(self.ranges)))
 
         def root(number: int) -> int:
@@ -391,12 +391,12 @@ class _Passes:
         return result
 
     def _is_certain(self, found: Found, called: set[Callee]) -> bool:
-        """Whether it is entered as functions are: it is called, or returns or leaves to what is called with that frame."""
+        """Return True if it is called, or returns or jumps to a called function with an entry's frame."""
         left_to = (self.context.callee(one.target, None) for one in found.exits if one.as_entered)
         return found.returns_as_entered or not called.isdisjoint(found.entries) or not called.isdisjoint(left_to)
 
     def _owner(self) -> Callable[[int], Found | None]:
-        """What an address of analysed code belongs to."""
+        """Return the function that finds the unit of an address."""
         owner = {one: found for found in self.found.values() for one in found.unit}
 
         def at(address: int) -> Found | None:

@@ -1,10 +1,10 @@
 """Which functions are proven, and which never return.
 
-A function is proven if, from the frame that an entry has, each of its returns finds that frame again, and so does each of its jumps
-to elsewhere: to a place that has it too. One that begins where nothing but the end of another says so must return. One that only
-jumps must get to one that returns, or be called: labels of computed gotos jump with a frame that is not theirs, and so does code
-that keeps a stack of its own, as Haskell's. SP must be aligned alike at all calls, for one that nothing leads to as the ABIs want
-it: what is reached behind a call that does not return, or where an exception lands, has another frame.
+A function is proven if, from the frame of an entry, each of its returns and of its jumps to other code finds that frame again, and
+the target of each such jump has it too. If only the end of another function shows where it begins, it must return. If it only
+jumps, it must reach a function that returns, or be called: labels of computed gotos jump with a frame that is not theirs, and so
+does code with a stack of its own, such as Haskell's. SP must have the same alignment at all calls, and that of the ABI if nothing
+leads to the function: code after a call that does not return, or where an exception lands, has another frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_credible(found: Found, entries: Collection[int]) -> bool:
-    """Whether it is a function, as far as its own code tells. `entries`: where functions are known to begin."""
+    """Return True if it is a function, as far as its own code shows. `entries`: where functions are known to begin."""
     if found.contradiction is not None:
         return False
     if any(entry in entries for entry in found.entries):
@@ -68,7 +68,7 @@ def proven(
 
 
 def _holds(found: Found, entries: Collection[int]) -> bool:
-    """Whether all that leaves the function does so with the frame of an entry."""
+    """Return True if each way out of the function has the frame of an entry."""
     if found.contradiction is not None or not found.keeps_frame or not all(one.as_entered for one in found.exits):
         return False
     if any(entry in entries for entry in found.entries):
@@ -77,7 +77,7 @@ def _holds(found: Found, entries: Collection[int]) -> bool:
 
 
 def never_returning(found: Collection[Found], credible: Collection[int], context: FileContext) -> set[int]:
-    """The begins of functions no path of which returns. `credible`: ids of those whose word is taken."""
+    """Return the starts of functions that return on no path. `credible`: ids of the results that are trusted."""
     owner = {start: one for one in found for start, _ in one.unit}
     returning = {id(one) for one in found if one.comes_back or id(one) not in credible}
     callers: dict[int, list[Found]] = {}

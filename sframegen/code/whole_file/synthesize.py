@@ -1,4 +1,4 @@
-"""Rows for code on which a file's call frame information is silent, by its instructions: what is not proven is not emitted."""
+"""Rows for code without call frame information, derived from its instructions. Only proven rows are emitted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Function(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What finders are given beside the ranges in which they look."""
+    """What finders know besides the ranges in which they search."""
 
     elf: ElfFile
     abi: Abi
@@ -55,9 +55,9 @@ class Search(NamedTuple):
 
 
 def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Progress | None = None) -> Converted:
-    """With functions for code of which no CFI speaks. Raises FormatError where executable segments overlap.
+    """Add functions for code without CFI. Raises FormatError if executable segments overlap.
 
-    `jobs`: processes that share the work; `progress`: called with bytes of code done, and to do as far as is known.
+    `jobs`: processes that share the work; `progress`: called with the bytes of code done, and the current estimate of the total.
     """
     coverage, encoded = converted.coverage, converted.encoded
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
@@ -71,7 +71,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
         said = [one for function in found if (one := _sayable(function, encoded.abi, encoded.layout)) is not None]
         ranges.append([(one.start, one.start + one.size) for one in said])
         added += said
-        silent = without(silent, [(one.start, one.start + one.size) for one in found])  # what it knows, nobody guesses
+        silent = without(silent, [(one.start, one.start + one.size) for one in found])  # later finders must not guess about these
     if not added:
         return converted
     table = _with(converted.table, sorted(added, key=lambda function: function.start))
@@ -81,7 +81,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
 
 
 def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
-    """Those of the addresses at which the table has the frame of an entry, or nothing: a symbol may be of a function's piece."""
+    """Return the addresses where the table has an entry's frame, or nothing: a symbol may name a piece of a function."""
     isa = machine_of(abi).isa
     if isa is None:
         return begins
@@ -99,16 +99,16 @@ def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
 
 
 def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> list[Range]:
-    """The ranges, each from the function on that begins with what was taken for padding before it, as AArch64's .init does.
+    """Extend each range back to a function that begins with apparent padding, as AArch64's .init does.
 
-    `edges`: where padding before them cannot reach farther back.
+    `edges`: padding does not reach back past these.
     """
     found = []
-    behind = 0  # the range before
+    after = 0  # the range before
     for start, end in silent:
-        low = max(behind, start - MAX_PADDING, edges[bisect_right(edges, start) - 1])
+        low = max(after, start - MAX_PADDING, edges[bisect_right(edges, start) - 1])
         found.append((min([begin for begin in range(low, start) if begin in begins], default=start), end))
-        behind = end
+        after = end
     return found
 
 
@@ -126,7 +126,7 @@ def _entry(search: Search, silent: list[Range]) -> Iterator[Function]:
 
 
 def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
-    """One for each stretch of proven rows; the FDE type that the rules need is found later."""
+    """Return a function for each stretch of proven rows; the FDE type that its rules need is found later."""
     abi = search.abi
     isa = machine_of(abi).isa
     if isa is None or not silent:
@@ -150,7 +150,7 @@ def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
 
 
 def _stretches(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int, int, Rule]]]:
-    """Those that follow one another without a gap."""
+    """Group rows that follow one another without a gap."""
     stretch: list[tuple[int, int, Rule]] = []
     for row in rows:
         if stretch and (stretch[-1][1] != row[0] or row[1] - stretch[0][0] > MAX_SIZE):
@@ -162,7 +162,7 @@ def _stretches(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int
 
 
 def _in_frame(state: State, at_entry: int | None) -> bool:
-    """The return address, where calls put it, lies not below SP."""
+    """Return True if the return address, where calls put it, is not below SP."""
     return state.sp is None or at_entry is None or state.sp <= at_entry
 
 
@@ -171,7 +171,7 @@ FINDERS: tuple[Callable[[Search, list[Range]], Iterable[Function]], ...] = (_plt
 
 
 def _sayable(function: Function, abi: Abi, layout: Layout) -> Function | None:
-    """With the FDE type that says all of its rules; None where there is none."""
+    """Return the function with an FDE type that can express all its rules; None if there is none."""
     for fde_type in FDE_TYPES:
         if all(encode_rule(rule, fde_type, abi, layout) is not None for _, rule in function.rows):
             return function._replace(kind=function.kind._replace(fde_type=fde_type))
@@ -179,7 +179,7 @@ def _sayable(function: Function, abi: Abi, layout: Layout) -> Function | None:
 
 
 def _with(table: FunctionTable, added: list[Function]) -> FunctionTable:
-    """Both, by address."""
+    """Return both, ordered by address."""
     kinds = {kind: number for number, kind in enumerate(table.kinds)}
     rules = {rule: number for number, rule in enumerate(table.rules)}
     out = FunctionTable()
@@ -201,7 +201,7 @@ def _with(table: FunctionTable, added: list[Function]) -> FunctionTable:
 
 
 def _copy(table: FunctionTable, out: FunctionTable, first: int, end: int) -> None:
-    """Functions first .. end - 1 as they are."""
+    """Copy functions first .. end - 1 unchanged."""
     rows = slice(table.first_row[first], table.first_row[end])
     moved = len(out.row_start) - table.first_row[first]
     out.start += table.start[first:end]
