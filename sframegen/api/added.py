@@ -109,7 +109,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def total(file: str, parts: Sequence[Summary]) -> Summary:
-    """Of the objects of one file."""
+    """The sum over the objects of one file."""
     sums = {
         name: sum(getattr(part, name) for part in parts)
         for name in (

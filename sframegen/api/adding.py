@@ -145,7 +145,7 @@ def add_section(
 
 
 def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
-    """Whether the file's section has that version, and says that of all code, padding between functions apart."""
+    """True if the file's section has that version and those rules for all code, except padding between functions."""
     try:
         section = read_sframe(elf)
         padded = coverage.final_calls(elf).ends(coverage.table)

@@ -18,7 +18,7 @@ class Plan:
 
 
 def plan_of(change: object, section_address: int | None = None, section_offset: int | None = None) -> Plan:
-    """Of a change that `str()` describes."""
+    """A change that `str()` describes."""
     return Plan(tuple(str(change).splitlines()), section_address, section_offset)
 
 

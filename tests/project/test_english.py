@@ -12,6 +12,7 @@ import click
 import commands
 import pytest
 
+import sframegen.api
 from sframegen.cli.commands import COMMANDS
 from tests import ROOT
 
@@ -40,10 +41,10 @@ NO_VERB = re.compile(r"(?:Of|Whether)\b")  # as a docstring begins
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reference")]
-NOT_YET = {"docs/layout.md", "docs/library.md"}
+NOT_YET = {"docs/layout.md"}
 # Whose messages are plain; whose docstrings and comments are, too.
 PLAIN_MESSAGES = ("cfi", "sframegen")
-PLAIN = ("sframegen/cli",)
+PLAIN = ("sframegen/api", "sframegen/cli")
 PRINTS = ("echo", "finding", "note")
 
 
@@ -108,6 +109,13 @@ def test_messages_are_plain(package: str) -> None:
         if said := habits("\n".join(messages(ast.parse(path.read_bytes())))):
             found[path.relative_to(ROOT).as_posix()] = said
     assert found == {}
+
+
+@pytest.mark.parametrize("name", sframegen.api.__all__)
+def test_docstrings_of_public_names_are_plain(name: str) -> None:
+    text = getattr(sframegen.api, name).__doc__ or ""
+    assert habits(text) == []
+    assert not NO_VERB.match(text)
 
 
 @pytest.mark.parametrize("folder", PLAIN)
