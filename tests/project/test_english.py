@@ -40,7 +40,11 @@ HABIT = re.compile("|".join(HABITS), re.IGNORECASE)
 NO_VERB = re.compile(r"(?:Of|Whether)\b")  # as a docstring begins
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 
-PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reference")]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reference"),
+]
 NOT_YET = {"docs/layout.md"}
 # Whose messages are plain; whose docstrings and comments are, too.
 PLAIN_MESSAGES = ("cfi", "sframegen")
