@@ -52,7 +52,7 @@ def layouts_of(source: Input) -> list[Layout]:
 
 
 def random_pcs(table: FunctionTable) -> array[int]:
-    """Of the code that the table covers, every byte as likely."""
+    """Random PCs in the code that the table covers; every byte is equally likely."""
     choose = random.Random(1)  # noqa: S311 - the same PCs in every run
     ends = list(accumulate(table.size))
     functions = choose.choices(range(len(table)), cum_weights=ends, k=PCS)

@@ -1,7 +1,7 @@
 """Everything that docs/reports/performance.md says, measured in one run: sizes, whole processes, the conversion alone, look-ups.
 
 Prints one table: a column each file, a row each thing, as figures, or as shares of another row. Sizes are exact; times of processes
-are medians, those of loops in this process the best, of so many rounds.
+are medians, those of loops in this process the best of all rounds.
 """
 
 from __future__ import annotations

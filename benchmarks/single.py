@@ -1,4 +1,4 @@
-"""The command line of a benchmark that makes one table: so many rounds, printed, and written into a document."""
+"""The command line of a benchmark that makes one table: measured in rounds, printed, and written into a document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(description: str | None, measure: Callable[[int], Iterator[Figure]], *, rounds: int, begin: str) -> None:
-    """`measure(rounds)` gives the figures; `begin`: the line of a document behind which the table stands."""
+    """`measure(rounds)` gives the figures; `begin`: the line of a document after which the table stands."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds, help="counted runs of each command (default %(default)s)")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")

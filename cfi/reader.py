@@ -203,7 +203,7 @@ def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
 
 
 def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
-    """The encoding of FDE pointers, out of the augmentation data at the cursor; letters behind an unknown one are not read."""
+    """The encoding of FDE pointers, out of the augmentation data at the cursor; letters after an unknown one are not read."""
     cursor.end = end
     encoding = 0
     for letter in augmentation[1:]:

@@ -31,7 +31,7 @@ class CfiSection(NamedTuple):
     text_base: int = 0  # for DW_EH_PE_textrel
     data_base: int = 0  # for DW_EH_PE_datarel
     memory: Callable[[int], int] | None = None  # the 8 bytes at an address, for DW_EH_PE_indirect
-    fde_count: int = -1  # where the section's end is not known: stop at the first terminator behind so many FDEs
+    fde_count: int = -1  # where the section's end is not known: stop at the first terminator after this many FDEs
 
 
 class Registers(NamedTuple):

@@ -38,12 +38,12 @@ def write_reference(folder: Path) -> None:
     for name, page in pages.items():
         text = "\n".join(page) + "\n"
         path = folder / f"{name}.md"
-        if not path.exists() or path.read_text() != text:  # Sphinx reads anew what is newer than it knows
+        if not path.exists() or path.read_text() != text:  # Sphinx reads again what is newer than it knows
             path.write_text(text)
 
 
 def man_pages() -> list[tuple[str, str, str, list[str], int]]:
-    """For Sphinx: document, name, what stands behind the name, no author, section 1."""
+    """For Sphinx: document, name, what follows the name, no author, section 1."""
     names = {PROGRAM: (PROGRAM, cli.help or "")} | {name: (f"{PROGRAM}-{name}", line) for name, line in COMMANDS.items()}
     return [(f"reference/{page}", name, line.rstrip("."), [], 1) for page, (name, line) in names.items()]
 

@@ -66,7 +66,7 @@ def is_of_fp(place: Place) -> bool:
     return claim[:2] == proof[:2] and claim.fp != proof.fp
 
 
-# In this order: what is told of each, and which it is.
+# In this order: what is reported of each, and which it is.
 KINDS: dict[str, tuple[str, Callable[[Place], bool]]] = {
     "no rows": ("The CFI has the rule of an entry, and the code has a frame", is_by_entry),
     "late": ("The row comes an instruction or two late", is_late),

@@ -90,7 +90,7 @@ def programs(scratch: Path) -> Iterator[Program]:
 
 
 def with_sections(program: Program, folder: Path) -> tuple[Path, dict[str, str]]:
-    """A copy of the program, and of its libraries: all have sections, but for the dynamic linker."""
+    """A copy of the program, and of its libraries: all have sections, except the dynamic linker."""
     told = subprocess.run(["ldd", program.path], capture_output=True, text=True, check=True).stdout
     for path in [program.path, *re.findall(r"=> (/\S+)", told)]:
         copy = folder / Path(path).name

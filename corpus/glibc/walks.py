@@ -68,7 +68,7 @@ def frames(folder: Path, loader: str, run: tuple[str, ...]) -> list[str]:
 
 
 def compared(found: list[list[str]], expected: list[list[str]]) -> Compared:
-    """Of each run of a scenario: what was found, and what DWARF gives."""
+    """For each run of a scenario: what was found, and what DWARF gives."""
     pairs = list(zip(found, expected, strict=True))
     different = [pair for pair in pairs if pair[0] != pair[1]]
     if not different:

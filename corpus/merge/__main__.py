@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MACHINES = {"x86-64": "", "arm64": "aarch64-linux-gnu-", "s390x": "s390x-linux-gnu-"}
 PARTS = ("gnu", "mold3", "lto", "samples", "lld", "mold", "relocatable", "without")
-SHARE_OF_OTHERS = 3  # so many times fewer objects for other machines than for this one
+SHARE_OF_OTHERS = 3  # this many times fewer objects for other machines than for this one
 RUST = """
 use std::collections::BTreeMap;
 #[no_mangle] pub extern "C" fn rust_one(x: i32) -> i32 {
@@ -136,7 +136,7 @@ UNRESOLVED = ("-pie", "-Wl,--unresolved-symbols=ignore-all")  # some of the obje
 
 
 def _versions(peers: Peers) -> str:
-    """Of the linkers."""
+    """The versions of the linkers."""
     versions = dict(line.split() for line in (peers.directory / "versions").read_text().splitlines())
     lld = next((version for name, version in versions.items() if name.startswith("lld-")), "")
     found = [f"GNU binutils {versions['binutils']}", f"lld {lld}", f"mold {versions['mold']}"]

@@ -1,4 +1,4 @@
-"""Whether two linked files' sections are the same, and what may differ: by GNU's readers, and by our own beside them."""
+"""Compares the sections of two linked files, with GNU's readers and with ours; lists what may differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.oracles.rules import Table
     from tests.support.peers import Peers
 
-KEPT = 5  # differences that are told
+KEPT = 5  # differences that are reported
 
 PLT_GOT = "rows of `.plt.got`, where GNU ld's are wrong"
 PLT_NONE = "FDEs of PLTs, of which the linker makes none (GNU ld with `--gc-sections`, lld, mold)"
@@ -60,7 +60,7 @@ class Reader:
         self.peers, self.readelf = peers, peers.tool(f"{prefix}readelf")
 
     def is_native(self, file: Path) -> bool:
-        """Whether an object holds code, and not what LTO makes code of."""
+        """True if an object holds code, and not what LTO makes code of."""
         return not any(one.name.startswith(".gnu.lto_") for one in open_elf(file).sections)
 
     def fdes(self, file: Path) -> Section:
@@ -203,7 +203,7 @@ def rule_for_rule(reader: Reader, expected: Path, found: Path, judged: set[str])
         if one == two or (not two and not names & judged):
             continue
         if not one and not names and before == (start, two):
-            continue  # padding behind a function
+            continue  # padding after a function
         if _within(start, plts) == ".plt.got" and rules.values[two] == GNU_PLT_GOT:
             outcome.known[PLT_GOT] += 1
         elif not one and _within(start, plts):

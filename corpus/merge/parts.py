@@ -95,7 +95,7 @@ class Set:
         self.must("merge", "--linker", self.tools.tools / "ld", "-o", out, *inputs)
 
     def same_places(self, one: str, two: str) -> bool:
-        """Whether code is at the same places in both files."""
+        """True if code is at the same places in both files."""
         return sections_of(open_elf(self.path(one))) == sections_of(open_elf(self.path(two)))
 
     def must_be_same_places(self, one: str, two: str) -> None:
@@ -297,7 +297,7 @@ def without_sframe(
 ) -> Iterator[Row]:
     """add-section on each of the objects (which it changes), linked: against add-section on the linked file without the section.
 
-    `extra`: objects that stay as they are, last on the command line.
+    `extra`: objects that stay unchanged, last on the command line.
     """
     tools = objects.tools
     names = {name for one in objects.objects for name in _functions(objects.path(one))}

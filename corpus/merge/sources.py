@@ -1,7 +1,7 @@
 """Sources of many objects, by a seed: C, C++ with COMDAT groups, assembly with hand-written CFI, in the ways that projects compile.
 
 Every object has functions `int fNNN_K(int x, int depth)` that call those of other objects while `depth` lasts, so that some are
-reached from main and others are not. Names of functions are unique among all objects, but for those of section groups.
+reached from main and others are not. Names of functions are unique among all objects, except those of section groups.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def compared(without: Path, directory: Path) -> list[str]:
 
 
 def judged(file: Path, debug: Path, peers: Peers) -> bool:
-    """Whether gdb finds the lines of the file's function, and without the debug package does not."""
+    """True if gdb finds the lines of the file's function, and without the debug package does not."""
     is_good(file, peers)
     function = next((name for start, name in FUNCTIONS.items() if file.name.startswith(start)), "main")
     expect(debug_file(file, debug).exists(), f"{file}: no debug file for its build-id")
@@ -237,7 +237,7 @@ def table(rows: list[Row]) -> str:
 
 
 def versions() -> str:
-    """Of what the packages were built and looked at with."""
+    """The versions of the tools that build and check the packages."""
     query = ["dpkg-query", "--show", "--showformat=${Package} ${Version}, ", *TOOLS]
     return subprocess.run(query, check=True, text=True, stdout=subprocess.PIPE).stdout.removesuffix(", ") + "."
 

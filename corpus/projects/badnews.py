@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .judge import Judge
     from .manifest import Project
 
-PROJECT = "xz"  # which this knows how to link anew
+PROJECT = "xz"  # which this knows how to link again
 PROGRAM, SHIM = "src/xzdec/xzdec", "shims/ld"
 LINK = f"rm -f {PROGRAM} && make --silent -C src/xzdec xzdec LDFLAGS='-static'"  # libtool's, of its own libraries only
 STATIC = LINK.replace("-static", "-all-static -fuse-ld=gold")

@@ -95,7 +95,7 @@ def regular_files(directory: Path) -> Iterator[Path]:
 
 
 def states(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Of each file, what a build that writes it changes."""
+    """For each file, what a build that writes it changes."""
     return {
         str(file.relative_to(directory)): (status.st_ino, status.st_size, status.st_mtime_ns)
         for file in regular_files(directory)

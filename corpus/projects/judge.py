@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Judged:
-    """Of one project. `restored`: outputs that remove made as the plain build's; `varying`: not, as builds differ."""
+    """The results of one project. `restored`: outputs that remove made as the plain build's; `varying`: not, as builds differ."""
 
     project: Project
     version: str = ""

@@ -33,7 +33,7 @@ CHECKS = ("ld.so --verify", "ldd -r", "preloaded", "--version")
 
 
 class Outcome(NamedTuple):
-    """Of one command; without addresses, which change with every start."""
+    """The outcome of one command; without addresses, which change with every start."""
 
     status: int  # negative: the signal
     output: bytes

@@ -1,7 +1,7 @@
 """What is done with one file, and what must be true of it.
 
 add-section, as users call it, works on a copy. It gives a section, or says in one line why not and changes nothing. With the
-section: every loaded byte is what and where it was, but for what may move; GNU readelf and libsframe read the rules that the CFI
+section: every loaded byte is what and where it was, except what may move; GNU readelf and libsframe read the rules that the CFI
 says (of some files); check finds nothing; a second add-section changes nothing; remove gives the copy back, byte for byte, which
 then behaves as it did with the section.
 """

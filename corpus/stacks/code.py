@@ -82,7 +82,7 @@ class Place(NamedTuple):
 
 
 class Code:
-    """Of one process, by the text of /proc/PID/maps."""
+    """The code of one process, from the text of /proc/PID/maps."""
 
     def __init__(self, mappings: str) -> None:
         self._rows: list[tuple[int, int, int, str, bool]] = []

@@ -23,7 +23,7 @@ class Stack(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """`equal`: so many frames from the innermost on; `reason`: why not all, or empty; `differs`: nothing excuses it."""
+    """`equal`: this many frames from the innermost on; `reason`: why not all, or empty; `differs`: nothing excuses it."""
 
     equal: int
     reason: str = ""

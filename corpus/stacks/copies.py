@@ -64,7 +64,7 @@ class Copies:
 
 
 def can_mount() -> bool:
-    """Whether this machine lets us."""
+    """True if this machine lets us."""
     return (
         shutil.which(NAMESPACE[0]) is not None
         and subprocess.run([*NAMESPACE, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0

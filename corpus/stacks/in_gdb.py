@@ -31,7 +31,7 @@ def cfa_of(frame: gdb.Frame) -> int | None:
 
 
 def stack() -> dict[str, object]:
-    """Of the selected thread."""
+    """The stack of the selected thread."""
     frames: list[tuple[int, int | None]] = []
     frame: gdb.Frame | None = gdb.newest_frame()
     why = ""

@@ -43,7 +43,7 @@ class Target:
         self._folder = Path(f"/proc/{self.pid}")
 
     def runs(self, program: Path) -> bool:
-        """Whether it is that program by now, whatever started it. Raises EndedError."""
+        """True if it is that program by now, whatever started it. Raises EndedError."""
         self._check()
         try:
             return os.readlink(self._folder / "exe") == str(program)  # noqa: PTH115 - a path that leads nowhere here, perhaps

@@ -35,7 +35,7 @@ COMMITS, LINES = 120, 2_000_000
 class Workload(NamedTuple):
     """`command(folder, random)`: what to run, of what `prepare` put into the folder, and what that `loads` while it runs.
 
-    `wait`: up to so many seconds of CPU time from one stop to the next.
+    `wait`: up to this many seconds of CPU time from one stop to the next.
     """
 
     name: str
@@ -87,7 +87,7 @@ def _preprocess(folder: Path) -> None:
 
 
 def _repository(folder: Path) -> None:
-    """Of files that change a little with each commit."""
+    """Make a repository of files that change a little with each commit."""
     rng = random.Random(1)  # noqa: S311
     here = folder / "repository"
     git = ("git", "-C", here, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-c", "gc.auto=0")

@@ -160,7 +160,7 @@ def check_file(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Of a program or library. Raises FormatError where it is neither, or its segments or its debug file cannot be read.
+    """Check a program or library. Raises FormatError where it is neither, or its segments or its debug file cannot be read.
 
     With `instructions` also for an ABI whose instructions are not read. `second_reader` None: where the CFI is small.
     """

@@ -54,7 +54,7 @@ CONSUMERS = {
 
 
 class Demand(NamedTuple):
-    """`broken`: names of rules of the specification, or what tells from the facts that the consumer cannot take the section.
+    """`broken`: names of rules of the specification, or a function that finds in the facts that the consumer rejects it.
 
     `validated`: the kernel rejects the section for it when it is registered, where CONFIG_SFRAME_VALIDATION is set.
     """
@@ -210,7 +210,7 @@ DEMANDS = (
 
 
 def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
-    """What a consumer, or all of them, would do with a section of which wellformed.examine tells; nothing where it takes it.
+    """What a consumer, or all of them, would do with a section that wellformed.examine describes; nothing where it accepts it.
 
     A version that a consumer does not read is one note.
     """

@@ -1,4 +1,4 @@
-"""Whether a file's section header, its PT_GNU_SFRAME and its mapping agree on where the section is, and what it may be used for."""
+"""Checks that section header, PT_GNU_SFRAME and mapping agree on the place of the section and on its permissions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
 
 
 def in_file(elf: ElfFile) -> list[Finding]:
-    """Of a linked file; an object, whose section no segment holds, has none. FormatError for nothing."""
+    """Check a linked file; an object, whose section no segment holds, has none. FormatError for nothing."""
     if elf.header.e_type == ET_REL:
         return []
     findings = [

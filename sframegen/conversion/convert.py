@@ -52,7 +52,7 @@ class Converted(NamedTuple):
     encoded: EncodedRules
 
     def encoder(self, elf: ElfFile, level: Level) -> Encoder:
-        """Of the table, at that level; the padding after a call that ends a function has the call's rule.
+        """The encoder for the table at that level; the padding after a call that ends a function has the call's rule.
 
         Raises FormatError as the coverage's `fates` does.
         """

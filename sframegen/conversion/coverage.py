@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
 Range = tuple[int, int]  # [start, end)
 
-# Code without CFI that has rows nevertheless, by what tells them.
+# Code without CFI that has rows nevertheless, by what proves them.
 SYNTHESIZED = ("PLT", "program entry", "instructions")
 # A fate is known by its place here.
 FATES = (
@@ -52,7 +52,7 @@ COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = 2, 3, 4
 IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
     FIRST_REASON + len(Reason), len(FATES) - len(SYNTHESIZED) + 1
 )
-ALWAYS = {"covered", "no_cfi"}  # groups whose fates are told where they are 0, too
+ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported where they are 0, too
 
 
 class Pieces(NamedTuple):
@@ -124,7 +124,7 @@ class Coverage:
         return {reason: count for reason, count in zip(Reason, counts, strict=True) if count}
 
     def fates(self, elf: ElfFile) -> Fates:
-        """Of every byte of the file's executable ranges. Raises FormatError where these overlap or reach past the file's end."""
+        """The fate of every byte of the file's executable ranges. Raises FormatError if these overlap or leave the file."""
         counts = self._with_gaps(elf, 0)[0]
         after_calls = sum(self.final_calls(elf).padded_size) - sum(self.table.size)
         counts[PADDING] -= after_calls
@@ -166,7 +166,7 @@ class Coverage:
         return self._tally(stride=0)
 
     def _tally(self, *, stride: int) -> array[int]:
-        """The bytes of each fate; those of each piece behind those of the one before, or with stride 0 of all together."""
+        """The bytes of each fate; those of each piece after those of the one before, or with stride 0 of all together."""
         table = self.table
         counts = array("Q", bytes(8 * (len(self.pieces.start) * stride or len(FATES))))
         by_kind = bytes(map(_fate, table.kinds))

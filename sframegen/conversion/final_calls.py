@@ -44,7 +44,7 @@ class FinalCalls(NamedTuple):
 
 
 def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: Areas, code: int) -> FinalCalls:
-    """Of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
+    """The final calls of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
     forms = MACHINES[elf.header.e_machine].calls
     places = symbol_places(elf)
     function, padded_size = zeros("I", len(table)), table.size[:]

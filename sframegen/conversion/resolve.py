@@ -1,7 +1,7 @@
 """Which FDE describes which code, where FDEs overlap or lie outside of code. Compiled.
 
 The policy: at each address the FDE with the greatest start counts, as a binary search over `.eh_frame_hdr` finds it; of several
-with the same start the first in its section. What an FDE loses so, even behind the end of the one that takes it, is left out.
+with the same start the first in its section. What an FDE loses so, even after the end of the one that takes it, is left out.
 FDEs that are empty, outside of executable segments or larger than 4 GiB are ignored. All are counted.
 """
 
@@ -35,7 +35,7 @@ IGNORED = (
 
 @cython.locals(start="const unsigned long long[::1]")
 def ascends(start: Column) -> bool:
-    """Whether a column is sorted."""
+    """True if a column is sorted."""
     i: cython.Py_ssize_t
     for i in range(1, len(start)):
         if start[i - 1] > start[i]:

@@ -80,7 +80,7 @@ def _eh_frame(elf: ElfFile) -> CfiSection | None:
 
 
 def _eh_frame_by_segment(elf: ElfFile) -> CfiSection | None:
-    """Without section headers: PT_GNU_EH_FRAME leads to .eh_frame_hdr, that to .eh_frame, whose end only its FDE count tells."""
+    """Without section headers: PT_GNU_EH_FRAME leads to .eh_frame_hdr, that to .eh_frame, whose end only its FDE count shows."""
     header = next((segment for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME), None)
     if header is None:
         return None

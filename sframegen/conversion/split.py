@@ -22,7 +22,7 @@ KINDS_REPEATED = 8  # kinds: flavour (signal + 2 * key B) * 2 + FDE type; from h
 
 
 class Cies:
-    """Of each CIE: its flavour, signal + 2 * key B; the reason why nothing under it can be expressed, or 255."""
+    """For each CIE: its flavour, signal + 2 * key B; the reason why nothing under it can be expressed, or 255."""
 
     def __init__(self, flavour: Bytes, barred: Bytes) -> None:
         self.flavour = flavour
@@ -30,7 +30,7 @@ class Cies:
 
 
 class RuleFates:
-    """Of each CFI rule its fate and value; of each SFrame rule the FDE type that it needs.
+    """For each CFI rule its fate and value; of each SFrame rule the FDE type that it needs.
 
     Pattern p is rows pattern_at[p] .. [p + 1], which repeat after `period` bytes. `unaligned`: the reason why a pattern cannot be
     expressed where the code is not aligned to the period.

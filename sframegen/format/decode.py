@@ -163,7 +163,7 @@ def _header(view: memoryview, place: str) -> tuple[Header, str]:
 
 
 class Decoder:
-    """Decodes sections into one `table`, one behind the other: each kind and each rule is in it once."""
+    """Decodes sections into one `table`, one after the other: each kind and each rule is in it once."""
 
     def __init__(self) -> None:
         self._table = FunctionTable()

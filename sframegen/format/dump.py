@@ -108,7 +108,7 @@ def _kind_fields(kind: Kind) -> dict[str, Any]:
 
 
 def _columns(rule: Rule, fde_type: FdeType, abi: Abi) -> str:
-    """What stands behind a row's STARTPC, to the end of the line."""
+    """What follows a row's STARTPC, to the end of the line."""
     if rule.cfa is None:
         return "  RA undefined\n"
     cfa, place = COLUMNS[fde_type]

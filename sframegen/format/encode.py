@@ -1,6 +1,6 @@
 """SFrame functions -> section bytes, shaped as every known consumer of the version accepts it.
 
-Flags SORTED | FUNC_START_PCREL, no auxiliary header, index right behind the header, FREs right behind the index.
+Flags SORTED | FUNC_START_PCREL, no auxiliary header, index right after the header, FREs right after the index.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def read_sframe(elf: ElfFile) -> SframeSection:
 
 
 def read_pieces(elf: ElfFile) -> list[SframeSection]:
-    """The file's section as the sections that a linker which does not know them left one behind the other; decoded when asked for.
+    """The file's section as the sections that a linker that does not know them wrote one after the other; decoded when asked for.
 
     Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
     """
@@ -59,7 +59,7 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
 
 
 def pieces(data: memoryview, address: int) -> Iterator[SframeSection]:
-    """The sections that stand one behind the other, with zeros between them; of each the header is read. Raises FormatError."""
+    """The sections that follow one another, with zeros between them; of each the header is read. Raises FormatError."""
     at = 0
     while at < len(data):
         piece = open_section(data[at:], address + at)

@@ -27,7 +27,7 @@ def put(
     width: cython.Py_ssize_t,
     big: cython.bint,
 ) -> cython.Py_ssize_t:
-    """Writes the low `width` bytes of `value` at `pos`; the position behind them."""
+    """Writes the low `width` bytes of `value` at `pos`; the position after them."""
     i: cython.Py_ssize_t
     for i in range(width):
         out[pos + (width - 1 - i if big else i)] = (value >> (8 * i)) & 0xFF
@@ -64,7 +64,7 @@ def place(
     block_at: Column,
     total: Column,
 ) -> int:
-    """Fills each function's FRE type, and size and place of its block: its FREs, in V3 behind its attribute.
+    """Fills each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
 
     `rule_at`: EncodedRules.at. `kind_bytes`: info, info2, rep_size of each kind. `total`: bytes and rows
     of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`. `seen`: a table of a

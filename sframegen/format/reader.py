@@ -88,7 +88,7 @@ class SectionBytes(Numbers):
         return (self.address + (entry if self.relative else 0) + distance) & self.mask
 
     def read_attribute(self, entry: cython.longlong, block: cython.longlong) -> cython.int:
-        """Of the function whose index entry and block are there; both lie in `data`."""
+        """Read the attribute of the function whose index entry and block are there; both lie in `data`."""
         at: cython.longlong = block if self.fields.attribute_in_block else entry
         self.attribute_at = at + self.fields.info_at
         self.count = self.number(at + self.fields.num_fres_at, self.fields.num_fres_width)

@@ -96,7 +96,7 @@ def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule
 
 
 def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The words behind an FRE info byte, as signed and as unsigned numbers."""
+    """The words after an FRE info byte, as signed and as unsigned numbers."""
     count = raw[0] >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK
     size = raw[0] >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK
     mark = MARKS[abi.byte_order]

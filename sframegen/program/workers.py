@@ -47,7 +47,7 @@ def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Itera
         while waiting or busy:
             while waiting and len(busy) < jobs:
                 try:
-                    with signals_held():  # a process is known before it can be left behind
+                    with signals_held():  # a process is known before it can be left running
                         worker = Worker(work, items, [other.pipe for other in busy.values()])
                         busy[worker.pipe] = worker
                 except OSError as error:

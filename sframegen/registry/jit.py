@@ -132,7 +132,7 @@ class JitTables:
         self._says: list[tuple[Says, Rule]] = []  # and what it says
         self._rules: dict[Says, tuple[Says, Rule]] = {}  # each of these once
         self._removed: set[int] = set()  # numbers of entries
-        self._end = 0  # offset behind the code of the last
+        self._end = 0  # offset after the code of the last
         self._damage = None
 
     def _go_on(self) -> None:

@@ -44,7 +44,7 @@ class JitWriter:
         return len(self) == self.capacity
 
     def append(self, entry: JitEntry) -> None:
-        """Publishes an entry for code behind all that the table describes. ValueError where it is not, or there is no room."""
+        """Publishes an entry for code after all that the table describes. ValueError where it is not, or there is no room."""
         if self.is_full or self._next is not None:
             raise ValueError("the table is full, or has a next one")
         if not self._end <= entry.ip_off < entry.ip_off + entry.size < 1 << 32:
@@ -64,7 +64,7 @@ class JitWriter:
         self._publish(NEXT_AT, table.address)
 
     def covers(self, ip_off: int) -> bool:
-        """Whether one of its entries does."""
+        """True if one of its entries does."""
         number = bisect_right(self._offsets, ip_off) - 1
         return number >= 0 and ip_off < self._offsets[number] + self._entry(number).size
 

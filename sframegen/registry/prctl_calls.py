@@ -1,6 +1,6 @@
 """Options of prctl: {key, section's address, its length} to register, {key} to unregister.
 
-No number was ever given to them, so these are the arguments behind the option, of which the last, unused ones must be 0.
+No number was ever given to them, so these are the arguments after the option, of which the last, unused ones must be 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model behind all interfaces: regions of code, and for each what says how to unwind it."""
+"""The model that all interfaces share: regions of code, and for each what says how to unwind it."""
 
 from __future__ import annotations
 

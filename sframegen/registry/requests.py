@@ -35,7 +35,7 @@ class LoadedSection(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A call. `fields`: by name, pathnames as such; `data`: its structure, and behind it what that points to."""
+    """A call. `fields`: by name, pathnames as such; `data`: its structure, and after it what that points to."""
 
     call: str
     fields: dict[str, int | str]
@@ -91,7 +91,7 @@ def by_prctl(loaded: LoadedSection, _address: int = 0) -> Request:
 
 
 def by_codectl(loaded: LoadedSection, address: int = 0) -> Request:
-    """`address`: where the structure will be, because its pointers lead behind it."""
+    """`address`: where the structure will be, because its pointers lead after it."""
     texts = {
         "pathname": os.fsencode(loaded.name) + b"\0",
         "build_id": loaded.build_id or b"",

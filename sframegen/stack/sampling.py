@@ -138,7 +138,7 @@ class Sampler:
 
     @property
     def _may_end(self) -> bool:
-        """Whether the end of the process is an end like any other: it was waited for, or the same signal ended both."""
+        """True if the end of the process is an end like any other: it was waited for, or the same signal ended both."""
         return bool(self._interrupts.number or (self.taken and self._plan.most is None))
 
     def _wait_until(self, due: float, command: Command | None) -> bool:

@@ -1,4 +1,4 @@
-"""Whether two tables say the same, as an unwinder that searches them sees it."""
+"""Compares two tables as an unwinder that searches them sees them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Said(NamedTuple):
 
 
 Span: TypeAlias = tuple[int, int, Said]  # start and end of the code of which it is said
-END: Span = (1 << 64, 1 << 64, Said(OUTERMOST, signal=False, key_b=False))  # behind all others
+END: Span = (1 << 64, 1 << 64, Said(OUTERMOST, signal=False, key_b=False))  # after all others
 
 
 def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None, int]:
@@ -50,7 +50,7 @@ def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None,
 
 
 def agree(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
-    """Whether both say the same of all code, whatever either says of padding after a range.
+    """True if both say the same of all code, whatever either says of padding after a range.
 
     Padding: up to `gap` bytes before the next range, and from a key of `padded` up to its value.
     """

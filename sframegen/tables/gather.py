@@ -114,7 +114,7 @@ def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def gather(tables: Iterable[FunctionTable]) -> FunctionTable:
-    """All functions, those of one table behind those of the one before; each kind and each rule once."""
+    """All functions, those of one table after those of the one before; each kind and each rule once."""
     out = FunctionTable()
     kinds: dict[Kind, int] = {}
     rules: dict[Rule, int] = {}

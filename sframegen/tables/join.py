@@ -1,7 +1,7 @@
 """Joins neighbouring functions into one FDE where that makes the section smaller. Compiled.
 
 An FDE is an address range, and nobody asks for its name: functions side by side can share one. Each saves its index entry and its
-attribute, and a row where it begins as the one before it ends; but rows behind wider starts cost more, and a function whose rows
+attribute, and a row where it begins as the one before it ends; but rows after wider starts cost more, and a function whose rows
 are shared with others costs nothing but its index entry. A dynamic program over the functions by address weighs the two.
 """
 

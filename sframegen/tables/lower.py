@@ -27,7 +27,7 @@ ADDRESSES = 1 << 64
 def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
     """(functions that the version can say, bytes of code left out by reason).
 
-    At each address stays what a search finds in `table`, its functions sorted: so what lies behind the start of the next function
+    At each address stays what a search finds in `table`, its functions sorted: so what lies after the start of the next function
     goes, and of several at one start the last stays. Rows that repeat the one before are dropped.
     """
     lowered = _Lowered(table, abi, layout)
@@ -84,7 +84,7 @@ class _Lowered:
             self._add_ranges(kind._replace(rep_size=0), rows, start, end)
 
     def _copy(self, function: int, kind: Kind, start: int, end: int) -> bool:
-        """Most functions stay as they are, and there are many: whether this one did."""
+        """Most functions stay unchanged, and there are many: whether this one did."""
         span = slice(self.table.first_row[function], self.table.first_row[function + 1])
         offsets, rules = self.table.row_start[span], self.table.row_rule[span]
         if not 0 < len(rules) <= MAX_FUNCTION_ROWS or kind.mask or offsets[-1] >= end - start:

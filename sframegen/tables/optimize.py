@@ -24,7 +24,7 @@ MAX_GAP = 15  # bytes of padding between joined functions
 
 
 class Level(NamedTuple):
-    """`share`: functions with the same rows have them once. Neighbours share an FDE of at most so many rows and bytes of code."""
+    """`share`: functions with the same rows have them once. Neighbours share an FDE of at most this many rows and bytes of code."""
 
     share: bool
     max_rows: int = 0
@@ -60,7 +60,7 @@ def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level:
 
 
 def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level) -> Encoder:
-    """Of the table as it is, with blocks shared if the level says so."""
+    """The encoder for the unchanged table, with blocks shared if the level says so."""
     abi = encoded.abi
     return Encoder(table, abi, encoded.layout, share=level.share and abi.shares_rows, encoded=encoded)
 
@@ -68,7 +68,7 @@ def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level) -> Enc
 def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
     """For each function, whether it may share an FDE with the one before it.
 
-    Between them is nothing but padding, without a symbol in it, and of which no CFI speaks: no-ops can be code that is left out.
+    Between them is nothing but padding, without a symbol in it, and without CFI: no-ops can be code that is left out.
     """
     loads = elf.executable_loads()
     for load in loads:

@@ -60,7 +60,7 @@ class Truth:
 
     @property
     def compared_bytes(self) -> int:
-        """Of code of which both the section and the CFI say something."""
+        """Bytes of code that both the section and the CFI describe."""
         return self.code[Verdict.EQUAL] + self.code[Verdict.WRONG]
 
 

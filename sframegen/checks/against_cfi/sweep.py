@@ -16,7 +16,7 @@ COMPILED: bool = cython.compiled
 
 # What a byte of code can be, its verdict.
 EQUAL, ABSENT, INEXPRESSIBLE, WRONG, UNDESCRIBED, SILENT = range(6)
-RANGES = 6  # behind the bytes of each verdict: ranges of the wanted one, and how many of them are recorded
+RANGES = 6  # after the bytes of each verdict: ranges of the wanted one, and how many of them are recorded
 
 
 @cython.final

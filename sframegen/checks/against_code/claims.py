@@ -28,7 +28,7 @@ class Track(NamedTuple):
     said: array[int]
 
     def add(self, start: int, end: int, said: int) -> None:
-        """Behind all others, which it cuts where it overlaps with the last."""
+        """After all others, which it cuts where it overlaps with the last."""
         if self.start and self.end[-1] > start:
             self.end[-1] = start
         if start < end:
@@ -41,7 +41,7 @@ class Track(NamedTuple):
         return self.said[place] if place >= 0 and address < self.end[place] else SILENT
 
     def reaches(self, address: int, other: int) -> bool:
-        """Whether the range that holds the one holds the other, behind it, too."""
+        """True if the range that holds the one holds the other, after it, too."""
         place = bisect_right(self.start, address) - 1
         return place >= 0 and address <= other < self.end[place]
 
@@ -56,7 +56,7 @@ def new_track() -> Track:
 
 
 def track(start: array[int], end: array[int], said: array[int]) -> Track:
-    """Of columns that ascend. Where two ranges overlap, the second counts."""
+    """A track from ascending columns. Where two ranges overlap, the second counts."""
     cut = array("Q", map(min, end, start[1:]))
     return Track(start, cut + end[len(cut) :], array("q", said))
 

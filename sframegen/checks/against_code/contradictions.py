@@ -32,7 +32,7 @@ CONTRADICTED = "contradicted"
 RULES = ("instructions-section", "instructions-cfi", "instructions-both")
 PADS = 2  # in the marks of a piece
 UNKNOWN = ".byte"  # what capstone does not know
-AROUND = 3  # instructions before a place, and behind it
+AROUND = 3  # instructions before a place, and after it
 
 Range = tuple[int, int]  # [start, end)
 
@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Contradictions:
-    """Of one file. `counts`: bytes of section and CFI by verdict, which change where a contradiction turns out to be none."""
+    """The contradictions of one file. `counts`: bytes of section and CFI by verdict; a false contradiction changes them."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Contradictions:
         return part._replace(said=(said[0], said[1])) if any(said) else None
 
     def _copied(self, address: int, what: str) -> bool:
-        """Whether the function may have the caller's FP or RA in several places; one in pieces may."""
+        """True if the function may have the caller's FP or RA in several places; one in pieces may."""
         key = self._function(address), what
         if key not in self.known:
             piece = self._piece(address)
@@ -124,7 +124,7 @@ class Contradictions:
         return self.known[key]
 
     def _is_in_pieces(self, piece: Piece) -> bool:
-        """Whether it is entered, or left to other code, with another frame than an entry's."""
+        """True if it is entered, or left to other code, with another frame than an entry's."""
         left_to = (point.target for point in piece.flow_points() if point.flow in (Flow.JUMP, Flow.BRANCH))
         outside = {target for target in left_to if target is not None and not piece.start <= target < piece.end}
         entry = self.isa.entry
@@ -169,7 +169,7 @@ class Contradictions:
         return self.decoded
 
     def _finding(self, first: Part, names: dict[int, str]) -> Finding:
-        """Of a stretch, as its first part says."""
+        """The finding for a range of code, from its first part."""
         count = count_of(first.end - first.start, "byte")
         by_section, by_cfi = (claim and self._text(claim) for claim in first.said)
         if by_section == by_cfi:

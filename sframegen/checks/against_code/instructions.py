@@ -93,8 +93,8 @@ def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Seq
     """What a contradiction must not rest on: where a function may not begin, and where control may not go.
 
     A function begins only where the CFI, or where it is silent the section, says what holds at an entry: others say by their
-    first row how else they are entered; where they begin with a landing pad, compilers put a no-op before it, and the row behind
-    that. Neither a call nor a jump changes the frame: if the rule is another one behind it, the call does not come back, or the
+    first row how else they are entered; where they begin with a landing pad, compilers put a no-op before it, and the row after
+    that. Neither a call nor a jump changes the frame: if the rule is another one after it, the call does not come back, or the
     jump does not lead there.
     """
     isa = isa_of(abi)

@@ -90,11 +90,11 @@ class Functions:
 
 
 class UnreadError(Exception):
-    """Of one CIE or FDE; says why."""
+    """One CIE or FDE cannot be read; has the reason."""
 
 
 class _Metered(BytesIO):
-    """Bytes of which so many may be read at a time: what an entry claims to hold can be all that follows it."""
+    """Bytes that limit how much is read at a time: an entry can claim to hold all that follows it."""
 
     allowance = 0
 
@@ -159,7 +159,7 @@ def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
 
 
 class _Reader:
-    """Of one section. Whatever pyelftools raises costs one entry; it uses assertions, too, and has no error of its own for all."""
+    """Reads one section. An exception in pyelftools costs one entry; it raises assertions too, and has no common base."""
 
     def __init__(self, info: CallFrameInfo, stream: _Metered, abi: Abi) -> None:
         self.info = info
@@ -261,7 +261,7 @@ def _steps(instructions: list[CallFrameInstruction]) -> int:
 
 
 def _signed(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:
-    """Of each row, whether the return address is signed: pyelftools reads the instruction that says so, and ignores it."""
+    """For each row, whether the return address is signed: pyelftools reads the instruction that says so, and ignores it."""
     signed = sum(one.opcode == NEGATE_RA_STATE for one in before) % 2 == 1
     remembered, found = [], []
     for one in instructions:

@@ -118,7 +118,7 @@ def section_spans(table: FunctionTable) -> SectionSpans:
 
 
 def function_spans(functions: Functions, executable: Sequence[tuple[int, int]]) -> Spans:
-    """Of those in executable code. Code that several describe is judged only if they say the same of the same."""
+    """The spans of functions in executable code. Code that several describe is judged only if they say the same of the same."""
     spans = Spans()
     starts = [low for low, _ in executable]
     order = sorted(range(len(functions.start)), key=functions.start.__getitem__)

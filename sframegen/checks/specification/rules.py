@@ -8,7 +8,7 @@ from sframegen.checks.finding import Severity
 
 NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
 
-KEPT = 20  # findings of one rule that are told one by one; of the rest the number
+KEPT = 20  # findings of one rule that are reported one by one; of the rest the number
 
 
 class Rule(NamedTuple):

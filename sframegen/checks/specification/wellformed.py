@@ -1,4 +1,4 @@
-"""Whether a section keeps to the specification of its version. Says what is wrong with any bytes, and raises nothing."""
+"""Checks a section against the specification of its version. Reports the faults of any bytes, and raises nothing."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def well_formed(
     executable: Sequence[tuple[int, int]] | None = None,
     byte_order: ByteOrder | None = None,
 ) -> list[Finding]:
-    """Of a section loaded at `address`. `executable`: (start, end) of executable segments, ascending. `byte_order`: the file's."""
+    """Check a section at `address`. `executable`: (start, end) of executable segments, ascending. `byte_order`: of the file."""
     return examine(section, address, executable=executable, byte_order=byte_order).findings
 
 

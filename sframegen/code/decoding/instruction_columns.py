@@ -19,7 +19,7 @@ COMPILED: bool = cython.compiled
 SLOTS = 1 << 11  # mnemonics that are known at a time
 IDS = 1 << 14  # capstone's numbers for instructions; greater ones share places
 MAX_TEXTS = 1 << 16  # whose meanings are known at a time
-NAME = 32  # bytes of a mnemonic, with the zero behind it
+NAME = 32  # bytes of a mnemonic, with the zero after it
 
 DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
 
@@ -28,10 +28,10 @@ DIRECT, SLOT, PADS, EFFECTS = 3, 4, 5, 6
 
 
 class Teacher(Protocol):
-    """Who knows what instructions mean. Each is asked for once, as far as the text tells all."""
+    """Who knows what instructions mean. Each is asked for once, as far as the text is enough."""
 
     def mnemonic(self, mnemonic: str) -> tuple[bool, int]:
-        """Whether each such instruction matters, whatever its operands are; its Take."""
+        """True if each such instruction matters, whatever its operands are; its Take."""
 
     def meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
         """All in one number, and the target or the slot, which are the address's, not the text's."""
@@ -40,7 +40,7 @@ class Teacher(Protocol):
 @cython.final
 @cython.cclass
 class Reader:
-    """Of one ABI. What an instruction means is kept by its text; the number that capstone has for it only finds its mnemonic.
+    """Columns for one ABI. The meaning of an instruction is kept by its text; capstone's number for it only finds its mnemonic.
 
     After `read`: `consumed`, how many bytes the instructions have.
     """
@@ -77,7 +77,7 @@ class Reader:
     def __init__(self, teacher: Teacher, fields: Column, records: int, needles: tuple[str, ...], prefix: int) -> None:
         """`fields`: a record's bytes, and where it has the number's two low bytes, the size's low byte, bytes, mnemonic, operands.
 
-        `records`: at most so many are read at a time.
+        `records`: at most this many are read at a time.
         `needles`: two letters each; operands that hold one matter. `prefix`: a first byte that gives a text another meaning.
         """
         pairs = bytearray(1 << 16)
@@ -118,7 +118,7 @@ class Reader:
     def read(
         self, raw: bytes, start: cython.ulonglong, first: cython.longlong, limit: cython.longlong, marks: bytearray
     ) -> list[Column]:
-        """Of capstone's records of code that begins `first` bytes into the piece at `start`, up to an instruction behind `limit`.
+        """Columns from capstone's records of code from `first` bytes into the piece at `start` up to an instruction after `limit`.
 
         Gives offsets of all instructions; of those that matter offset, end, effects by number, Flow with DIRECT or SLOT, target or
         slot; addresses that are put into registers. `marks`: for each byte of the piece 0 within an instruction, 1 where one
@@ -253,7 +253,7 @@ class Reader:
     @cython.cfunc
     @cython.exceptval(-1)
     def is_named(self, slot: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
-        """Whether the mnemonic there is the one that is kept."""
+        """True if the mnemonic there is the one that is kept."""
         name: cython.Py_ssize_t = slot * 32  # NAME
         while self.names[name] == self.data[pos] and self.names[name]:
             name += 1
@@ -276,7 +276,7 @@ class Reader:
     @cython.cfunc
     @cython.exceptval(-1)
     def end(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Of a text."""
+        """The end of a text."""
         if not cython.compiled:
             return self.data.find(0, pos)  # type: ignore[no-any-return]
         while self.data[pos]:
@@ -286,7 +286,7 @@ class Reader:
     @cython.cfunc
     @cython.exceptval(-1)
     def last_number(self, pos: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Behind the last `#`, which AArch64's numbers have before them, or else where the text begins."""
+        """After the last `#`, which AArch64's numbers have before them, or else where the text begins."""
         place: cython.Py_ssize_t
         if not cython.compiled:
             return self.data.rfind(35, pos, end) + 1 or pos
@@ -329,7 +329,7 @@ class Reader:
     @cython.cfunc
     @cython.exceptval(-1)
     def relative(self, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
-        """Whether the operands at `pos` end in `[rip + n]`, with the address of that, by the instruction's end, in `value`."""
+        """True if the operands at `pos` end in `[rip + n]`, with the address of that, by the instruction's end, in `value`."""
         behind: cython.Py_ssize_t
         sign: cython.int
         if not cython.compiled:
@@ -352,7 +352,7 @@ class Reader:
     @cython.cfunc
     @cython.exceptval(-1)
     def register(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Behind the comma and the space that follow a register, AArch64's x of `value`; 0 where none is."""
+        """After the comma and the space that follow a register, AArch64's x of `value`; 0 where none is."""
         if self.data[pos] != 120:  # x
             return 0
         pos = self.number(pos + 1)
@@ -361,7 +361,7 @@ class Reader:
     @cython.cfunc
     @cython.exceptval(-1)
     def takes_address(self, take: cython.int, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
-        """Whether an instruction that may put an address into a register does; `value`: which. The numbers are Take's."""
+        """True if an instruction that may put an address into a register does; `value`: which. The numbers are Take's."""
         register: cython.Py_ssize_t
         page: cython.ulonglong = 0
         if take == 1:  # RELATIVE

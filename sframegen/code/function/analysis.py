@@ -102,7 +102,7 @@ def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, sur
     Each block is walked again only when its state has lost one of its seven fields: the cost is linear.
     """
     function = _Function(pieces, isa, surroundings)
-    blocks = function.blocks(entries)  # refers to the function, but not the other way round: no cycle needs the collector
+    blocks = function.blocks(entries)  # refers to the function, but not the reverse: no cycle needs the collector
     return function.analysis(blocks, complete=blocks.run())
 
 

@@ -27,19 +27,19 @@ class Asked(Protocol):
     """Who knows what the columns do not say."""
 
     def returns(self, point: int) -> bool:
-        """Whether a call may come back."""
+        """True if a call may come back."""
 
     def table(self, point: int) -> Sequence[int]:
         """Where an indirect jump leads, if all of it is known."""
 
     def alike(self, address: int) -> bool:
-        """Whether the instruction that it is inside of does the same from there on."""
+        """True if the instruction that it is inside of does the same from there on."""
 
 
 @cython.final
 @cython.cclass
 class Blocks:
-    """Of one function, whose pieces lie one behind the other: places are offsets into that. Columns as in pieces.py.
+    """The blocks of one function, whose pieces lie one after the other: places are offsets into that. Columns as in pieces.py.
 
     After `run`: rows by columns (places, number of the state), and whether they `ascend`; exits as (source, target, state); calls
     and unresolved jumps as numbers of points; `returns`; `contradiction`: the place of an instruction, or -1.
@@ -142,7 +142,7 @@ class Blocks:
     @cython.cfunc
     @cython.exceptval(-2)
     def place(self, address: cython.ulonglong) -> cython.longlong:
-        """Of an address; -1 where it is not the function's. `piece`: in which it is, if in one."""
+        """The place of an address; -1 where it is not the function's. `piece`: in which it is, if in one."""
         low: cython.longlong = self.piece
         high: cython.longlong = self.pieces
         middle: cython.longlong
@@ -170,7 +170,7 @@ class Blocks:
     @cython.cfunc
     @cython.exceptval(-2)
     def begin(self, place: cython.longlong) -> cython.longlong:
-        """Of the instruction that a place is in."""
+        """The instruction that a place is in."""
         while place > 0 and self.marks[place] == 0:
             place -= 1
         return place
@@ -207,7 +207,7 @@ class Blocks:
         self.lead(address, True)
 
     def find_leaders(self) -> None:
-        """Blocks begin where jumps and calls lead, and behind branches."""
+        """Blocks begin where jumps and calls lead, and after branches."""
         point: cython.Py_ssize_t
         piece: cython.longlong = 0
         for point in range(self.points):
@@ -225,7 +225,7 @@ class Blocks:
         self.reach(address, address, state)
 
     def run(self) -> bool:
-        """Whether there were steps enough."""
+        """True if there were steps enough."""
         leader: cython.longlong
         while self.work:
             leader = self.work.pop()
@@ -297,7 +297,7 @@ class Blocks:
     @cython.cfunc
     @cython.exceptval(-1)
     def first_point(self, place: cython.longlong) -> cython.longlong:
-        """At a place or behind."""
+        """At a place or after."""
         low: cython.longlong = 0
         high: cython.longlong = self.points
         middle: cython.longlong
@@ -363,7 +363,7 @@ class Blocks:
     @cython.cfunc
     @cython.exceptval(-2)
     def call(self, point: cython.longlong, piece: cython.longlong, state: cython.longlong) -> cython.longlong:
-        """The state behind a call; -1 where nothing is."""
+        """The state after a call; -1 where nothing is."""
         place: cython.longlong
         if self.emits:
             self.calls.append(point)

@@ -88,7 +88,7 @@ class MappedFile:
         return self.elf.data[offset : offset + min(size, row.end - address)]
 
     def flags(self, row: Mapping | FileRange) -> int:
-        """Of the PT_LOAD that a mapping is of: a file's pages may be in two of them, only addresses tell.
+        """The flags of the PT_LOAD that a mapping is of: a file's pages may be in two of them, only addresses tell.
 
         Code that cannot be read, where there is none.
         """
@@ -122,7 +122,7 @@ def difference(elf: ElfFile, start: int, memory: DumpedMemory) -> str:
 
 
 def _same_dynamic(file: bytes, memory: bytes, bias: int, byte_order: ByteOrder) -> bool:
-    """Whether they differ only as the dynamic linker changes it: addresses are moved, DT_DEBUG is written."""
+    """True if they differ only as the dynamic linker changes it: addresses are moved, DT_DEBUG is written."""
     if len(file) != len(memory):
         return False
     for at in range(0, len(file) - DYN_SIZE + 1, DYN_SIZE):

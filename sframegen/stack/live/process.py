@@ -35,7 +35,7 @@ def host_abi() -> Abi:
 
 
 def parse_mappings(text: bytes) -> Mappings:
-    """Of the text of /proc/PID/maps."""
+    """The mappings in the text of /proc/PID/maps."""
     rows = []
     for line in text.split(b"\n"):  # of control characters, only this one is escaped in paths
         if match := ROW.fullmatch(line):
@@ -200,7 +200,7 @@ class StoppedProcess:
         return registers
 
     def copied(self, stack_bytes: int) -> CopiedProcess:
-        """Registers and stacks, up to so many bytes of each from SP on, for when the process runs again."""
+        """Registers and stacks, up to this many bytes of each from SP on, for when the process runs again."""
         registers: dict[int, Registers | StackError] = {}
         parts = []
         for tid in self._threads.tids:

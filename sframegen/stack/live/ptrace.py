@@ -251,7 +251,7 @@ class Stopped:
 
 
 def _bury(tid: int) -> bool:
-    """If it has ended, nobody is told before we, who trace it, have taken notice. Who started our own child waits for it.
+    """If it has ended, no one is notified before its tracer has taken notice. Who started our own child waits for it.
 
     Whether it is not ours any more.
     """

@@ -27,7 +27,7 @@ LENGTH = struct.Struct("=I")
 MAX_TEXT = 1 << 16  # bytes: nobody reads more
 MAX_MEMORY = 1 << 26  # bytes beside what the process has
 MAX_SECONDS = 0.25  # of CPU time, a name
-MAX_DEATHS = 4  # of such processes; names stay as they are from then on
+MAX_DEATHS = 4  # of such processes; names stay unchanged from then on
 
 
 @cache
@@ -44,7 +44,7 @@ def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
 
 
 class _Helper:
-    """The process; started for the first name, and anew where one ended it."""
+    """The process; started for the first name, and again where one ended it."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -133,7 +133,7 @@ def _serve(names: BinaryIO, texts: BinaryIO) -> None:
 
 
 def _length(address: int) -> int:
-    """Of what is to be sent: nothing where it is too long."""
+    """The length of the name to send: nothing where it is too long."""
     return size if (size := ctypes.CDLL(None)["strnlen"](ctypes.c_void_p(address), MAX_TEXT + 1)) <= MAX_TEXT else 0
 
 

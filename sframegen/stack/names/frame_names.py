@@ -100,7 +100,7 @@ class Symbols:
         return Place(None, 0 if start is None else address - start, loaded.name, address, start)
 
     def _start(self, file: ElfFile, address: int) -> int | None:
-        """Of the function, by call frame information: sections join neighbours."""
+        """The start of the function, from call frame information: sections join neighbours."""
         known = identity(file)
         if known not in self._starts:
             self._starts[known] = _described(file)
@@ -145,7 +145,7 @@ def _functions(file: ElfFile) -> list[Symbol]:
     try:
         if not any(section.header.sh_type == SHT_SYMTAB for section in file.sections):
             file = _debug_file(file) or file
-        last = {symbol.address: symbol for symbol in functions_of(file)}  # global symbols come behind local ones
+        last = {symbol.address: symbol for symbol in functions_of(file)}  # global symbols come after local ones
     except FormatError:
         return []
     return [last[address] for address in sorted(last)]

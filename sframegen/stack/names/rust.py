@@ -248,7 +248,7 @@ class _Reader:
     # -- identifiers and numbers
 
     def _identifier(self) -> tuple[str, int]:
-        """With the number that tells it from others of the same name."""
+        """With the number that distinguishes it from others of the same name."""
         number = self._disambiguator()
         return self._plain_identifier(), number
 
@@ -333,7 +333,7 @@ def _tuple(parts: list[str]) -> str:
 
 
 def _unicode(name: str) -> str:
-    """Of punycode, which has `_` for its delimiter here."""
+    """Decode punycode, which has `_` for its delimiter here."""
     plain, _, encoded = name.rpartition("_")
     try:
         return f"{plain}-{encoded}".removeprefix("-").encode().decode("punycode")

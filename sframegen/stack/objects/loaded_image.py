@@ -37,7 +37,7 @@ class Image:
 
 
 def identity(file: ElfFile) -> Hashable:
-    """What a file is known again by when it is opened anew, so that what was made of it is made once."""
+    """What a file is known again by when it is opened again, so that what was made of it is made once."""
     status = file.status
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
 

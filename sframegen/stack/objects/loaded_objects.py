@@ -108,7 +108,7 @@ class Objects:
         self._snapshot = snapshot
 
     def convert_pending(self) -> bool:
-        """Whether there was anything to do."""
+        """True if there was anything to do."""
         todo, self.pending = self.pending, []
         for loaded in todo:
             self._convert(loaded)
@@ -142,7 +142,7 @@ class Objects:
             self.answers = {}
 
     def _verify(self, loaded: LoadedObject) -> bool:
-        """Whether it is still there. The mappings may be the same and the object another, opened when this one was closed."""
+        """True if it is still there. The mappings may be the same and the object another, opened when this one was closed."""
         assert self._snapshot is not None
         read = self._snapshot.memory.read
         if loaded.image and any(read(address, max(len(data), 1)) != data for address, data in loaded.image.seen):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot.snapshot import Snapshot
 
 
-MAX_WORK = 1 << 21  # entries and tables of all chains together, read anew or kept: twice what one may have
+MAX_WORK = 1 << 21  # entries and tables of all chains together, read again or kept: twice what one may have
 
 
 class RuntimeCode:
@@ -69,7 +69,7 @@ class RuntimeCode:
 
 
 def _is_made(row: Mapping) -> bool:
-    """Whether it may be code made at run time: of no file, or of one that has no name, and not the kernel's own."""
+    """True if it may be code made at run time: of no file, or of one that has no name, and not the kernel's own."""
     return not row.path.startswith(("/", "[")) or row.path.startswith(("/memfd:", "/dev/", "[anon"))
 
 

@@ -61,7 +61,7 @@ class Mappings:
         return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
 
     def covers(self, address: int, size: int) -> bool:
-        """Whether all of these bytes are mapped, and to be read."""
+        """True if all of these bytes are mapped, and to be read."""
         end = address + size
         while address < end:
             row = self.find(address)

@@ -35,7 +35,7 @@ class View(Protocol):
         """(start, end) of the writable memory that holds it."""
 
     def returns_to(self, pc: int) -> bool:
-        """Whether code may return to `pc`: a call ends there, as far as that can be seen."""
+        """True if code may return to `pc`: a call ends there, as far as that can be seen."""
 
 
 class _EndedError(Exception):
