@@ -1,4 +1,4 @@
-"""Another user exchanges files in a tree of theirs while root changes the tree: what root owns elsewhere has to stay as it is."""
+"""Another user exchanges files in a tree of theirs while root changes the tree: what root owns elsewhere has to stay unchanged."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def lay_out(directory: Path, compiler: Callable[[str, Path], object]) -> Scene:
 
 @contextlib.contextmanager
 def stopped(process: int) -> Iterator[None]:
-    """What is looked at in the block stays as it is."""
+    """What is looked at in the block stays unchanged."""
     os.kill(process, signal.SIGSTOP)
     os.waitid(os.P_PID, process, os.WSTOPPED)
     yield

@@ -254,7 +254,7 @@ def pointer_section(encoding: int, start: bytes, size: bytes) -> CfiSection:
 def test_pointer_encodings(form: str, base: str) -> None:
     code, write = FORMS[form]
     origin = {"absolute": 0, "pcrel": 0, "textrel": TEXT_BASE, "datarel": DATA_BASE, "funcrel": 0}[base]
-    if base == "pcrel":  # where the FDE's pointer will stand: behind the CIE, a length and a CIE pointer
+    if base == "pcrel":  # where the FDE's pointer will stand: after the CIE, a length and a CIE pointer
         frames = Frames()
         frames.cie(augmentation="zR", data=b"\0")
         origin = 0x1000 + len(frames.data) + 8

@@ -113,7 +113,7 @@ def test_kinds() -> None:
 
 
 def test_padding_that_is_claimed_is_no_fault(subjects: dict[str, Subject]) -> None:
-    """The CFI says nothing of it: so many bytes more are covered without CFI."""
+    """The CFI says nothing of it: this many bytes more are covered without CFI."""
     subject = subjects["level none"]
     copy, table = Copy(subject), subject.table
     function = next(

@@ -313,7 +313,7 @@ def test_left_out_by_options_and_lists(end: bytes, root: Path) -> None:
     assert has_section(root / "usr/bin/tree")
 
 
-# -- bad news
+# -- failures
 
 
 def damaged(root: Path) -> Path:
@@ -383,7 +383,7 @@ def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("swapped", ["usr/bin", "usr/bin/tree"])
 def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leads to a file outside of the root, which stays as it is."""
+    """It leads to a file outside of the root, which stays unchanged."""
     found = tree_files.find
     outside = tmp_path / "outside"
     shutil.copytree(root / "usr/bin", outside)
@@ -530,7 +530,7 @@ def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_ten_thousand_files(tmp_path: Path, program: Path) -> None:
-    """Most of them scripts; the time is linear, and no path is told twice."""
+    """Most of them scripts; the time is linear, and no path is reported twice."""
     for number in range(10_000):
         file = tmp_path / f"pkg/{number % 100}/{number}"
         file.parent.mkdir(parents=True, exist_ok=True)

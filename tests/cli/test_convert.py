@@ -333,7 +333,7 @@ def test_nothing_left_is_refused(tmp_path: Path) -> None:
 
 
 def test_foreign_byte_order_without_a_load_segment(tmp_path: Path) -> None:
-    """There is no room behind the section of a file that loads nothing."""
+    """There is no room after the section of a file that loads nothing."""
     file = small_file(tmp_path / "file", table_of(Rule(Where(15, 160)), Kind()), S390X)
     before = read_sframe(open_elf(file))
     assert run("--format", 2, file).exit_code == 0

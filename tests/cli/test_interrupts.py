@@ -1,4 +1,4 @@
-"""Signals at every moment of a run, from the program's first line on: silence, the conventional status, nothing left behind.
+"""Signals at every moment of a run, from the program's first line on: silence, the conventional status, nothing left over.
 
 Moments are counted, not timed: the process sends itself the signal when it imports the n-th module, or calls the n-th function.
 The event "lief" is a call while LIEF is imported, in whose C++ code an exception would end the process.

@@ -30,7 +30,7 @@ SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (voi
 
 
 def is_a(value: Any, kind: str) -> bool:
-    """Whether it is of a type as the page calls it: `list of strings, or null`."""
+    """True if it is of a type as the page calls it: `list of strings, or null`."""
     if kind.endswith(" null"):
         return value is None or is_a(value, kind.removesuffix(" null").removesuffix(" or").removesuffix(","))
     if kind.startswith("list of "):

@@ -1,4 +1,4 @@
-"""`sframegen link`: what linkers write gets a section; what they do is passed on; no bad news of ours stops a build."""
+"""`sframegen link`: what linkers write gets a section; what they do is passed on; no failure of ours stops a build."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_open_files_are_the_linker_s_too(here: Path) -> None:
     assert run("sh", "-c", 'exec "$@" 7>&1', "sh", *TOOL, "--", linker).stdout == "token\n"
 
 
-# -- bad news
+# -- failures
 
 
 DAMAGE = "printf 'x' | dd of=prog bs=1 seek=54 conv=notrunc status=none"  # e_phentsize

@@ -1,4 +1,4 @@
-"""Several files in one run, several at a time: nothing but the time that it takes tells that from one after the other."""
+"""Several files in one run, several at a time: only the time that it takes distinguishes that from one after the other."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ SHAPES = {
     '.ascii "no code at all"': "none",
     "push %rbx; call 1f; nop; nop; .balign 16; 1: pop %rax; jmp *%rax": "none",
     "add %eax, %ebx; ret $8": "none",  # no caller expects that
-    ".byte 6; ret": "none",  # behind what is no instruction
+    ".byte 6; ret": "none",  # after what is no instruction
     "jmp *%rdi": "none",
 }  # fmt: skip
 
@@ -317,7 +317,7 @@ FUNCTIONS = {
     ".type f, @function; f: test %edi, %edi; jz g; jmp *%rax; .type g, @function; g: test %esi, %esi; jz f; jmp *%rax": (),
     ".type f, @function; f: call g; ret; g: mov %r14, %rsi; jmp *slot(%rip); end: .data; slot: .quad 0": (("f", "end"),),
     ".type f, @function; f: mov %r14, %rsi; jmp g; g: ret; end:": (("f", "end"),),
-    # behind what never returns there is a part of another function, and behind that a function that nothing leads to
+    # after what never returns there is a part of another function, and after that a function that nothing leads to
     ".type f, @function; f: sub $24, %rsp; test %edi, %edi; js part; add $24, %rsp; ret;"
     "die: push %rax; call last; nop; part: call die; fill: nop; hidden: push %rax; call die; last: hlt": (
         ("f", "die"),
@@ -327,7 +327,7 @@ FUNCTIONS = {
     "call *%rdi; end:": (),
     ".type f, @function; f: sub $24, %rsp; test %edi, %edi; js 1f; add $24, %rsp; ret; 1: call *%rdi; fill: nop; hidden: push %rax;"
     "call *%rdi; end:": (("f", "fill"),),
-    # a landing pad, and behind it a function that nothing leads to
+    # a landing pad, and after it a function that nothing leads to
     "mov %rax, %rbx; call *%rdx; nop; push %rbx; pop %rbx; ret": (),
 }  # fmt: skip
 
@@ -410,7 +410,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many they are; and all are told of as they go on."""
+    """However many they are; and all are reported as they go on."""
     small_tasks(monkeypatch)
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     told: list[tuple[int, int]] = []

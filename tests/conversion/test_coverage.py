@@ -321,7 +321,7 @@ def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, o
     assert (two - one, three - two) == (64, 32)
     fates = check(elf)
     assert fates["covered"] == {"default": 3 * body, "flex": 0, "outermost": body, "signal": 0}
-    # The no-ops between `two` and the code without CFI are told from it, those behind it are not.
+    # The no-ops between `two` and the code without CFI are distinguished from it, those after it are not.
     assert fates["no_cfi"]["code"] == 32 - body - -body % 8
     assert fates["no_cfi"]["not code"] == 0
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 AFTER_CALL = "padding after a final call"
 
-# By the prefix of the peers' tools: what ends a function, as a call and otherwise; a filler; how CFI is told apart from an entry's.
+# By the prefix of the peers' tools: what ends a function, as a call and otherwise; a filler; how CFI differs from an entry's.
 CALLS = {
     "": (
         "call f", "call . + 5", "notrack call *%rax", "call *%r12", "call *(%rax)", "call *(%rsp)", "call *(%r13)",
@@ -194,7 +194,7 @@ def test_it_is_good_to_check(level: LevelName, file: Path) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_second_time_nothing_happens(level: LevelName, file: Path, peers: Peers) -> None:
-    """Whether there is the way back or, after strip, only the section; symbols or not."""
+    """True if there is the undo record or, after strip, only the section; symbols or not."""
     add_section(file, optimize=level)
     for _ in range(2):
         before = file.read_bytes()

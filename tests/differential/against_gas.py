@@ -49,7 +49,7 @@ class Reading:
 
 
 def depart(told: Rule, given: Rule | None) -> str:
-    """In what the rule `given` departs first from the one that the CFI tells."""
+    """In what the rule `given` departs first from the one that the CFI shows."""
     if given is None:
         return "no rule"
     if given == OUTERMOST:

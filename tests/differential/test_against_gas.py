@@ -1,4 +1,4 @@
-"""GNU as on CFI programs made at random: sframegen agrees with the CFI always, and GNU as but for the kinds of docs/differences.md.
+"""GNU as on CFI programs made at random: sframegen always agrees with the CFI, GNU as except in the kinds of docs/differences.md.
 
 SFRAMEGEN_PROGRAMS: how many programs for each ABI. SFRAMEGEN_SEED: what they are made from.
 """

@@ -172,7 +172,7 @@ def test_build_id_and_debug_link_as_readelf_prints_them(compile_c: Compiler, pee
 
 @pytest.mark.parametrize("padding", [0, 4])
 def test_notes_of_either_alignment_in_one_segment(padding: int) -> None:
-    """mold 1 puts a build-id and an ABI tag, aligned to 4, behind the properties, aligned to 8; others pad all to 8."""
+    """mold 1 puts a build-id and an ABI tag, aligned to 4, after the properties, aligned to 8; others pad all to 8."""
     kinds = [(5, bytes(16)), (3, bytes(20)), (1, bytes(16))]
     notes = [struct.pack("<III", 4, len(desc), kind) + b"GNU\0" + desc for kind, desc in kinds]
     data = header() + bytes(padding).join([notes[0] + notes[1], notes[2]])

@@ -232,7 +232,7 @@ def test_damage_elsewhere_does_not_matter(tmp_path: Path) -> None:
     """The rest of the section is not decoded."""
     file = two_functions(tmp_path, 0x1000, 0x1040)
     data = bytearray(file.read_bytes())
-    data[64 + 56 + 28 + 16 + 12] = 0xFF  # behind ELF and program header and the section's: the second function's offset of FREs
+    data[64 + 56 + 28 + 16 + 12] = 0xFF  # after ELF and program header and the section's: the second function's offset of FREs
     file.write_bytes(data)
     assert lookup(file, "1000").output == "0x1000: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n"
     result = lookup(file, "1040", "100f")

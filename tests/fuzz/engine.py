@@ -64,7 +64,7 @@ class Fuzzer:
         return len(self.seen) - self.seen[:].count(0)
 
     def fuzz(self, max_inputs: int, seconds: float) -> None:
-        """Until so many inputs were tried, or so much time has passed."""
+        """Until this many inputs were tried, or so much time has passed."""
         end = time.monotonic() + seconds
         while self.inputs < max_inputs and time.monotonic() < end and len(self.bugs) < MAX_BUGS:
             self._load()

@@ -1,4 +1,4 @@
-"""Every system call that touches the files fails, or is the last of the process, in turn: nothing is lost, nothing left behind."""
+"""Every system call that touches the files fails, or is the last of the process, in turn: nothing is lost, nothing left over."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def time_cap() -> Iterator[None]:
 
 
 def attempt(data: bytes, tmp_path: Path) -> bool:
-    """Whether the damaged file could be given a section; it is left as it was in any case."""
+    """True if the damaged file could be given a section; it is left unchanged in any case."""
     file, out = tmp_path / "damaged", tmp_path / "out"
     file.write_bytes(data)
     out.unlink(missing_ok=True)
@@ -84,7 +84,7 @@ def victim(request: pytest.FixtureRequest, compile_c: Compiler) -> bytes:
 
 def test_truncated_at_any_byte(victim: bytes, tmp_path: Path) -> None:
     assert attempt(victim, tmp_path)
-    # Where nothing is read that lies behind, a cut is not noticed; it is in the first half.
+    # Where nothing is read that lies after, a cut is not noticed; it is in the first half.
     sizes = range(0, len(victim), 1 if build_kind() == "compiled" else 7)
     outcomes = [attempt(victim[:size], tmp_path) for size in sizes]
     assert not any(outcomes[: (EHDR_SIZE + PHDR_SIZE) // sizes.step])

@@ -108,7 +108,7 @@ TEXT, EH_FRAME, SFRAME = (NAMES.index(name) for name in (b".text", b".eh_frame",
 
 
 def many(count: int, body: bytes, *sections: Shdr, segments: list[Phdr] | None = None, kind: int = ET_DYN) -> bytes:
-    """`count` times these sections, behind one of names at the body's end."""
+    """`count` times these sections, after one of names at the body's end."""
     names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
     return elf_file(body + NAMES, [names, *[one for one in sections for _ in range(count)]], segments, kind)
 
@@ -141,7 +141,7 @@ def endless_names(count: int) -> bytes:
 
 
 def symbol_tables(count: int) -> bytes:
-    """Of one that covers all symbols, so many: each an anchor for functions that could be joined."""
+    """Of one that covers all symbols, this many: each an anchor for functions that could be joined."""
     frames = Frames(address=BODY)
     cie = frames.cie()
     for n in range(2):
@@ -160,7 +160,7 @@ def symbol_tables(count: int) -> bytes:
 
 
 def code_file(code: bytes, *sections: Shdr, data: bytes = b"", segments: Sequence[Phdr] = ()) -> bytes:
-    """`code` of which nothing says what it is, and `data` behind it."""
+    """`code` of which nothing says what it is, and `data` after it."""
     text = section(SHT_PROGBITS, BODY, len(code), SHF_ALLOC | SHF_EXECINSTR, sh_name=TEXT)
     body = code + data
     names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
@@ -324,7 +324,7 @@ def states(count: int) -> bytes:
 
 
 def with_record(data: bytes, entries: int) -> bytes:
-    """A record of so many bytes that stay as they are; the original ends where the record begins."""
+    """A record of this many bytes that stay unchanged; the original ends where the record begins."""
     old = [(n, data[n : n + 1]) for n in range(entries)]
     return data + undo_record.pack(len(data), old, [data[:entries]])
 

@@ -1,4 +1,4 @@
-"""docs/build-systems.md: its examples give sections with every link, once, and bad news stops no build that does not ask for it."""
+"""docs/build-systems.md: its examples give sections with every link, once; a failure stops only builds that ask for it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Build:
 
 @pytest.fixture(scope="module")
 def without() -> str:
-    """PATH, but for where sframegen is."""
+    """PATH, except where sframegen is."""
     directories = os.environ["PATH"].split(os.pathsep)
     return os.pathsep.join(directory for directory in directories if not Path(directory, "sframegen").exists())
 

@@ -15,7 +15,7 @@ from tests import ROOT
 
 pytestmark = pytest.mark.once
 
-# Commands and what they print; Python, and in the block behind it what it prints; files.
+# Commands and what they print; Python, and in the block after it what it prints; files.
 EXAMPLE = re.compile(
     r"^```console\n(?P<console>.*?)^```$"
     r"|^```python\n(?P<python>.*?)^```$(?:\n\n^```text\n(?P<text>.*?)^```$)?"
@@ -43,7 +43,7 @@ def assert_shown(command: str, printed: str, shown: list[str], *, exactly: bool)
 
 
 def is_about_this_machine(text: str) -> bool:
-    """Whether a page is about bash, and README shows the size of this machine's: then all its numbers are those printed here."""
+    """True if a page is about bash, and README shows the size of this machine's: then all its numbers are those printed here."""
     bash = Path("/bin/bash")
     return str(bash) in text and f" {bash.stat().st_size:,} bytes" in (ROOT / "README.md").read_text()
 

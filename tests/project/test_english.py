@@ -32,7 +32,7 @@ HABITS = {
     r"\bthat there (?:is|are) not\b": "unknown, missing",
     r"\bby whom(?:ever)?\b": "whichever tool produced it",
     r"\bbad news\b": "failures",
-    r"\b(?:is|are) told\b|\btells\b": "reports, prints, lists",
+    r"\b(?:is|are) told\b(?! to)|\btells\b": "reports, prints, lists",
     r"\bin earnest\b|\bthe way back\b|\bpair of eyes\b|\bone's own\b": "the plain term",
     r"\bthe other way round\b|\bfor want of\b": "the plain term",
 }

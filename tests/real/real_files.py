@@ -346,7 +346,7 @@ document.body.style.background = words == "fox,the,brown,quick" && caught == 333
 
 
 def use_libxul(trial: Trial) -> None:
-    """Firefox renders a page: its own directory again, but for the library; its programs start by their own suite's ld.so."""
+    """Firefox renders a page: its own directory again, except the library; its programs start by their own suite's ld.so."""
     original, directory = trial.original.parent, trial.result.parent
     if not (original / "firefox-esr").exists():
         pytest.skip("the corpus has libxul without what it needs to run: run python -m corpus.fetch libxul")

@@ -1,4 +1,4 @@
-"""glibc 2.43 finds the section: `_dl_find_object` tells unwinders where it is, by PT_GNU_SFRAME."""
+"""glibc 2.43 finds the section: `_dl_find_object` gives unwinders its address, from PT_GNU_SFRAME."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that read files and processes say the same with and without the added section, but for what was added and moved."""
+"""Tools that read files and processes say the same with and without the added section, except what was added and moved."""
 
 from __future__ import annotations
 

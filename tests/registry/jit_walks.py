@@ -1,6 +1,6 @@
 """Walks the stacks of a program that makes code at run time, while it does so, and knows what each walk has to find.
 
-`python -m tests.registry.jit_walks [WALKS]`: so many stacks with such code on them, 10,000 if nothing is said.
+`python -m tests.registry.jit_walks [WALKS]`: this many stacks with such code on them, 10,000 if nothing is said.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ IDENT = struct.Struct("<4sIII")
 MAGIC = b"!TIJ"
 RUNNER = struct.Struct(f"<QQ{DEPTH + 1}Q")
 RBX = 3
-CALL_END = (13, 17, 21)  # by kind: offset behind the call
+CALL_END = (13, 17, 21)  # by kind: offset after the call
 ADD_BEFORE, SUB_AFTER = 2, 4  # of the call, bytes: RBX is one place further there
 ENTER_CALL_END = 6
-CALLED_BY_THREAD = 3  # frames behind enter: run, and the C library's two
+CALLED_BY_THREAD = 3  # frames after enter: run, and the C library's two
 
 
 class Function(NamedTuple):
@@ -62,7 +62,7 @@ class Function(NamedTuple):
         return self.start + CALL_END[self.kind]
 
     def is_further(self, offset: int) -> bool:
-        """Whether RBX is at the next place of the chain."""
+        """True if RBX is at the next place of the chain."""
         return CALL_END[self.kind] - ADD_BEFORE <= offset < CALL_END[self.kind] + SUB_AFTER
 
 
@@ -73,7 +73,7 @@ class Counts(NamedTuple):
     stopped_ms: float  # a sample
     made: int
     removed: int
-    ranges: int  # of code, given up and made anew
+    ranges: int  # of code, given up and made again
     tops: Counter[str]  # what was at the top, of these walks
 
 
@@ -167,7 +167,7 @@ class Truth:
 
 
 def walk_producer(program: Path, walks: int, pause_us: int = 20, tell: Callable[[int], None] = lambda _: None) -> Counts:
-    """Walks all stacks of the program, until so many had made code on them. AssertionError for a wrong frame."""
+    """Walks all stacks of the program, until this many had made code on them. AssertionError for a wrong frame."""
     command = [str(program), str(pause_us)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
         assert producer.stdin is not None

@@ -99,7 +99,7 @@ def is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
 
 
 def check_loaded_bytes(old: Image, new: Image) -> None:
-    """Code and data are where they were; the added segments come behind them."""
+    """Code and data are where they were; the added segments come after them."""
     last = old.loads[-1]
     assert all(a.p_vaddr + a.p_memsz <= b.p_vaddr for a, b in pairwise(new.loads))
     for added in new.loads[len(old.loads) :]:

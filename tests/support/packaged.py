@@ -34,7 +34,7 @@ def with_sframegen(directory: Path) -> dict[str, str]:
 
 
 def place(environment: dict[str, str], option: str) -> str:
-    """As `sframegen integration` tells it."""
+    """As `sframegen integration` shows it."""
     command = ["sframegen", "integration", option]
     return subprocess.run(command, env=environment, check=True, text=True, capture_output=True).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""Damages the sections of real files in every way of tests/checks/damages, and tells what `check` found: a table, a row each kind.
+"""Damages the sections of real files in every way of tests/checks/damages, and shows what `check` found: a table, a row each kind.
 
 A file is given as FILE, FILE:LEVEL or FILE:LEVEL:VERSION; it gets a section of that level of optimisation (fast) and version (3) in
 memory. FILE is a path, or a name of corpus/manifest.toml. Nothing is written but the document.

@@ -20,7 +20,7 @@ WARNING = Severity.WARNING
 
 
 def _neighbours(copy: Copy, random: Random, gap: int = 0) -> int:
-    """A function with one behind it, `gap` bytes or more after its end."""
+    """A function with one after it, `gap` bytes or more after its end."""
     table = copy.subject.table
 
     def fits(function: int) -> bool:

@@ -74,7 +74,7 @@ class Bytes(Editor):
         return 1 << (self.data[row.info] >> 5 & 3)
 
     def alone(self, function: int) -> bool:
-        """Whether no other function has its FREs."""
+        """True if no other function has its FREs."""
         return self.subject.users[self.read(self.entry(function) + self.layout.fre_offset_at, 4)] == 1
 
     def put(self, at: int, width: int, number: int) -> None:
@@ -120,7 +120,7 @@ class Copy:
         return draw(random, self.subject.sites, fits)
 
     def has_plain_rows(self, function: int) -> bool:
-        """Whether it has several, which are not repeated."""
+        """True if it has several, which are not repeated."""
         table = self.subject.table
         return not table.kinds[table.kind[function]].mask and table.first_row[function + 1] - table.first_row[function] > 1
 
@@ -167,7 +167,7 @@ class Copy:
         return next(rule for rule in plain if rule.cfa and rule.cfa.register == self.abi.sp)
 
     def differ(self, one: Rule | None, other: Rule | None) -> bool:
-        """Whether these rules mean different things."""
+        """True if these rules mean different things."""
         return one is not None and other is not None and values(one, self.abi) != values(other, self.abi)
 
 

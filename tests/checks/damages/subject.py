@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sframegen.format.model import Rule
     from sframegen.tables.optimize import LevelName
 
-ROOM = 1 << 13  # zeros behind a section: some damages make it longer
+ROOM = 1 << 13  # zeros after a section: some damages make it longer
 MASK = (1 << 64) - 1
 
 
@@ -56,7 +56,7 @@ class Site(NamedTuple):
 
 
 def with_section(file: Path, level: LevelName, version: int) -> bytes:
-    """The file as add-section makes it, with room behind the section."""
+    """The file as add-section makes it, with room after the section."""
     base = base_of(open_elf(file))
     converted = convert_sources(find_sources(base.elf), base.elf.executable_ranges(), abi_of(base.elf), WRITABLE[version])
     encoder = converted.encoder(base.elf, LEVELS[level])
@@ -94,7 +94,7 @@ class Subject:
         return list(zip(starts, ends, strict=True)), unsaid
 
     def described(self, address: int) -> bool:
-        """Whether the CFI describes the code there, in a function of which the section says nothing wrong."""
+        """True if the CFI describes the code there, in a function of which the section says nothing wrong."""
         pieces = self.code[0]
         number = bisect_right(pieces, (address, MASK)) - 1
         if number < 0 or not pieces[number][0] <= address < pieces[number][1]:

@@ -1,4 +1,4 @@
-"""glibc's reader of version 2 (2.42 to 2.44), which looks at no length: what it reads outside of the section is told."""
+"""glibc's reader of version 2 (2.42 to 2.44), which looks at no length: what it reads outside of the section is reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The Linux kernel's reader of version 3, as the patches of spring 2026 have it: registering a section, and finding a row.
 
 Other than those, a row without data words is an outermost frame here: they mean it to be one, but fail on its CFA rule, as they do
-on what `limit` tells.
+on what `limit` shows.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Fde:
         return row, (at, count, wide), at + count * wide
 
     def rule(self, words: Words) -> bool:
-        """Whether the CFA has a base register; KernelError where the words do not come out even."""
+        """True if the CFA has a base register; KernelError where the words do not come out even."""
         at, count, wide = words
         if not count:
             return True

@@ -1,4 +1,4 @@
-"""GNU libsframe on sections that may be damaged. A process of one thread forks for each, as it may crash. Behind the section is a
+"""GNU libsframe on sections that may be damaged. A process of one thread forks for each, as it may crash. After the section is a
 page without rights, so that reading on is found out."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands, each on a file: exit status 0, 1 or 2, and no traceback; what it was given stays as it is."""
+"""The commands, each on a file: exit status 0, 1 or 2, and no traceback; what it was given stays unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The merger: sections behind one another, of several versions, sorted or not, become one."""
+"""The merger: sections that follow one another, of several versions, sorted or not, become one."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_a_zip_archive_behind_a_section(program: Callable[[str], Path]) -> None:
 
 
 def test_an_appimage(program: Callable[[str], Path], squashfs: bytes) -> None:
-    """Found behind the section headers."""
+    """Found after the section headers."""
     file = program(APPIMAGE)
     assert subprocess.run([file], check=False).returncode == 1
     append(file, squashfs)
@@ -124,7 +124,7 @@ def test_an_appimage(program: Callable[[str], Path], squashfs: bytes) -> None:
 
 
 def test_an_appimage_whose_runtime_has_a_section(program: Callable[[str], Path], squashfs: bytes, peers: Peers) -> None:
-    """objcopy drops the way back, which is behind the section headers."""
+    """objcopy drops the undo record, which is after the section headers."""
     file = program(APPIMAGE)
     assert run(file).exit_code == 0
     subprocess.run([peers.tool("objcopy"), file], check=True)

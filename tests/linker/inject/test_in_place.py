@@ -67,7 +67,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-# -- our own section, with the way back
+# -- our own section, with the undo record
 
 
 def test_a_second_time_nothing_happens(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_the_command_says(compile_c: Compiler, tmp_path: Path) -> None:
     assert read_sframe(open_elf(copy)).header.version == 2
 
 
-# -- after other tools, without the way back
+# -- after other tools, without the undo record
 
 
 @pytest.mark.parametrize("tool", STRIPPERS)

@@ -140,7 +140,7 @@ def test_readers_find_nothing_new(
 def test_a_static_program_that_gave_headers_up(
     tool: tuple[str, ...], linked: Callable[[str, str], Path], compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
-    """The newest GNU ld puts relocations right behind the build-id, and the other notes at the end."""
+    """The newest GNU ld puts relocations right after the build-id, and the other notes at the end."""
     original, result, changed = linked("newest bfd", "static"), tmp_path / "result", tmp_path / "changed"
     plan = inject(original, result)
     assert [s.p_type for s in plan.dropped_segments] == [PT_NOTE, PT_NOTE]

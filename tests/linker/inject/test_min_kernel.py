@@ -1,4 +1,4 @@
-"""What only newer kernels bear: --min-kernel, and dynamic loaders, which are told from libraries."""
+"""What only newer kernels bear: --min-kernel, and dynamic loaders, which are distinguished from libraries."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_an_unused_header_gives_its_slot() -> None:
 
 
 def test_the_old_section_headers_may_be_in_the_way() -> None:
-    """Go's linker puts them right behind the program headers."""
+    """Go's linker puts them right after the program headers."""
     data = bytearray(small_file(library=True, blocked=1024))
     elf = elf_of(bytes(data))
     start = 64 + elf.phnum * PHDR_SIZE

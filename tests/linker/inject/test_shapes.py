@@ -94,7 +94,7 @@ def test_one_section_too_many_for_the_elf_header(count: int, order: ByteOrder, t
 
 
 def test_a_symbol_whose_section_nothing_tells() -> None:
-    """SHN_XINDEX without the section that holds the numbers: the symbol stays as it is."""
+    """SHN_XINDEX without the section that holds the numbers: the symbol stays unchanged."""
     data = with_many_sections(small_file(), 66_000)
     header = ElfFile(memoryview(data)).header
     at = header.e_shoff + (66_000 - 1) * 64 + 4
@@ -117,7 +117,7 @@ def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
 
 @pytest.mark.parametrize("kind", ["pie", "no-pie", "static-pie", "library"])
 def test_a_program_header_table_elsewhere(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
-    """Not at offset 64 but behind the metadata; it stays there, and grows."""
+    """Not at offset 64 but after the metadata; it stays there, and grows."""
     source, result = tmp_path / "original", tmp_path / "result"
     source.write_bytes(with_table_behind(compile_c(SOURCE, *FLAGS, *KINDS[kind]).read_bytes()))
     source.chmod(0o755)

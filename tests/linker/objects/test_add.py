@@ -166,7 +166,7 @@ def test_lld_links_and_drops_the_same_groups(peers: Peers, compile_c: Compiler, 
     for flags in ((), ("-Wl,--icf=all",)):
         linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", *flags, *made.values())
         subprocess.run([linked], check=True)
-        change = convert(linked, 3)  # lld leaves the sections one behind the other
+        change = convert(linked, 3)  # lld leaves the sections one after the other
         assert change.pieces > 2
         assert judge(linked, names, peers, tmp_path) > 5
         assert convert(linked, 3).section_bytes == 0

@@ -1,4 +1,4 @@
-"""A core tells the build-ids of what was mapped, without the files: a core keeps the first page of each, nothing else of them."""
+"""A core shows the build-ids of what was mapped, without the files: a core keeps the first page of each, nothing else of them."""
 
 from __future__ import annotations
 

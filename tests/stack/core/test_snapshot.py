@@ -474,7 +474,7 @@ def test_bytes_of_the_file_are_memory_once(tmp_path: Path) -> None:
 
 
 def costly(size: int, *, one_file: bool) -> bytes:
-    """A thread and a frame for each of so many mappings of code, of one file or of as many."""
+    """A thread and a frame for each of this many mappings of code, of one file or of as many."""
     rows = [(TEXT + 2 * PAGE * i, TEXT + 2 * PAGE * i + PAGE, 0, f"/nowhere/{0 if one_file else i}") for i in range(size)]
     records = [word for i, row in enumerate(rows, 1) for word in (STACK + 16 * i, row[0] + 16)]
     loads = [

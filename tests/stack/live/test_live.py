@@ -338,7 +338,7 @@ def test_a_corrupted_section(compile_c: Compiler, tmp_path: Path) -> None:
         assert by.first()[1].end is End.OUTERMOST
 
 
-# -- the process is left as it was
+# -- the process is not disturbed
 
 
 def test_a_process_that_ends_while_it_is_traced(compile_c: Compiler, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_names() -> None:
 
 
 def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stay as they are; no process is left behind, and other names are read as long as not too many are of that kind."""
+    """They stay unchanged; no process is left running, and other names are read as long as not too many are of that kind."""
     started = []
     fork = os.fork
 

@@ -98,7 +98,7 @@ def test_names_beyond_ascii(text: str) -> None:
 
 
 def doubling(levels: int) -> str:
-    """A tuple of two of what is before it, so many times."""
+    """A tuple of two of what is before it, this many times."""
     name, place = "INvC1c1f", None
     for _ in range(levels):
         here = len(name)

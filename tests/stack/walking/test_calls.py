@@ -25,7 +25,7 @@ START = 0x1000
 
 
 def ends(code: bytes, abi: Abi) -> bool:
-    """Whether a call ends where `code` does, which is all that can be read."""
+    """True if a call ends where `code` does, which is all that can be read."""
 
     def read(address: int, size: int) -> bytes:
         return code[address - START :][:size] if address >= START else b""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
 
 STATIC = ("-O2", "-static", "-fomit-frame-pointer")
-# through() has a frame pointer and no CFI, as assembly has that nobody annotated; what is around it is the other way round.
+# through() has a frame pointer and no CFI, as assembly has that nobody annotated; what is around it is the reverse.
 THROUGH = r"""
 void through(void (*callee)(void));
 __asm__(".pushsection .text\n.type through,@function\nthrough: push %rbp\n mov %rsp,%rbp\n sub $32,%rsp\n call *%rdi\n leave\n"

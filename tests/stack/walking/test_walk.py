@@ -407,7 +407,7 @@ def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
     assert set(range(16)) <= set(registers.values)
     assert (registers.values[abi.sp], registers.values[abi.fp]) == {
         62: (152, 32),  # user_regs_struct: RSP, RBP
-        183: (248, 232),  # user_pt_regs: SP behind X30, X29
-        22: (136, 104),  # R15, R11 behind the PSW
+        183: (248, 232),  # user_pt_regs: SP after X30, X29
+        22: (136, 104),  # R15, R11 after the PSW
     }[abi.machine]
     assert registers_of(abi, raw[:68]) is None

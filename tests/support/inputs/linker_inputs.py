@@ -141,7 +141,7 @@ def inject_bytes(data: bytes, size: int = 28) -> bytes:
 
 
 def without_sections(data: bytes) -> bytes:
-    """The same file as sstrip leaves it: no section headers, nothing behind the last loaded byte."""
+    """The same file as sstrip leaves it: no section headers, nothing after the last loaded byte."""
     elf = ElfFile(memoryview(data))
     end = max(segment.p_offset + segment.p_filesz for segment in elf.segments if segment.p_type == PT_LOAD)
     header = elf.header._replace(e_shoff=0, e_shnum=0, e_shstrndx=0)
@@ -149,7 +149,7 @@ def without_sections(data: bytes) -> bytes:
 
 
 class Writer:
-    """Sections in file order, the ELF header and program headers before them, section headers behind them."""
+    """Sections in file order, the ELF header and program headers before them, section headers after them."""
 
     def __init__(self, order: ByteOrder, phnum: int) -> None:
         self.order: ByteOrder = order
@@ -169,7 +169,7 @@ class Writer:
         return self.headers[name]
 
     def symbols(self, *symbols: tuple[int, int, str, int]) -> bytes:
-        """(name, info, section, value) each, behind the null symbol."""
+        """(name, info, section, value) each, after the null symbol."""
         rows = [
             Sym(0, 0, 0, 0, 0, 0),
             *(Sym(name, info, 0, list(self.headers).index(s), value, 0) for name, info, s, value in symbols),
@@ -229,7 +229,7 @@ def small_file(order: ByteOrder = "little", *, library: bool = False, blocked: i
 
 
 def with_many_sections(data: bytes, count: int) -> bytes:
-    """The same file with so many sections, empty ones before its own; too large numbers are where the gABI puts them."""
+    """The same file with this many sections, empty ones before its own; too large numbers are where the gABI puts them."""
     elf = ElfFile(memoryview(data))
     shdr, sym = RECORDS[Shdr, elf.byte_order], RECORDS[Sym, elf.byte_order]
     extra = count - len(elf.sections) - 1
@@ -261,7 +261,7 @@ def with_many_sections(data: bytes, count: int) -> bytes:
 
 
 def with_many_segments(data: bytes, count: int) -> bytes:
-    """The same file with so many program headers, PT_NULL before its own, in a table at its end; PN_XNUM in the ELF header."""
+    """The same file with this many program headers, PT_NULL before its own, in a table at its end; PN_XNUM in the ELF header."""
     elf = ElfFile(memoryview(data))
     out = bytearray(data + bytes(-len(data) % 8))
     first = elf.header.e_shoff
@@ -273,7 +273,7 @@ def with_many_segments(data: bytes, count: int) -> bytes:
 
 
 def with_table_behind(data: bytes) -> bytes:
-    """The same file with its program headers behind all else in the first segment, which reaches further for them."""
+    """The same file with its program headers after all else in the first segment, which reaches further for them."""
     elf = ElfFile(memoryview(data))
     out = bytearray(data)
     code = RECORDS[Phdr, elf.byte_order]

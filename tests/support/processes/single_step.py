@@ -74,9 +74,9 @@ class Traced:
         return sp > frame.cfa or (sp == frame.cfa and pc == frame.ra) or self.word(frame.cfa - 8) != frame.ra
 
     def run(self, look: Callable[[Step], None], steps: int = 1 << 22) -> None:
-        """To the program's end, or so many steps; `look` is called before each instruction.
+        """To the program's end, or this many steps; `look` is called before each instruction.
 
-        A call is what pushes the address behind itself; its frame is gone when control is back there, SP is beyond, or another
+        A call is what pushes the address after itself; its frame is gone when control is back there, SP is beyond, or another
         address is in its place.
         """
         calls: list[Frame] = []
