@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from hypothesis import settings
 
-from tests.support import peers as foreign
+# The asserts of helpers, too, are to say what they compared.
+pytest.register_assert_rewrite("tests", "corpus")
+
+from tests.support import peers as foreign  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sframegen import add_section
+from tests.real.real_files import FILES, RealFile, Trial, program, soname
+from tests.support.loaded import Image, check_displaced_metadata, check_headers, check_loaded_bytes
 from tests.support.oracles.compare import Verdict, compare
-
-pytest.register_assert_rewrite("loaded", "real_files")  # their asserts are to say what they compared
-from tests.real.real_files import FILES, RealFile, Trial, program, soname  # noqa: E402
-from tests.support.loaded import Image, check_displaced_metadata, check_headers, check_loaded_bytes  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

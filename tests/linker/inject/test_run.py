@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +25,7 @@ from tests.support.inputs.linker_inputs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.peers import Compiler, Peers
 
@@ -176,18 +172,6 @@ def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
     assert verify(plan, open_elf(tmp_path / "b"), tmp_path / "c") == []
 
 
-@pytest.mark.parametrize("tool", ["strip", "eu-strip"])
-@pytest.mark.parametrize("kind", ["pie", "no-pie", "library"])
-def test_patchelf_and_then_strip(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
-    inject(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), tmp_path / "a")
-    subprocess.run(
-        [peers.tool("patchelf"), "--set-rpath", "/some/where" * 9, "--output", tmp_path / "b", tmp_path / "a"], check=True
-    )
-    subprocess.run([peers.tool(tool), "-o", tmp_path / "c", tmp_path / "b"], check=True)
-    run(tmp_path / "c", kind, compile_c)
-    assert_section_is_whole(tmp_path / "c")
-
-
 @pytest.mark.parametrize("kind", ["pie", "no-pie", "static", "static-pie", "library"])
 def test_without_section_headers(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = tmp_path / "original"
@@ -230,43 +214,3 @@ def test_a_library_where_code_follows_the_table(compile_c: Compiler, peers: Peer
 def blocked_library(compile_c: Compiler, directory: Path) -> Path:
     (directory / "script").write_text(blocking_script())
     return compile_c(SOURCE, *FLAGS, *KINDS["library"], f"-Wl,-T,{directory / 'script'}", name="blocked.so")
-
-
-def system_file(name: str) -> Path:
-    for directory in ("/bin", "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"):
-        if (Path(directory) / name).exists():
-            return (Path(directory) / name).resolve()
-    pytest.skip(f"no {name} on this machine")
-
-
-def run_bash(result: Path) -> str:
-    return subprocess.run(
-        [result, "-c", "for i in 1 2; do echo $((i * 2)) $(echo $i); done"], capture_output=True, text=True, check=True
-    ).stdout
-
-
-def run_libc(result: Path) -> str:
-    shutil.copy(result, result.parent / "libc.so.6")
-    return subprocess.run(
-        ["ls", "/"], capture_output=True, text=True, check=True, env=os.environ | {"LD_LIBRARY_PATH": str(result.parent)}
-    ).stdout
-
-
-def run_libcrypto(result: Path) -> str:
-    shutil.copy(result, result.parent / "libcrypto.so.3")
-    code = "import ctypes; print(ctypes.CDLL('libcrypto.so.3').OpenSSL_version_num())"
-    environment = os.environ | {"LD_LIBRARY_PATH": str(result.parent)}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout
-
-
-@pytest.mark.parametrize(("name", "use"), [("bash", run_bash), ("libc.so.6", run_libc), ("libcrypto.so.3", run_libcrypto)])
-def test_the_machines_own(name: str, use: Callable[[Path], str], tmp_path: Path) -> None:
-    original = system_file(name)
-    (tmp_path / "new").mkdir()
-    plan = inject(original, tmp_path / "new" / "result", 100_001)
-    (tmp_path / "old").mkdir()
-    shutil.copy(original, tmp_path / "old" / "result")
-    assert use(tmp_path / "new" / "result") == use(tmp_path / "old" / "result") != ""
-    assert plan.layout == "front"
-    assert verify(plan, open_elf(original), tmp_path / "new" / "result") == []
-    assert_table_is_found(tmp_path / "new" / "result")
