@@ -1,4 +1,4 @@
-"""The system call codectl: code of an ELF file, code made at run time, and taking either back."""
+"""The system call codectl: registers code of an ELF file or code made at run time, and unregisters either."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class CodeOption(IntEnum):
 
 
 def codectl(caller: Caller, option: int, info: int, info_size: int, flags: int = 0) -> list[Region]:
-    """The regions that came or went. `info`: address of a structure of `info_size` bytes; to unregister, the text_start itself.
+    """Return the regions that were added or removed.
+
+    `info`: the address of a structure of `info_size` bytes; to unregister, the text_start itself.
 
     Raises RegistryError: EINVAL for an unknown option or a flag, and what the option's function raises.
     """
@@ -86,7 +88,7 @@ def _register(caller: Caller, region: Region) -> Region:
 
 
 def _string(caller: Caller, address: int) -> bytes | None:
-    """A string in memory, read up to the end of each page: what follows may be unmapped."""
+    """Return a string in memory, read page by page: the next page may be unmapped."""
     if not address:
         return None
     text = b""

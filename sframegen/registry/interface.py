@@ -1,4 +1,4 @@
-"""What all interfaces do alike: read the memory of the process that calls, check what it says, refuse with an errno."""
+"""The common part of all interfaces: read the memory of the calling process, check the arguments, refuse with an errno."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sframegen.registry.structures import R
 
 ADDRESSES = 1 << 64
-MAX_STRUCT_BYTES = 4096  # as the kernel's calls of this kind have it: a page
+MAX_STRUCT_BYTES = 4096  # a page, as in similar calls of the kernel
 MAX_SECTION_BYTES = 1 << 28  # read into our memory; the largest section of the corpus has 5 MB
 
 
@@ -26,25 +26,25 @@ class Memory(Protocol):
     """The memory of a process."""
 
     def read(self, address: int, size: int) -> bytes:
-        """The bytes at an address; fewer where readable memory ends. Never raises."""
+        """Return the bytes at an address, fewer if readable memory ends. Never raises."""
 
 
 class Caller(NamedTuple):
-    """The process that calls, and what it has registered."""
+    """The calling process, with its registry."""
 
     registry: Registry
     memory: Memory
     abi: Abi
 
     def read(self, address: int, size: int) -> bytes:
-        """Raises RegistryError: EFAULT."""
+        """Read memory. Raises RegistryError: EFAULT."""
         raw = self.memory.read(address, size) if size and 0 <= address <= ADDRESSES - size else b""
         if len(raw) != size:
             raise RegistryError(errno.EFAULT, f"{size} bytes at {address:#x} cannot be read")
         return raw
 
     def copy_struct(self, kind: type[R], address: int, size: int) -> R:
-        """The structure of `size` bytes at an address. Fields that it lacks are 0; what it has beyond ours must be, else E2BIG."""
+        """Return the structure of `size` bytes at an address. Missing fields are 0; unknown ones must be 0, else E2BIG."""
         if size > MAX_STRUCT_BYTES:
             raise RegistryError(errno.E2BIG, f"a structure of {size} bytes")
         if size < 0:
@@ -56,7 +56,7 @@ class Caller(NamedTuple):
         return decode(kind, raw[:known].ljust(known, b"\0"), self.abi.byte_order)
 
     def section(self, start: int, size: int) -> SframeSection:
-        """The section at an address. Raises RegistryError: EFAULT, or EINVAL for one that is bad."""
+        """Return the section at an address. Raises RegistryError: EFAULT, or EINVAL for an invalid one."""
         if not start or not HEADER_SIZE <= size <= MAX_SECTION_BYTES or start + size > ADDRESSES:
             refuse(f"no section has {size} bytes at {start:#x}")
         try:
@@ -69,7 +69,7 @@ class Caller(NamedTuple):
 
 
 def text_range(start: int, end: int) -> tuple[int, int]:
-    """Raises RegistryError: EINVAL for a range that is empty, at 0, or wraps around."""
+    """Return the range. Raises RegistryError: EINVAL if it is empty, at 0, or wraps around."""
     if not 0 < start < end <= ADDRESSES:
         refuse(f"no code at {start:#x} to {end:#x}")
     return start, end

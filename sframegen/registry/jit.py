@@ -1,4 +1,4 @@
-"""Tables of code made at run time: what an entry says, and a reader of tables that grow while it reads. See docs/jit.md."""
+"""Tables of code made at run time: the meaning of an entry, and a reader of tables that grow while it reads. See docs/jit.md."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from sframegen.registry.structures import CodeJitInfo
 
 # The info byte. Bits of no name are 0.
-CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the bit that SFrame has for it
+CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the same bit as in SFrame
 RA_SAVED = 0x02  # RA = *(CFA + ra_off), else it is in its register
 FP_SAVED = 0x04  # FP = *(CFA + fp_off), else it is in its register
 IS_OUTERMOST = 0x08  # there is no caller; no other bit but these two
 IS_SIGNAL = 0x10  # a signal frame: the caller was interrupted at its PC
 REMOVED = 0x20  # the code is gone: the only bit that ever changes, from 0 to 1
-RA_SIGNED = 0x80  # AArch64; the bit that SFrame has for it
+RA_SIGNED = 0x80  # AArch64; the same bit as in SFrame
 ALL_BITS = CFA_SP | RA_SAVED | FP_SAVED | IS_OUTERMOST | IS_SIGNAL | REMOVED | RA_SIGNED
 
-FRE_SIZE = 21  # bytes of an entry that mean something; the rest of the stride is padding
+FRE_SIZE = 21  # bytes of an entry; the rest of the stride is padding
 ENTRY_CODE = "2I3iB"  # those bytes
-MAX_STRIDE = 256  # entries of later versions are longer, not ten times
+MAX_STRIDE = 256  # later versions may have longer entries, but not ten times as long
 MAX_ENTRIES = 1 << 20  # 25 MB of tables
-MAX_RULES = 1 << 16  # different ones, where hundreds are usual
-MAX_TABLES = 1 << 16  # far more than entries need
-ATTEMPTS = 8  # at a header that is being written
+MAX_RULES = 1 << 16  # different rules; hundreds are usual
+MAX_TABLES = 1 << 16  # far more than the entries need
+ATTEMPTS = 8  # to read a header that is being written
 
 ADDRESSES = 1 << 64
 Says = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
@@ -43,7 +43,7 @@ TABLE_SIZE = size_of(JitTable)
 
 
 def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:
-    """None where the info byte and the offsets do not go together, or not with the ABI."""
+    """Return the rule; None if the info byte contradicts the offsets or the ABI."""
     info = entry.info
     if info & ~ALL_BITS:
         return None
@@ -64,7 +64,7 @@ def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:
 
 
 def entry_of(size: int, ip_off: int, rule: Rule, abi: Abi, *, signal: bool = False) -> JitEntry:
-    """The entry that says a rule. Raises ValueError for one that entries cannot say."""
+    """Return the entry for a rule. Raises ValueError for a rule that entries cannot express."""
     info = IS_SIGNAL * signal | RA_SAVED * (rule.ra is not None) | FP_SAVED * (rule.fp is not None) | RA_SIGNED * rule.ra_signed
     info |= IS_OUTERMOST if rule.cfa is None else CFA_SP * (rule.cfa.register == abi.sp)
     entry = JitEntry(size, ip_off, *(where.offset if where else 0 for where in rule[:3]), info)  # type: ignore[call-arg]
@@ -75,16 +75,16 @@ def entry_of(size: int, ip_off: int, rule: Rule, abi: Abi, *, signal: bool = Fal
 
 @dataclass
 class _Table:
-    """A table as far as it was read."""
+    """The part of a table that was read."""
 
     address: int
-    header: JitTable  # of which used_len and next are not looked at
-    first: int  # number of its first entry among all
+    header: JitTable  # its used_len and next are not used
+    first: int  # number of its first entry in the chain
     used: int = 0  # bytes of entries that were read
 
 
 class JitTables:
-    """Reads a chain of tables from another process. What was read is kept: nothing of it may change but REMOVED bits."""
+    """Reads a chain of tables from another process, and keeps them: only REMOVED bits may change."""
 
     _damage: FormatError | None  # of the last refresh
 
@@ -92,22 +92,22 @@ class JitTables:
         self._memory = memory
         self._info = info
         self._abi = abi
-        self.work = 0  # entries and tables that were ever read, those that did not count in the end, too
+        self.work = 0  # entries and tables that were ever read, discarded ones too
         self._forget()
 
     def __len__(self) -> int:
-        """Entries that were read."""
+        """Return the number of entries that were read."""
         return len(self._offsets)
 
     def look_up(self, pc: int) -> Found | None:
-        """What covered `pc` at the last `refresh`. Raises FormatError where that had failed."""
+        """Return the row that covered `pc` at the last `refresh`. Raises FormatError if that failed."""
         if self._damage:
             raise self._damage
         number = self._find(pc)
         return None if number is None else self._found(number)
 
     def refresh(self) -> None:
-        """Reads what is new. Tables that do not go on as they began are read from the first again, once. Raises FormatError."""
+        """Read new entries. Tables that contradict what was read are read again from the first, once. Raises FormatError."""
         self._damage = None
         try:
             self._go_on()
@@ -121,7 +121,7 @@ class JitTables:
                 raise
 
     def refuse(self, why: str) -> None:
-        """Until the next `refresh`, nothing is known of the code."""
+        """Refuse all look-ups until the next `refresh`."""
         self._damage = FormatError(why, f"JIT table at {self._info.unwind_head:#x}")
 
     def _forget(self) -> None:
@@ -129,10 +129,10 @@ class JitTables:
         self._opened: set[int] = set()  # their addresses
         self._offsets = array("I")  # of each entry: ip_off,
         self._sizes = array("I")  # size,
-        self._says: list[tuple[Says, Rule]] = []  # and what it says
+        self._says: list[tuple[Says, Rule]] = []  # and its rule
         self._rules: dict[Says, tuple[Says, Rule]] = {}  # each of these once
         self._removed: set[int] = set()  # numbers of entries
-        self._end = 0  # offset after the code of the last
+        self._end = 0  # offset of the end of the last code
         self._damage = None
 
     def _go_on(self) -> None:
@@ -145,7 +145,7 @@ class JitTables:
             table = self._open(header.next)
 
     def _open(self, address: int) -> _Table:
-        """A table that the chain leads to."""
+        """Open a table that the chain leads to."""
         if len(self._tables) == MAX_TABLES:
             raise _error(address, f"more than {MAX_TABLES} tables", 0)
         if address in self._opened:
@@ -162,7 +162,7 @@ class JitTables:
         return table
 
     def _header(self, table: _Table) -> JitTable:
-        """The header with a used_len that was published; without a `next` that may have come later.
+        """Return the header with a used_len that was published; without a `next` that may have come later.
 
         It is read twice, because a copy of 8 bytes need not be one load. Of a table that grows the first length counts, if the
         second is no less; of one with a next table, which grows no more, the second, which was read after `next` was seen.
@@ -178,7 +178,7 @@ class JitTables:
         raise _error(table.address, f"{header.used_len} bytes are used after {table.used} of {header.reserved_len}", 8)
 
     def _append(self, table: _Table, used_len: int) -> None:
-        """Reads the entries up to there."""
+        """Read the entries up to used_len."""
         stride, fre_size = table.header.fre_stride, table.header.fre_size
         count = (used_len - table.used) // stride
         if len(self._offsets) + count > MAX_ENTRIES:
@@ -210,7 +210,7 @@ class JitTables:
         self._end, table.used = end, used_len
 
     def _find(self, pc: int) -> int | None:
-        """Number of the entry that covers an address, if the code was not removed when it was read."""
+        """Return the number of the entry that covers an address, if it was not removed when it was read."""
         offset = pc - self._info.text_start
         number = bisect_right(self._offsets, offset) - 1
         if number < 0:
@@ -230,16 +230,16 @@ class JitTables:
 
 
 class JitDescriber(JitTables):
-    """The same of a process that runs: each look-up reads what is new, and once more the entry that answers."""
+    """Tables of a running process: each look-up reads new entries, and reads the entry of its answer again."""
 
     def look_up(self, pc: int) -> Found | None:
-        """What covers `pc` now; None where nothing does, or the code was removed. Raises FormatError where a table is damaged."""
+        """Return the row that covers `pc` now; None without one, or if the code was removed. Raises FormatError."""
         self.refresh()
         number = self._find(pc)
         return None if number is None or self._is_removed(number) else self._found(number)
 
     def _is_removed(self, number: int) -> bool:
-        """Raises FormatError where more has changed of an entry than this bit."""
+        """Return True if the code was removed. Raises FormatError if anything else of the entry has changed."""
         table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
         at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
         raw = self._read(table.address, at, size_of(JitEntry))

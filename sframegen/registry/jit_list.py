@@ -1,4 +1,4 @@
-"""Finds the tables of a process: it keeps a list of them, which a symbol names."""
+"""Finds the tables of a process, through the list that a symbol names."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 SYMBOL = b"__sframegen_jit_tables"
 LIST_VERSIONS = (1,)
-MAX_NODES = 1 << 12  # registrations, each of a range of code, of which a runtime has a few
-ATTEMPTS = 8  # at a node that is being written
+MAX_NODES = 1 << 12  # registrations, one for each range of code; a runtime has a few
+ATTEMPTS = 8  # to read a node that is being written
 
 
 def list_address(elf: ElfFile) -> int | None:
-    """Link-time address of the list that a program or library defines."""
+    """Return the link-time address of the list in a program or library."""
     for section in symbol_tables(elf):
         table = SymbolTable(elf, section)
         if SYMBOL + b"\0" in table.names:
@@ -39,15 +39,15 @@ class JitRegions:
     """The list at an address of a process, as regions of its registry."""
 
     def __init__(self, memory: Memory, address: int, abi: Abi, tables: type[JitTables] = JitDescriber) -> None:
-        """`tables`: the regions' describers."""
+        """`tables`: makes the describers of the regions."""
         self._tables = tables
         self._memory = memory
         self._address = address
         self._abi = abi
-        self._keys: set[tuple[str, int, int]] = set()  # of the regions that it registered: node and serial
+        self._keys: set[tuple[str, int, int]] = set()  # keys of the regions that it registered: node and serial
 
     def update(self, registry: Registry) -> None:
-        """What is registered now is in the registry, what no longer is, is not. Raises FormatError where the list is damaged.
+        """Register and unregister regions, as the list says now. Raises FormatError if the list is damaged.
 
         Regions that stay keep what was read of their tables.
         """
@@ -64,13 +64,13 @@ class JitRegions:
             self._keys.add(key)
 
     def clear(self, registry: Registry) -> None:
-        """Takes its regions out of the registry."""
+        """Remove its regions from the registry."""
         for key in self._keys:
             registry.unregister(key)
         self._keys.clear()
 
     def _nodes(self) -> dict[int, JitNode]:
-        """By address."""
+        """Return the nodes by address."""
         head = self._read(JitList, self._address)
         if head.version not in LIST_VERSIONS:
             raise FormatError(f"version {head.version} is not read, only {LIST_VERSIONS[0]}", "JIT list", 0)
@@ -84,7 +84,7 @@ class JitRegions:
         return nodes
 
     def _read(self, kind: type[R], at: int) -> R:
-        """A record that was the same twice."""
+        """Return a record that was the same twice."""
         size = size_of(kind)
         for _ in range(ATTEMPTS):
             first, second = (self._memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in "12")

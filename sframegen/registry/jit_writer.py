@@ -1,4 +1,4 @@
-"""Writes tables of code made at run time, for producers in Python; sframegen_jit.h is the same in C."""
+"""Writes tables of code made at run time, for producers in Python; sframegen_jit.h does the same in C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USED_LEN_AT, NEXT_AT, INFO_AT = 8, 16, FRE_SIZE - 1
 
 
 class JitWriter:
-    """One table, in a writable buffer that is the memory at `address`, a multiple of 8. As many entries fit as the buffer has room.
+    """One table, in a writable buffer: the memory at `address`, a multiple of 8. The size of the buffer limits the entries.
 
     Stores become visible in order where the machine keeps stores in order, as x86-64 does; for others there is the C header.
     """
@@ -44,7 +44,7 @@ class JitWriter:
         return len(self) == self.capacity
 
     def append(self, entry: JitEntry) -> None:
-        """Publishes an entry for code after all that the table describes. ValueError where it is not, or there is no room."""
+        """Publish an entry for code after all code of the table. Raises ValueError if it is not, or there is no room."""
         if self.is_full or self._next is not None:
             raise ValueError("the table is full, or has a next one")
         if not self._end <= entry.ip_off < entry.ip_off + entry.size < 1 << 32:
@@ -56,7 +56,7 @@ class JitWriter:
         self._publish(USED_LEN_AT, len(self) * STRIDE)
 
     def extend(self, table: JitWriter) -> None:
-        """Publishes an empty table as the next of the chain."""
+        """Publish an empty table as the next of the chain."""
         if self._next is not None or len(table):
             raise ValueError("the table has a next one, or the next one has entries")
         table._end = self._end
@@ -64,12 +64,12 @@ class JitWriter:
         self._publish(NEXT_AT, table.address)
 
     def covers(self, ip_off: int) -> bool:
-        """True if one of its entries does."""
+        """Return True if an entry covers the offset."""
         number = bisect_right(self._offsets, ip_off) - 1
         return number >= 0 and ip_off < self._offsets[number] + self._entry(number).size
 
     def remove(self, ip_off: int) -> None:
-        """Says that the code is gone, before it is, of the entry that covers an offset. ValueError without one."""
+        """Mark the code of the entry at an offset as removed, before it goes. Raises ValueError without an entry."""
         if not self.covers(ip_off):
             raise ValueError(f"no entry covers {ip_off:#x}")
         number = bisect_right(self._offsets, ip_off) - 1

@@ -1,6 +1,6 @@
 """Options of prctl: {key, section's address, its length} to register, {key} to unregister.
 
-No number was ever given to them, so these are the arguments after the option, of which the last, unused ones must be 0.
+They never got numbers, so these are the arguments after the option. Unused ones must be 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def prctl_register(caller: Caller, key: int, address: int, length: int, arg5: int = 0) -> Region:
-    """The code is what the section describes: from its first function to the end of its last.
+    """Register a section. Its code goes from its first function to the end of its last.
 
     Raises RegistryError: EFAULT or EINVAL by the section, EINVAL for an unused argument, EEXIST for a key that is in use or an
     overlap.
@@ -34,7 +34,7 @@ def prctl_register(caller: Caller, key: int, address: int, length: int, arg5: in
 
 
 def prctl_unregister(caller: Caller, key: int, *unused: int) -> list[Region]:
-    """Raises RegistryError: EINVAL for an unknown key or an unused argument."""
+    """Unregister a section. Raises RegistryError: EINVAL for an unknown key or an unused argument."""
     if any(unused):
         refuse("the last arguments are not used")
     return caller.registry.unregister(("prctl", key))

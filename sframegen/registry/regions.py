@@ -1,4 +1,4 @@
-"""The model that all interfaces share: regions of code, and for each what says how to unwind it."""
+"""The model of all interfaces: regions of code, each with a describer, which has the rules to unwind it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Describer(Protocol):
-    """Says how to unwind code: an SFrame section, or a table of code made at run time."""
+    """Has the rules of some code: an SFrame section, or a table of code made at run time."""
 
     def look_up(self, pc: int) -> Found | None:
-        """What covers address `pc` of the process. Raises FormatError where that is damaged."""
+        """Return the row that covers address `pc` of the process. Raises FormatError if the section or table is damaged."""
 
 
 class SectionDescriber(NamedTuple):
-    """A section opened at its address in the process, so that its functions are where the process has them."""
+    """A section, opened at its address in the process, so that its functions have their addresses there."""
 
     section: SframeSection
 
@@ -30,7 +30,7 @@ class SectionDescriber(NamedTuple):
 
 
 class CodeObject(NamedTuple):
-    """What a registration says of the file that code came from: its addresses [start, end) in the process, and its names."""
+    """The file of the code, from its registration: its addresses [start, end) in the process, and its names."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class CodeObject(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Code at addresses [start, end) of a process. `key`: by which it is unregistered."""
+    """Code at addresses [start, end) of a process. `key`: for unregistering it."""
 
     start: int
     end: int
@@ -51,11 +51,11 @@ class Region(NamedTuple):
 
 
 class RegistryError(OSError):
-    """A request that is refused: `errno` as the interfaces give it."""
+    """A refused request, with the `errno` of the interface."""
 
 
 class Registry:
-    """Regions by address; none overlaps another."""
+    """Regions by address, without overlaps."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -68,7 +68,7 @@ class Registry:
         return len(self._regions)
 
     def register(self, region: Region) -> None:
-        """Raises RegistryError: EINVAL for an empty region, EEXIST for one that overlaps another."""
+        """Add a region. Raises RegistryError: EINVAL for an empty region, EEXIST for an overlap."""
         if not 0 <= region.start < region.end <= 1 << 64:
             raise RegistryError(errno.EINVAL, f"no code at {region.start:#x} to {region.end:#x}")
         at = bisect_right(self._starts, region.start)
@@ -82,7 +82,7 @@ class Registry:
         self._regions.insert(at, region)
 
     def unregister(self, key: Hashable) -> list[Region]:
-        """The regions that went. Raises RegistryError: EINVAL where there is none with that key."""
+        """Remove the regions with a key, and return them. Raises RegistryError: EINVAL if there are none."""
         gone = [region for region in self._regions if region.key == key]
         if not gone:
             raise RegistryError(errno.EINVAL, "not registered")
@@ -91,6 +91,6 @@ class Registry:
         return gone
 
     def find(self, pc: int) -> Region | None:
-        """The region that code at `pc` is in."""
+        """Return the region that holds `pc`."""
         at = bisect_right(self._starts, pc) - 1
         return self._regions[at] if at >= 0 and pc < self._regions[at].end else None

@@ -1,4 +1,4 @@
-"""What a dynamic loader would say of an object that it has loaded: the same by each interface."""
+"""The requests of a dynamic loader for an object that it has loaded, through each interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LoadedSection(NamedTuple):
-    """An object and its section, by addresses of the process. Its text: the first executable segment to the last."""
+    """An object and its section, with addresses in the process. Its text goes from the first executable segment to the last."""
 
     name: str
     byte_order: ByteOrder
@@ -35,7 +35,7 @@ class LoadedSection(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A call. `fields`: by name, pathnames as such; `data`: its structure, and after it what that points to."""
+    """A call. `fields`: by name, with pathnames as text; `data`: its structure, followed by the data that it points to."""
 
     call: str
     fields: dict[str, int | str]
@@ -45,9 +45,9 @@ class Request(NamedTuple):
 def loaded_section(
     name: str, byte_order: ByteOrder, segments: Sequence[Phdr], bias: int = 0, file: ElfFile | None = None
 ) -> LoadedSection | None:
-    """What PT_GNU_SFRAME says of a program or library, `bias` added to its addresses; None without.
+    """Return the section that PT_GNU_SFRAME names, with `bias` added to its addresses; None without one.
 
-    `file`: says its build-id and debug link, where it is to be had. Raises FormatError for segments that cannot be.
+    `file`: has its build-id and debug link, if it can be opened. Raises FormatError for impossible segments.
     """
     section = [segment for segment in segments if segment.p_type == PT_GNU_SFRAME and segment.p_memsz][:1]
     if not section:
@@ -64,7 +64,7 @@ def loaded_section(
 
 
 def _extent(segments: list[Phdr], bias: int) -> tuple[int, int]:
-    """From the first segment's address to the end of the last. Raises ValueError."""
+    """Return the range from the start of the first segment to the end of the last. Raises ValueError."""
     if not segments:
         raise ValueError("no executable segment")
     end = bias + max(segment.p_vaddr + segment.p_memsz for segment in segments)
@@ -84,23 +84,23 @@ def by_sframe(loaded: LoadedSection, _address: int = 0) -> Request:
 
 
 def by_prctl(loaded: LoadedSection, _address: int = 0) -> Request:
-    """The key is the address of the code, which a loader knows when it unloads the object."""
+    """Return the request. Its key is the address of the code, which a loader knows when it unloads the object."""
     words = (loaded.text_start, loaded.sframe_start, loaded.sframe_end - loaded.sframe_start)
     data = b"".join(word.to_bytes(8, loaded.byte_order) for word in words)
     return Request("prctl", dict(zip(("key", "address", "length"), words, strict=True)), data)
 
 
 def by_codectl(loaded: LoadedSection, address: int = 0) -> Request:
-    """`address`: where the structure will be, because its pointers lead after it."""
+    """Return the request. `address`: where the structure will be; its pointers lead to the bytes after it."""
     texts = {
         "pathname": os.fsencode(loaded.name) + b"\0",
         "build_id": loaded.build_id or b"",
         "debug_link_pathname": loaded.debug_link + b"\0" if loaded.debug_link else b"",
     }
-    pointers, behind = {}, b""
+    pointers, after = {}, b""
     for name, text in texts.items():
-        pointers[name] = address + size_of(CodeElfInfo) + len(behind) if text else 0
-        behind += text
+        pointers[name] = address + size_of(CodeElfInfo) + len(after) if text else 0
+        after += text
     info = CodeElfInfo(
         loaded.elf_start, loaded.elf_end, loaded.text_start, loaded.text_end, loaded.sframe_start, loaded.sframe_end,
         **pointers, build_id_len=len(texts["build_id"]), debug_link_crc=loaded.debug_link_crc,
@@ -108,7 +108,7 @@ def by_codectl(loaded: LoadedSection, address: int = 0) -> Request:
     fields: dict[str, int | str] = dict(info._asdict())
     fields |= {"pathname": loaded.name, "build_id": texts["build_id"].hex()}
     fields |= {"debug_link_pathname": os.fsdecode(loaded.debug_link or b"")}
-    return Request(f"codectl {CodeOption.REGISTER_ELF.name}", fields, encode(info, loaded.byte_order) + behind)
+    return Request(f"codectl {CodeOption.REGISTER_ELF.name}", fields, encode(info, loaded.byte_order) + after)
 
 
 INTERFACES: dict[str, Callable[[LoadedSection, int], Request]] = {

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def sframe_register(caller: Caller, data: int, size: int) -> Region:
-    """`data`: address of a struct sframe_setup of `size` bytes.
+    """Register a section. `data`: address of a struct sframe_setup of `size` bytes.
 
-    Raises RegistryError: E2BIG or EFAULT by the structure, EFAULT or EINVAL by the ranges and the section, EEXIST for an overlap.
+    Raises RegistryError: E2BIG or EFAULT for the structure, EFAULT or EINVAL for the ranges and the section, EEXIST for an overlap.
     """
     setup = caller.copy_struct(SframeSetup, data, size)
     start, end = text_range(setup.text_start, setup.text_start + setup.text_size)
@@ -26,7 +26,7 @@ def sframe_register(caller: Caller, data: int, size: int) -> Region:
 
 
 def sframe_unregister(caller: Caller, data: int, size: int) -> list[Region]:
-    """As `sframe_register`, of which the structure has sframe_start alone. All regions that this section describes go."""
+    """Remove all regions of a section. The structure is that of `sframe_register`, with sframe_start only."""
     setup = caller.copy_struct(SframeSetup, data, size)
     if any(setup[1:]):
         refuse("only sframe_start may be set")

@@ -1,4 +1,4 @@
-"""The structures that the interfaces exchange, each declared once: its fields, its layout, its size."""
+"""The structures of the interfaces, each declared once: fields, layout, size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CodeJitInfo(NamedTuple):
 
 
 class JitTable(NamedTuple):
-    """struct code_jit_unwind_table, which entries follow. The lengths are bytes of entries."""
+    """struct code_jit_unwind_table; entries follow it. The lengths are bytes of entries."""
 
     reserved_len: int
     used_len: int
@@ -74,7 +74,7 @@ class JitList(NamedTuple):
 
 
 class JitNode(NamedTuple):
-    """struct sframegen_jit_region: a registration that can be seen from outside."""
+    """struct sframegen_jit_region: a registration that other processes can read."""
 
     next: int
     serial: int  # odd while it is registered
@@ -105,10 +105,10 @@ def size_of(kind: type[R]) -> int:
 
 
 def encode(record: R, byte_order: ByteOrder = "little") -> bytes:
-    """Raises struct.error for a value that its field cannot hold."""
+    """Encode a record. Raises struct.error for a value that its field cannot hold."""
     return RECORDS[type(record), byte_order].pack(*record)
 
 
 def decode(kind: type[R], data: bytes, byte_order: ByteOrder = "little") -> R:
-    """`data` has the size of the record."""
+    """Decode a record. `data` has its size."""
     return kind(*RECORDS[kind, byte_order].unpack(data))

@@ -1,4 +1,4 @@
-"""The calls of a real kernel, for the process that runs this: each registers its own code, nobody another's."""
+"""The calls of a real kernel. A process registers its own code, and cannot register another's."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ ORDER: ByteOrder = sys.byteorder
 
 
 def sframe_register(setup: SframeSetup, number: int = SYSCALLS["sframe_register"]) -> None:
-    """Raises RegistryError: ENOSYS where the kernel has no such call."""
+    """Register a section. Raises RegistryError: ENOSYS if the kernel has no such call."""
     _sframe("sframe_register", number, setup)
 
 
 def sframe_unregister(sframe_start: int, number: int = SYSCALLS["sframe_unregister"]) -> None:
-    """Raises RegistryError, as `sframe_register`."""
+    """Unregister a section. Raises RegistryError, like `sframe_register`."""
     _sframe("sframe_unregister", number, SframeSetup(sframe_start, 0, 0, 0))
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """`option`: the number, which nobody has given yet; then {key, address, length}, or {key}. Raises RegistryError."""
+    """Call prctl. `option`: its number, which was never assigned; then {key, address, length}, or {key}. Raises RegistryError."""
     words = [*arguments, 0, 0, 0, 0][:4]
     _check("prctl", option, _LIBC.prctl(ctypes.c_int(option), *map(ctypes.c_ulong, words)))
 
 
 def codectl(number: int, option: CodeOption, info: bytes | int, flags: int = 0) -> None:
-    """`info`: a structure, or to unregister the text_start. Raises RegistryError: ENOSYS where the kernel has no such call."""
+    """Call codectl. `info`: a structure, or the text_start to unregister. Raises RegistryError: ENOSYS without the call."""
     if isinstance(info, int):
         _call("codectl", number, option, info, 0, flags)
     else:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sframegen.stack.walking.frames import Frame, Thread
 
 UNKNOWN = "??"
-GUESSED = " [guess]"  # frames that were reached by a frame pointer of code that nothing describes
+GUESSED = " [guess]"  # frames reached through a frame pointer of code without a rule
 SIGNAL = "<signal handler called>"
 BOTTOM = {End.OUTERMOST, End.NO_RETURN}  # the whole stack was walked
 
@@ -28,11 +28,11 @@ class Sample(NamedTuple):
     pid: int
     executable: str
     threads: list[Thread]
-    stopped_ms: float | None  # how long the process could not run; None for a core file
+    stopped_ms: float | None  # how long the process was stopped; None for a core file
 
 
 def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
-    """Lines, as eu-stack prints them; `raw`: addresses without names."""
+    """Return lines like those of eu-stack; `raw`: addresses without names."""
     yield f"PID {sample.pid} - {printable(sample.executable) or UNKNOWN}"
     for thread in sample.threads:
         yield f"TID {thread.tid}:"
@@ -50,12 +50,12 @@ def _named(frame: Frame, symbols: Symbols) -> str:
 
 
 def _function(frame: Frame, place: Place) -> str | None:
-    """As people see it; None where not even its start is known."""
+    """Return the name to show; None if not even the start of the function is known."""
     return SIGNAL if frame.signal and not place.function else place.label
 
 
 def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
-    """One object. Addresses are numbers; `how` says by what a frame's caller is known."""
+    """Return one JSON object. Addresses are numbers; `how` says how the caller of a frame was found."""
     threads = [
         {
             "tid": thread.tid,
@@ -97,7 +97,7 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
 
 
 def without_section(threads: Iterable[Thread], objects: Objects) -> list[str]:
-    """Files of code that nothing described, though their call frame information might."""
+    """Return the files of code without a rule, whose call frame information may have one."""
     found = (
         objects.known_at(frame.code) for thread in threads for frame in thread.frames if frame.how in (None, How.FRAME_POINTER)
     )

@@ -1,4 +1,4 @@
-"""Samples of a live process at regular intervals: how many, until when, and what ends them early."""
+"""Samples of a live process at regular intervals: how many, how long, and what ends them early."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Plan(NamedTuple):
-    """When samples are taken. `most`: their number; `seconds`: how long; None: until the process ends."""
+    """When to take samples. `most`: their number; `seconds`: for how long; None: until the process ends."""
 
     interval: float
     most: int | None = 1
     seconds: float | None = None
     tid: int | None = None
-    idle: bool = True  # threads that wait, too
+    idle: bool = True  # include waiting threads
 
 
 class _WokenError(Exception):
-    """A signal came while there was nothing to do but wait."""
+    """A signal came during a wait."""
 
 
 class Interrupts:
-    """Within the block, Ctrl-C and the like end the sampling and not the program. A second one ends that, too."""
+    """Within the block, Ctrl-C and similar signals end the sampling, not the program. A second one ends the program too."""
 
     def __init__(self, *, at_once: bool) -> None:
-        """`at_once`: the program as long as there is no sample."""
-        self.number = 0  # of the signal that came
+        """`at_once`: the first signal ends the program, as long as there is no sample."""
+        self.number = 0  # of the signal
         self.at_once = at_once
         self._waiting = False
         self._before: dict[int, object] = {}
@@ -67,7 +67,7 @@ class Interrupts:
             raise _WokenError
 
     def wait(self, waits: Callable[[], object]) -> None:
-        """Calls what waits. A signal ends that; after one there is no waiting."""
+        """Call a function that waits. A signal ends the wait; after one, return at once."""
         try:
             self._waiting = True
             if not self.number:
@@ -79,7 +79,7 @@ class Interrupts:
 
 
 class Command:
-    """A program that is started to be sampled."""
+    """A program, started to be sampled."""
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
         """Raises OSError."""
@@ -94,7 +94,7 @@ class Command:
         return self._process.poll() is None
 
     def finish(self, interrupts: Interrupts) -> int:
-        """Waits for its end. Ctrl-C goes to it, too, other signals are passed on. The exit status, as shells have it."""
+        """Wait for its end, and return its exit status, as shells have it. It gets Ctrl-C itself; other signals are passed on."""
         interrupts.wait(self._process.wait)
         if self._process.poll() is None:
             if interrupts.number != signal.SIGINT:
@@ -105,14 +105,14 @@ class Command:
 
 
 class Sampler:
-    """Takes the samples of a process, or of a command that runs."""
+    """Takes samples of a process, or of a running command."""
 
     def __init__(self, tracer: Tracer, symbols: Symbols, plan: Plan, interrupts: Interrupts) -> None:
         self._tracer, self._symbols, self._plan, self._interrupts = tracer, symbols, plan, interrupts
         self.taken = 0
 
     def samples(self, pid: int, command: Command | None = None) -> Iterator[tuple[Sample, list[str]]]:
-        """Each with what could not be had. Raises StackError, also where it ends before there are `plan.most` samples."""
+        """Return each sample with its problems. Raises StackError, also if the process ends before `plan.most` samples."""
         plan = self._plan
         with Process(pid) as process:
             due = time.monotonic() + (plan.interval if command else 0)
@@ -138,11 +138,11 @@ class Sampler:
 
     @property
     def _may_end(self) -> bool:
-        """True if the end of the process is an end like any other: it was waited for, or the same signal ended both."""
+        """True if the process may end: the plan waits for its end, or the same signal ended both."""
         return bool(self._interrupts.number or (self.taken and self._plan.most is None))
 
     def _wait_until(self, due: float, command: Command | None) -> bool:
-        """False if the command has ended meanwhile."""
+        """Wait. Return False if the command has ended meanwhile."""
         seconds = max(due - time.monotonic(), 0)
         self._interrupts.wait(partial(command.wait if command else time.sleep, seconds))
         return command is None or command.runs()

@@ -1,4 +1,4 @@
-"""All stacks of a process: its threads, what describes their code, the walk of each."""
+"""Traces all stacks of a process: finds its threads and the rules of their code, and walks each stack."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sframegen.stack.objects.loaded_objects import LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
 
-MAX_STOPS = 16  # for one trace: each may find another object that is to be converted first
-UNSETTLED = (End.PENDING, End.DAMAGED)  # will be something else; has a detail that is to be told each time
-MAX_STACK_BYTES = 1 << 23  # that are copied of one stack
+MAX_STOPS = 16  # for one trace: each may find another object to convert first
+UNSETTLED = (End.PENDING, End.DAMAGED)  # will change; has a detail to report each time
+MAX_STACK_BYTES = 1 << 23  # copied of one stack
 
 
 class Tracer:
-    """Traces one process, as often as it is asked to. `registry`: code that somebody registered; it comes before the objects."""
+    """Traces one process, any number of times. `registry`: registered code; it comes before the objects."""
 
     def __init__(self, *, convert: bool = False, registry: Registry | None = None, limit: int = MAX_FRAMES) -> None:
         self.objects = Objects(convert=convert)
@@ -34,19 +34,19 @@ class Tracer:
         self.runtime = RuntimeCode(self.registry)
         self.limit = limit
         self._stack_bytes = 1 << 16
-        self.problems: dict[int, str] = {}  # why a thread has no stack in the last trace
+        self.problems: dict[int, str] = {}  # why threads have no stack in the last trace
 
     def trace(self, snapshot: Snapshot) -> list[Thread]:
-        """The stacks of all threads."""
+        """Return the stacks of all threads."""
         self.objects.begin(snapshot)
         self.runtime.follow(snapshot)
         return self._walk(snapshot)
 
     def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
-        """The stacks of all threads of a live process, or of one. Raises StackError where none can be had.
+        """Return the stacks of all threads of a live process, or of one. Raises StackError if there are none.
 
-        It is stopped for as long as it takes to copy registers and stacks. If a walk needs more, it is stopped again, and
-        runs when that is over. What takes long, conversions, is done while it runs.
+        The process is stopped while registers and stacks are copied. If a walk needs more, it is stopped again, and walked while
+        it is stopped. Conversions take long: they are done while it runs.
         """
         for attempt in range(MAX_STOPS):
             running = process.now()
@@ -55,7 +55,7 @@ class Tracer:
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
                 self.runtime.follow(snapshot)
-                if not attempt:  # later, threads that wait have just been let go, and seem to run
+                if not attempt:  # later, waiting threads have just been released, and seem to run
                     idle = {tid: snapshot.idle(tid) for tid in snapshot.threads()}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
@@ -73,7 +73,7 @@ class Tracer:
         return [thread._replace(idle=idle.get(thread.tid, thread.idle)) for thread in threads]
 
     def _walk_copy(self, copy: CopiedProcess) -> list[Thread]:
-        """As often as it shows that something is to be converted first. Raises NotCopiedError."""
+        """Walk the copy, again after each conversion that a walk needs. Raises NotCopiedError."""
         self.objects.renew(copy)
         threads = self._walk(copy)
         while self.objects.convert_pending():
@@ -97,7 +97,7 @@ class Tracer:
 
 
 class _View:
-    """What a walk asks for, of one snapshot."""
+    """The answers to a walk's questions, for one snapshot."""
 
     def __init__(self, snapshot: Snapshot, objects: Objects, registry: Registry) -> None:
         self.objects = objects
@@ -122,7 +122,7 @@ class _View:
         return known
 
     def _registered(self, address: int) -> Described | End | None:
-        """Tables grow: asked each time. Of registered code nothing is guessed."""
+        """Look up registered code each time, because its tables grow. Nothing is guessed for it."""
         region = self.registry.find(address)
         if region is None:
             return None
@@ -150,20 +150,20 @@ class _View:
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
-        """Code that returns from a signal handler is known by itself: not every C library describes it."""
+        """Recognise code that returns from a signal handler: not every C library describes it."""
         for context in self.known.contexts:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
                 return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
         return None
 
     def _undescribed(self, loaded: LoadedObject) -> End:
-        """What to say of code that nothing describes, if frame pointers lead nowhere."""
+        """Return the end for code without a rule, if frame pointers lead nowhere."""
         if loaded.section:
             return End.NOT_COVERED
         return End.NO_FRAME_POINTER if self.known.frame_record else End.NO_SECTION
 
     def returns_to(self, pc: int) -> bool:
-        """Code made at run time counts without a call: interpreters push addresses themselves."""
+        """Return True without a call for code made at run time: interpreters push addresses themselves."""
         if pc not in self._returns:
             before, after = self.objects.at(pc - 1), self.objects.at(pc)
             self._returns[pc] = bool(

@@ -87,4 +87,4 @@ class Point(NamedTuple):
     effects: Effects
     flow: Flow = Flow.NEXT
     target: int | None = None  #: of a direct jump or call
-    slot: int | None = None  #: the memory that an indirect jump or call reads its target from, where it is at a fixed address
+    slot: int | None = None  #: the memory that an indirect jump or call reads its target from, if its address is fixed

@@ -1,1 +1,1 @@
-"""What each ABI and the kernel fix: registers as they are handed out, signal frames, frame pointers."""
+"""What each ABI and its kernel fix: layouts of registers, signal frames, frame pointers. A file for each machine."""

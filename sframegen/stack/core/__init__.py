@@ -1,1 +1,1 @@
-"""A core file -> the same, as it was when the process ended."""
+"""A core file -> the threads, registers and memory of the process when it ended."""

@@ -1,4 +1,4 @@
-"""A core file as a snapshot of the process that it is of."""
+"""A core file as a snapshot of its process."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from sframegen.stack.abi.registers import Registers
     from sframegen.stack.core.dumped_memory import Dumped
 
-MAX_READ = 1 << 28  # bytes in one go: the largest section known has 1 << 25; a core can have one file mapped any number of times
+MAX_READ = 1 << 28  # bytes of one read: the largest known section has 1 << 25; a core can have a file mapped any number of times
 
 
 class Core:
-    """A snapshot. Raises FormatError for what is no core, or is damaged; StackError where files do not fit it."""
+    """A snapshot. Raises FormatError for a file that is no core, or is damaged; StackError if other files do not match it."""
 
     def __init__(self, path: Path | str, exe: Path | None = None, sysroot: Path | None = None, tid: int | None = None) -> None:
-        """`exe`: the program, where it is not where it was; `sysroot`: a folder that has the files of another machine.
+        """`exe`: the program, if it is not at its path; `sysroot`: a folder with the files of another machine.
 
-        `tid`: of that thread only.
+        `tid`: this thread only.
         """
         elf = open_elf(path)
         if elf.header.e_type != ET_CORE:
@@ -63,17 +63,17 @@ class Core:
         self.mappings = Mappings(list(self._rows(ranges)))
         self.memory = Memory(self._read, elf.byte_order)
         if exe and ((program := self._files.get(self.executable)) is None or program.elf is None):
-            raise StackError(f"{exe}: {program.remark if program else 'the core does not tell where its program was mapped'}")
+            raise StackError(f"{exe}: {program.remark if program else 'the core does not say where its program was mapped'}")
 
     def threads(self) -> Sequence[int]:
-        """The thread that ended the process comes first."""
+        """Return all threads; the first one ended the process."""
         return self._tids
 
     def thread_name(self, tid: int) -> str:
         return self._notes.name if tid == self.pid else ""
 
     def idle(self, tid: int) -> None:
-        """Nothing in a core file says so."""
+        """Return None: a core file does not say."""
 
     def registers(self, tid: int) -> Registers:
         thread = self._notes.threads[tid]
@@ -90,11 +90,11 @@ class Core:
         return file.elf
 
     def remarks(self) -> list[str]:
-        """What is to be known of the core, and of the files that were asked for so far."""
+        """Return remarks on the core, and on the files that were used so far."""
         return self._remarks + [f"{file.path}: {file.remark}" for file in self._files.values() if file.wanted and file.remark]
 
     def _listed(self, exe: Path | None) -> list[FileRange]:
-        """The mapped files by the dynamic linker's list, where the core does not name them."""
+        """Return the mapped files from the dynamic linker's list, if the core does not name them."""
         try:
             return LinkMap(self._dumped, self._notes.auxv, self._finder).ranges(str(exe) if exe else "")
         except StackError as error:
@@ -104,7 +104,7 @@ class Core:
             return []
 
     def _program(self, ranges: list[FileRange]) -> str:
-        """The path of what was mapped at the program's headers, or its entry."""
+        """Return the path of the file that was mapped at the program's headers, or at its entry."""
         for kind in (AT_PHDR, AT_ENTRY):
             address = self._notes.auxv.get(kind, 0)
             for row in ranges:
@@ -113,7 +113,7 @@ class Core:
         return ""
 
     def _rows(self, ranges: list[FileRange]) -> Iterator[Mapping]:
-        """The PT_LOADs, cut where a file's part begins or ends, and what was mapped of files without one, as gdb leaves it out."""
+        """Return the PT_LOADs, cut where files begin or end, and the mapped files without a PT_LOAD, which gdb omits."""
         starts = [row.start for row in ranges]
         numbers = {path: number for number, path in enumerate(self._files, 1)}
         vdso = self._notes.auxv.get(AT_SYSINFO_EHDR, 0)
@@ -135,7 +135,7 @@ class Core:
             end = part.end
 
     def _read(self, address: int, size: int) -> bytes:
-        """From the core, else from the file that was mapped there."""
+        """Read from the core, else from the file that was mapped there."""
         found = bytearray()
         while len(found) < min(size, MAX_READ):
             at, rest = address + len(found), size - len(found)
@@ -152,7 +152,7 @@ class Core:
 
 
 def _within(ranges: list[FileRange], starts: list[int], start: int, end: int) -> Iterator[FileRange]:
-    """What of the ranges is at addresses [start, end)."""
+    """Return the parts of the ranges at addresses [start, end)."""
     at = max(bisect_right(starts, start) - 1, 0)
     for row in islice(ranges, at, None):
         if row.start >= end:

@@ -1,4 +1,4 @@
-"""The memory that a core file holds."""
+"""The memory in a core file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Dumped(NamedTuple):
 
 
 class DumpedMemory:
-    """All PT_LOADs of a core, ascending. Raises FormatError where they overlap, in memory or in the file.
+    """All PT_LOADs of a core, ascending. Raises FormatError if they overlap, in memory or in the file.
 
-    A core may be cut off: `missing` bytes of it are not there, and are not read.
+    A core may be truncated: `missing` bytes are not in it.
     """
 
     def __init__(self, elf: ElfFile) -> None:
@@ -46,12 +46,12 @@ class DumpedMemory:
             end = stop
             if load.p_memsz:
                 self.parts.append(Dumped(load.p_vaddr, stop, load.p_vaddr + there, load.p_offset, load.p_flags))
-        if total > size:  # each byte is one of memory, else a small file could be an endless memory
+        if total > size:  # each byte counts once, else a small file could be an endless memory
             raise elf.error(f"PT_LOADs of {total} bytes in a file of {size} overlap", "program header table")
         self._starts = [part.start for part in self.parts]
 
     def read(self, address: int, size: int) -> memoryview:
-        """The bytes there, fewer where the PT_LOAD that holds them has no more."""
+        """Return the bytes at an address, fewer if its PT_LOAD ends."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or address >= self.parts[at].data_end:
             return self._data[:0]

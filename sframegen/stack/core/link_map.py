@@ -1,4 +1,4 @@
-"""The objects of a process as its dynamic linker lists them: for cores that do not name the files that were mapped."""
+"""The objects of a process in the list of its dynamic linker, for cores that do not name the mapped files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LINK_MAP_SIZE = 32  # of its public fields: l_addr, l_name, l_ld, l_next
 
 
 class LinkMap:
-    """What is read of the process' memory for it; all of that is in writable memory, which cores have."""
+    """The list, read from the memory of the process. It is in writable memory, which cores contain."""
 
     def __init__(self, memory: DumpedMemory, auxv: dict[int, int], finder: Finder) -> None:
         self._memory, self._auxv, self._finder = memory, auxv, finder
 
     def ranges(self, program: str) -> list[FileRange]:
-        """What was mapped of all objects, ascending and without overlaps, as far as their files are to be had.
+        """Return the mapped ranges of all objects whose files can be opened, ascending and without overlaps.
 
-        `program`: its path, where the core's is not to be used. Raises StackError where not even that file is to be had.
+        `program`: its path, instead of the core's. Raises StackError if not even the program can be opened.
         """
         path = program or self._text(self._auxv.get(AT_EXECFN, 0))
         if not path:
@@ -51,11 +51,11 @@ class LinkMap:
             try:
                 found += _ranges_of(self._finder.open(name), address, name)
             except StackError:
-                continue  # its mappings stay without a file
+                continue  # its mappings have no file then
         return _without_overlaps(sorted(found))
 
     def _loaded(self, program: ElfFile, bias: int) -> Iterator[tuple[int, str]]:
-        """(l_addr, l_name) of all objects but the program."""
+        """Return (l_addr, l_name) of all objects except the program."""
         entry = self._word(self._r_debug(program, bias) + R_MAP)
         for _ in range(MAX_OBJECTS):
             fields = self._memory.read(entry, LINK_MAP_SIZE) if entry else b""
@@ -67,7 +67,7 @@ class LinkMap:
                 yield address, path
 
     def _r_debug(self, program: ElfFile, bias: int) -> int:
-        """Its address, which the dynamic linker writes into the program's dynamic section; 0 where it did not."""
+        """Return the address that the dynamic linker wrote into the program's dynamic section; 0 if it did not."""
         segment = dynamic_segment(program)
         if segment is None:
             return 0
@@ -81,7 +81,7 @@ class LinkMap:
         return 0
 
     def _interpreter(self, program: ElfFile) -> Iterator[tuple[int, str]]:
-        """The dynamic linker, before it lists anything."""
+        """Return the dynamic linker itself, for cores from before it has a list."""
         base = self._auxv.get(AT_BASE, 0)
         for segment in program.segments if base else ():
             if segment.p_type == PT_INTERP:
@@ -89,7 +89,7 @@ class LinkMap:
                 yield base, name.partition(b"\0")[0].decode(errors="surrogateescape")
 
     def _word(self, address: int) -> int:
-        """0 where the core has none."""
+        """Return the word at an address; 0 if the core does not have it."""
         return int.from_bytes(self._memory.read(address, 8), self._finder.abi.byte_order)
 
     def _text(self, address: int) -> str:
@@ -105,7 +105,7 @@ def _ranges_of(elf: ElfFile, bias: int, path: str) -> Iterator[FileRange]:
 
 
 def _without_overlaps(ranges: list[FileRange]) -> list[FileRange]:
-    """What a list in damaged memory may say more than once goes."""
+    """Drop ranges that a list in damaged memory repeats."""
     found: list[FileRange] = []
     for row in ranges:
         if not found or row.start >= found[-1].end:

@@ -1,4 +1,4 @@
-"""The files that a core's process had mapped: what a core leaves out is read from them, if they are the same files still."""
+"""The files that the process of a core had mapped. Memory that the core omits is read from them, if they are unchanged."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ NOTHING = memoryview(b"")
 
 
 class Finder:
-    """Opens the files that a process of another machine, or of another time, knew by their paths."""
+    """Opens files from the paths that a process of another machine or time used."""
 
     def __init__(self, abi: Abi, sysroot: Path | None = None) -> None:
         self.abi = abi
         self.sysroot = sysroot
-        self.given: dict[str, Path] = {}  # files that the user names, by the process' path
+        self.given: dict[str, Path] = {}  # files that the user names, by the path in the process
 
     def open(self, path: str) -> ElfFile:
-        """Under the sysroot, else where it was. Raises StackError with the reason."""
+        """Open it under the sysroot, else at its path. Raises StackError with the reason."""
         name = path.removesuffix(DELETED)
         found = self.given.get(path)
         if found is None and self.sysroot is not None:
@@ -54,7 +54,7 @@ class Finder:
 
 
 class MappedFile:
-    """A file that was mapped, opened when it is first asked for. `remark` is to be told where it was `wanted`."""
+    """A mapped file, opened on first use. `remark` is reported if it was `wanted`."""
 
     def __init__(self, path: str, memory: DumpedMemory, finder: Finder) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class MappedFile:
 
     @cached_property
     def elf(self) -> ElfFile | None:
-        """None where it is not to be had, or is another file than the one that was mapped."""
+        """The file; None if it cannot be opened, or is not the file that was mapped."""
         try:
             elf = self._finder.open(self.path)
             self._bases = _bases(elf, self.ranges)
@@ -78,7 +78,7 @@ class MappedFile:
         return elf
 
     def read(self, row: Mapping, address: int, size: int) -> memoryview:
-        """What the core leaves out of `row`; nothing where the process may have changed it, as it does by relocation."""
+        """Return bytes of `row` that the core omits; none if the process may have changed them, as relocation does."""
         if row.writable:
             return NOTHING
         self.wanted = True
@@ -88,9 +88,9 @@ class MappedFile:
         return self.elf.data[offset : offset + min(size, row.end - address)]
 
     def flags(self, row: Mapping | FileRange) -> int:
-        """The flags of the PT_LOAD that a mapping is of: a file's pages may be in two of them, only addresses tell.
+        """Return the flags of a mapping's PT_LOAD. A page of a file may be in two of them: the address decides.
 
-        Code that cannot be read, where there is none.
+        Without a PT_LOAD, the flags are those of code that cannot be read.
         """
         at = bisect_right(self._bases, row.start) - 1 if self.elf else -1
         if self.elf is None or at < 0:
@@ -101,9 +101,9 @@ class MappedFile:
 
 
 def difference(elf: ElfFile, start: int, memory: DumpedMemory) -> str:
-    """Raises StackError where a core shows that it was not this file that was mapped from `start`.
+    """Raises StackError if the core shows that another file was mapped from `start`.
 
-    What neither build-id nor first page could tell is the result, else nothing.
+    Return a remark if neither build-id nor first page can decide, else nothing.
     """
     page = memory.read(start, PAGE)
     was, build_id = _build_id(_headers(bytes(page), elf.byte_order)), _build_id(elf)
@@ -122,7 +122,7 @@ def difference(elf: ElfFile, start: int, memory: DumpedMemory) -> str:
 
 
 def _same_dynamic(file: bytes, memory: bytes, bias: int, byte_order: ByteOrder) -> bool:
-    """True if they differ only as the dynamic linker changes it: addresses are moved, DT_DEBUG is written."""
+    """Return True if they differ only by the changes of the dynamic linker: it moves addresses, and writes DT_DEBUG."""
     if len(file) != len(memory):
         return False
     for at in range(0, len(file) - DYN_SIZE + 1, DYN_SIZE):
@@ -141,7 +141,7 @@ def _first_page(elf: ElfFile) -> int:
 
 
 def _bases(elf: ElfFile, ranges: list[FileRange]) -> list[int]:
-    """Where each of the places begins at which a file is mapped as an object is. Raises StackError where there is none."""
+    """Return the start of each place where the file is mapped as an object. Raises StackError if there is none."""
     loads = [load for load in elf.segments if load.p_type == PT_LOAD]
     if not loads:
         raise StackError("another file: it has no segments")
@@ -156,7 +156,7 @@ def _bases(elf: ElfFile, ranges: list[FileRange]) -> list[int]:
 
 
 def _headers(page: bytes, byte_order: ByteOrder) -> ElfFile | None:
-    """The beginning of a file, without the section headers at its end; None where that is not what the page is."""
+    """Return the first page of a file as an ELF file without section headers; None if it is not one."""
     if len(page) < EHDR_SIZE:
         return None
     code = RECORDS[Ehdr, byte_order]

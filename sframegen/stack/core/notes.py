@@ -1,4 +1,4 @@
-"""What the notes of a core file say: threads with their registers, the program, the mapped files."""
+"""The notes of a core file: threads with their registers, the program, the mapped files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FileRange(NamedTuple):
 
 
 class ThreadNotes:
-    """The register sets of a thread, as they stand in the notes; empty where there are none."""
+    """The register sets of a thread, as bytes of the notes; empty if there are none."""
 
     def __init__(self, general: bytes) -> None:
         self.general = general
@@ -42,14 +42,14 @@ class ThreadNotes:
 
 
 class CoreNotes:
-    """All that is read of a core's notes. Raises FormatError where one is too short for what it has to say."""
+    """The contents of a core's notes. Raises FormatError if one is too short for its kind."""
 
     def __init__(self, elf: ElfFile, abi: Abi) -> None:
         self.pid = 0
         self.name = ""  # of the first thread
         self.threads: dict[int, ThreadNotes] = {}  # by tid, in the file's order
         self.auxv: dict[int, int] = {}
-        self.files: list[FileRange] = []  # ascending, without overlaps; none where the core does not say
+        self.files: list[FileRange] = []  # ascending, without overlaps; none if the core does not say
         self._elf, self._known = elf, conventions_of(abi)
         self._mark = MARKS[elf.byte_order]
         self._current: ThreadNotes | None = None  # a thread's notes follow its NT_PRSTATUS

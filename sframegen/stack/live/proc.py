@@ -1,4 +1,4 @@
-"""What /proc says of threads: which a process has, their status, and why one may not be traced."""
+"""Threads in /proc: which a process has, their status, and why one may not be traced."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PF_KTHREAD = 0x00200000
 
 
 def threads_of(pid: int) -> list[int]:
-    """The first one first; none of a process that is gone."""
-    for _ in range(3):  # for a moment there is none, while another thread takes over the first one's id
+    """Return the ids of its threads, the first thread first; none if the process has ended."""
+    for _ in range(3):  # for a moment there is none, while another thread takes over the id of the first
         try:
             found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
             break
@@ -23,7 +23,7 @@ def threads_of(pid: int) -> list[int]:
 
 
 def fields_of(tid: int) -> dict[str, str]:
-    """/proc/TID/status; nothing where it is gone."""
+    """Return the fields of /proc/TID/status; none if the thread has ended."""
     try:
         lines = Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines()
     except OSError:
@@ -44,11 +44,11 @@ def lives(tid: int) -> bool:
 
 
 def why_not(tid: int) -> str:
-    """Why the kernel does not let us trace a thread, and what to do."""
+    """Return why the kernel does not let us trace a thread, and what to do."""
     fields = fields_of(tid)
     if fields.get("State", "Z")[0] in "ZX":
         return GONE
-    if "VmSize" not in fields:  # memory goes first where a process ends
+    if "VmSize" not in fields:  # a process that ends loses its memory first
         return "it is a thread of the kernel" if _is_the_kernels(tid) else GONE
     if Path(f"/proc/self/task/{tid}").exists():
         return OURSELVES

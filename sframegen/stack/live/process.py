@@ -27,7 +27,7 @@ ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *
 
 
 def host_abi() -> Abi:
-    """Raises StackError where it has no SFrame."""
+    """Return the ABI of this machine. Raises StackError if SFrame has none for it."""
     machine = os.uname().machine
     if machine not in HOSTS:
         raise StackError(f"this machine ({machine}) is not supported, only {', '.join(HOSTS)}")
@@ -35,9 +35,9 @@ def host_abi() -> Abi:
 
 
 def parse_mappings(text: bytes) -> Mappings:
-    """The mappings in the text of /proc/PID/maps."""
+    """Parse the text of /proc/PID/maps."""
     rows = []
-    for line in text.split(b"\n"):  # of control characters, only this one is escaped in paths
+    for line in text.split(b"\n"):  # the only control character that is escaped in paths
         if match := ROW.fullmatch(line):
             start, end, readable, writable, executable, offset, device, inode, path = match.groups()
             rows.append(
@@ -50,7 +50,7 @@ def parse_mappings(text: bytes) -> Mappings:
 
 
 class Process:
-    """A process, from one stop to the next, within a `with` block. Raises StackError where it cannot be looked at."""
+    """A live process, within a `with` block. Raises StackError if it cannot be read."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -62,7 +62,7 @@ class Process:
         self._folder = self._living()
         self._memory = self._open_memory()
         self.executable = self._executable()
-        self.stopped_seconds = 0.0  # all stops together: how long it could not run
+        self.stopped_seconds = 0.0  # of all stops: how long it could not run
 
     def __enter__(self) -> Self:
         return self
@@ -71,13 +71,13 @@ class Process:
         os.close(self._memory)
 
     def mappings(self) -> Mappings:
-        """As they are now; the same object as long as they are the same."""
+        """Return the current mappings; the same object while they do not change."""
         text = self._maps()
         if not text:
             self._folder = self._living()
             text = self._maps()
         if text != self._maps_text:
-            if self._maps_text:  # it may execute another program now, whose memory is another
+            if self._maps_text:  # it may execute another program now, with another memory
                 memory = self._open_memory()
                 os.close(self._memory)
                 self._memory = memory
@@ -86,18 +86,18 @@ class Process:
         return self._mappings
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of memory, fewer where they end."""
+        """Return bytes of memory, fewer if the memory ends."""
         try:
             return os.pread(self._memory, size, address)
         except (OSError, OverflowError):
             return b""
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
-        """The file that is mapped, though it may be deleted, or be in another mount namespace."""
+        """Return the mapped file, even if it is deleted, or in another mount namespace."""
         if not mapping.path.startswith("/"):
             return None
         name = mapping.path.removesuffix(DELETED)
-        places = [f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{name}"]  # the first is for those who have rights
+        places = [f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{name}"]  # the first needs privileges
         if name == self.executable:
             places.append("exe")
         for path in places:
@@ -110,12 +110,12 @@ class Process:
         return None
 
     def has_ended(self) -> bool:
-        """Also while its last thread is about to: its memory is gone then."""
+        """Return True if it has ended, or its last thread is about to, and its memory is gone."""
         return not any("VmSize" in proc.fields_of(tid) for tid in proc.threads_of(self.pid))
 
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
-        """All its threads, or one, stand still within the block. Raises StackError where none can be stopped."""
+        """Stop all its threads, or one, within the block. Raises StackError if none can be stopped."""
         if tid and tid not in proc.threads_of(self.pid):
             raise StackError(f"process {self.pid}: it has no thread {tid}")
         with ptrace.stopped(self.pid, tid) as threads:
@@ -131,11 +131,11 @@ class Process:
                 self.stopped_seconds += threads.ended - threads.began
 
     def now(self) -> StoppedProcess:
-        """As it is while it runs: of no thread, and what is read may change."""
+        """Return a view of the running process: without threads, and its memory may change."""
         return StoppedProcess(self, ptrace.Stopped(self.pid), self.mappings())
 
     def _open_memory(self) -> int:
-        for _ in range(3):  # the thread may be gone, by executing another program
+        for _ in range(3):  # the thread may be gone, because another one executes a program
             try:
                 return os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
@@ -149,7 +149,7 @@ class Process:
             return b""
 
     def _living(self) -> Path:
-        """A thread that has not ended yet: the first may have, and then has no memory any more."""
+        """Return the folder of a thread that has not ended: the first may have, and then has no memory."""
         for tid in proc.threads_of(self.pid):
             if proc.fields_of(tid).get("State", "Z")[0] not in "ZX":
                 return Path(f"/proc/{tid}")
@@ -163,7 +163,7 @@ class Process:
 
 
 class StoppedProcess:
-    """A snapshot, as long as the process is stopped."""
+    """A snapshot, valid while the process is stopped."""
 
     def __init__(self, process: Process, threads: ptrace.Stopped, mappings: Mappings) -> None:
         self.process = process
@@ -200,7 +200,7 @@ class StoppedProcess:
         return registers
 
     def copied(self, stack_bytes: int) -> CopiedProcess:
-        """Registers and stacks, up to this many bytes of each from SP on, for when the process runs again."""
+        """Copy registers and up to `stack_bytes` of each stack from SP on, for use after the process runs again."""
         registers: dict[int, Registers | StackError] = {}
         parts = []
         for tid in self._threads.tids:
@@ -218,7 +218,7 @@ class StoppedProcess:
 
 
 class CopiedProcess:
-    """What a walk needs of a process that runs again, in most cases."""
+    """A copy of what most walks need, for use while the process runs again."""
 
     def __init__(
         self, stopped: StoppedProcess, registers: dict[int, Registers | StackError], parts: list[tuple[int, bytes]]

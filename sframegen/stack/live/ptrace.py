@@ -1,4 +1,4 @@
-"""Threads of another process stopped for a moment, by ptrace: seized, interrupted, and let go again in every case."""
+"""Stops the threads of another process for a moment, with ptrace: seizes, interrupts, and always releases them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TOO_FAST = "the process starts threads faster than they can be stopped"
 EXECUTES = "it executes another program just now: try again"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 SLEEPS_ON, RUNS = b"D", b"R"
-WALL = 0x40000000  # __WALL: threads, too
+WALL = 0x40000000  # __WALL: threads too
 MAX_REGISTERS = 4096  # bytes
-ATTEMPTS = 3  # to seize a thread: EPERM is also of one that just ended, and another took over its id to execute a program
-BURIAL_INTERVAL = 0.005  # seconds
-PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops when that is over
-# Signals that wait until all threads run again: those that end us, and those of terminals that stop us.
+ATTEMPTS = 3  # to seize a thread: EPERM also comes if it just ended, and another took over its id to execute a program
+REAP_INTERVAL = 0.005  # seconds
+PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops only after it
+# Signals that are held back until all threads run again: those that end this program, and those of terminals that stop it.
 HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -52,7 +52,7 @@ def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> None:
 
 
 def register_set(tid: int, kind: int) -> bytes:
-    """The registers of a stopped thread; none where it has none of that kind. Raises ProcessLookupError where it is gone."""
+    """Return the registers of a stopped thread; none if it has none of that kind. Raises ProcessLookupError if it has ended."""
     buffer = ctypes.create_string_buffer(MAX_REGISTERS)
     vector = _Vector(ctypes.addressof(buffer), MAX_REGISTERS)
     try:
@@ -65,14 +65,14 @@ def register_set(tid: int, kind: int) -> bytes:
 
 
 class State(NamedTuple):
-    """What became of a thread that we trace: `si_code` 0 for one that runs."""
+    """The state of a traced thread: `si_code` is 0 if it runs."""
 
     si_code: int
     si_status: int
 
 
 def _state(tid: int) -> State | None:
-    """Without taking notice: our children are waited for by those who started them. None where it is gone."""
+    """Return the state without reaping the thread: whoever started a child waits for it. None if it is gone."""
     try:
         found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except OSError:
@@ -81,13 +81,13 @@ def _state(tid: int) -> State | None:
 
 
 def _signal(state: State) -> int:
-    """What is to be delivered to a thread that stopped so."""
+    """Return the signal to deliver to a thread that stopped with this state."""
     event, number = divmod(state.si_status, 256)
     return 0 if event == EVENT_STOP else number
 
 
 def _scheduled(tid: int, deadline: float) -> bytes:
-    """The letter of its state. Seized in an uninterruptible sleep (`D`), it would stop much later: that is waited for."""
+    """Return the letter of its state, after any uninterruptible sleep (`D`): seized in one, it would stop much later."""
     while True:
         try:
             state = Path(f"/proc/{tid}/stat").read_bytes().rpartition(b") ")[2][:1]
@@ -98,25 +98,25 @@ def _scheduled(tid: int, deadline: float) -> bytes:
         time.sleep(0.001)
 
 
-_OURS: set[int] = set()  # threads that we traced and did not let go: each is to be buried when it ends, however late
+_OURS: set[int] = set()  # threads that we traced and did not release: each must be reaped when it ends, however late
 
 
 class Stopped:
-    """Threads of a process that are held. Not all may be had: `refused` says which, and why."""
+    """The stopped threads of a process. `refused`: those that could not be stopped, and why."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.tids: list[int] = []
         self.refused: dict[int, str] = {}
-        self.idle: set[int] = set()  # that did not run, nor wait for a processor, just before
-        self.began = self.ended = 0.0  # by time.monotonic(): the first did not run any more, all ran again
-        self._seized: dict[int, int | None] = {}  # with the signal to deliver when it goes on; None: has not stopped yet
+        self.idle: set[int] = set()  # neither ran nor waited for a processor just before
+        self.began = self.ended = 0.0  # time.monotonic() when the first thread stopped, and when all ran again
+        self._seized: dict[int, int | None] = {}  # with the signal to deliver on release; None: not stopped yet
 
     def stop(self, only: int | None = None) -> None:
-        """All threads, or one. Those that run meanwhile may start others, but not for ever."""
+        """Stop all threads, or one. Running threads may start others meanwhile, but not for ever."""
         done = threading.Event()
-        burials = threading.Thread(target=self._bury_meanwhile, args=(done,), daemon=True)
-        burials.start()
+        reaper = threading.Thread(target=self._reap_meanwhile, args=(done,), daemon=True)
+        reaper.start()
         try:
             latest = time.monotonic() + PATIENCE
             self._stop(only)
@@ -125,7 +125,7 @@ class Stopped:
                 self._stop(only)
         finally:
             done.set()
-            burials.join()
+            reaper.join()
         self.tids = [tid for tid, number in self._seized.items() if number is not None]
 
     def _stop(self, only: int | None) -> None:
@@ -135,7 +135,7 @@ class Stopped:
                 self.refused[new[0]] = EXECUTES if new[0] == self.pid else TOO_FAST  # for all of them
                 break
             deadline = time.monotonic() + PATIENCE
-            for tid in new:  # others may begin as long as one runs
+            for tid in new:  # others may start as long as one runs
                 state = _scheduled(tid, deadline)
                 if state == SLEEPS_ON:
                     self.refused[tid] = ASLEEP
@@ -146,7 +146,7 @@ class Stopped:
             self.began = self.began or time.monotonic()
             for tid in new:
                 if tid in self._seized:
-                    with suppress(OSError):  # it is about to end, and is ours until it is buried
+                    with suppress(OSError):  # it is about to end, and is ours until it is reaped
                         _ptrace(INTERRUPT, tid)
             deadline = time.monotonic() + PATIENCE
             for tid in new:
@@ -154,24 +154,24 @@ class Stopped:
                     self._wait(tid, deadline)
 
     def _has_changed(self) -> bool:
-        """All threads that were there have ended, and it lives: it executes another program."""
+        """Return True if all known threads have ended, but the process lives: it executes another program."""
         return not self._seized and set(self.refused.values()) <= {GONE} and any(map(lives, threads_of(self.pid)))
 
     def _new(self, only: int | None) -> list[int]:
-        """Who is still to be seized: the first thread again, where another has ended it and taken its id to execute a program."""
+        """Return the threads still to seize: the first one again if another thread took over its id to execute a program."""
         if self.refused.get(self.pid) == GONE and lives(self.pid):
             del self.refused[self.pid]
         return [tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused]
 
     def let_go(self) -> None:
-        """All of them; never raises. What has been let go is not touched again."""
+        """Release all threads; never raises. A released thread is not touched again."""
         for tid, number in self._seized.items():
             self._release(tid, number)
         if self.pid not in self._seized and self.pid in _OURS:
             self._release(self.pid, 0)
         deadline = time.monotonic() + PATIENCE
-        for tid in list(_OURS):  # that are about to end
-            while not _bury(tid) and self.refused.get(tid) == GONE and tid != self.pid and time.monotonic() < deadline:
+        for tid in list(_OURS):  # those about to end
+            while not _reap(tid) and self.refused.get(tid) == GONE and tid != self.pid and time.monotonic() < deadline:
                 time.sleep(0.0001)
         self._seized.clear()
         self.ended = self.ended or time.monotonic()
@@ -207,7 +207,10 @@ class Stopped:
             pause = min(2 * pause + 0.00002, 0.01)
 
     def _first_is_ours(self) -> bool:
-        """And lives. Its end is not told while others live; one that executes a program takes its id, and has to stop, too."""
+        """Return True if the first thread is ours and lives. Its end is not reported while others live.
+
+        A thread that executes a program takes over its id, and has to stop too.
+        """
         fields = fields_of(self.pid)
         if fields.get("State", "Z")[0] in "ZX" or fields["TracerPid"].strip() != str(os.getpid()):
             return False
@@ -216,7 +219,7 @@ class Stopped:
         return True
 
     def _lose(self, tid: int, deadline: float) -> None:
-        """It has ended; or it is the first thread now, by executing another program, and ours as before."""
+        """Forget a thread: it has ended, or executed a program, and is the first thread now, and still ours."""
         del self._seized[tid]
         self.refused[tid] = GONE
         if self.pid not in self._seized and self._first_is_ours():
@@ -225,20 +228,20 @@ class Stopped:
             _OURS.add(self.pid)
             self._wait(self.pid, deadline)
 
-    def _bury_meanwhile(self, done: threading.Event) -> None:
-        """SEIZE waits for a thread that executes another program, which waits until the others, ours, are buried."""
-        while not done.wait(BURIAL_INTERVAL):
+    def _reap_meanwhile(self, done: threading.Event) -> None:
+        """Reap threads: SEIZE waits for a thread that executes a program, which waits until the others, ours, are reaped."""
+        while not done.wait(REAP_INTERVAL):
             for tid in list(_OURS):
-                _bury(tid)
+                _reap(tid)
 
     def _release(self, tid: int, number: int | None) -> None:
-        """One that was ended while it was stopped takes a moment; its id may be another's by then, who stops, too."""
+        """Release a thread. One that was killed while stopped takes a moment; another may have its id by then, and stops too."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 _ptrace(DETACH, tid, 0, number or 0)
             except OSError:
-                if _bury(tid) or number is None or time.monotonic() > deadline:  # still not stopped: the kernel lets go when we end
+                if _reap(tid) or number is None or time.monotonic() > deadline:  # not stopped: the kernel will release it
                     return
             else:
                 _OURS.discard(tid)
@@ -250,10 +253,10 @@ class Stopped:
             number = _signal(state) if state and state.si_code not in (0, *ENDED) else 0
 
 
-def _bury(tid: int) -> bool:
-    """If it has ended, no one is notified before its tracer has taken notice. Who started our own child waits for it.
+def _reap(tid: int) -> bool:
+    """Reap a thread that has ended: its parent learns of it only after its tracer did. Our own children are left to their parent.
 
-    Whether it is not ours any more.
+    Return True if it is no longer ours.
     """
     state = _state(tid)
     if state and state.si_code not in ENDED:
@@ -268,7 +271,7 @@ def _bury(tid: int) -> bool:
 
 @contextmanager
 def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
-    """The threads of a process, or one, do not run within the block. What would end us meanwhile comes after it."""
+    """Stop the threads of a process, or one, within the block. Signals that would end this program are delivered after it."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     threads = Stopped(pid)
     try:
@@ -280,5 +283,5 @@ def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
 
 
 def refusal(pid: int, refused: dict[int, str]) -> StackError:
-    """What to say of a process of which no thread could be had."""
+    """Return the error for a process of which no thread could be stopped."""
     return StackError(f"process {pid}: {refused.get(pid) or next(iter(refused.values()), 'no such process')}")

@@ -1,6 +1,6 @@
-"""C++ names as people write them, by the C++ library of this machine; Rust's too, where they are mangled as C++'s are.
+"""Demangles C++ names with the C++ library of this machine; Rust names too, if they are mangled like C++ names.
 
-A short name can stand for one that fills the memory: a process of its own, with limits, reads them.
+A short name can expand until it fills the memory: a separate process with limits demangles.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 LIBRARY = "libstdc++.so.6"
 RUST_HASH = re.compile("::h[0-9a-f]{16}$")
 LENGTH = struct.Struct("=I")
-MAX_TEXT = 1 << 16  # bytes: nobody reads more
-MAX_MEMORY = 1 << 26  # bytes beside what the process has
-MAX_SECONDS = 0.25  # of CPU time, a name
-MAX_DEATHS = 4  # of such processes; names stay unchanged from then on
+MAX_TEXT = 1 << 16  # bytes: longer names are useless
+MAX_MEMORY = 1 << 26  # bytes more than the process has at its start
+MAX_SECONDS = 0.25  # of CPU time for a name
+MAX_DEATHS = 4  # of such processes; after these, names stay mangled
 
 
 @cache
 def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """The demangler, and what frees its results; None where there is no such library."""
+    """Return the demangler and the function that frees its results; None without the library."""
     try:
         demangler, free = ctypes.CDLL(LIBRARY)["__cxa_demangle"], ctypes.CDLL(None)["free"]
     except (OSError, AttributeError):
@@ -44,7 +44,7 @@ def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
 
 
 class _Helper:
-    """The process; started for the first name, and again where one ended it."""
+    """The process; started for the first name, and again after a name ended it."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -53,7 +53,7 @@ class _Helper:
         self._texts: BinaryIO
 
     def ask(self, name: bytes) -> bytes:
-        """Nothing where there is no answer."""
+        """Return the demangled name; empty without an answer."""
         if self._deaths == MAX_DEATHS:
             return b""
         try:
@@ -111,9 +111,9 @@ def _receive(file: BinaryIO) -> bytes:
 
 
 def _serve(names: BinaryIO, texts: BinaryIO) -> None:
-    """Until there are no more names, or one is too much."""
+    """Demangle until there are no more names, or one exceeds a limit."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # who asks may still want names: it ends with that one
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent may still need names: this process ends with it
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     functions = _functions()
@@ -133,13 +133,13 @@ def _serve(names: BinaryIO, texts: BinaryIO) -> None:
 
 
 def _length(address: int) -> int:
-    """The length of the name to send: nothing where it is too long."""
+    """Return the length of the text; 0 if it is too long."""
     return size if (size := ctypes.CDLL(None)["strnlen"](ctypes.c_void_p(address), MAX_TEXT + 1)) <= MAX_TEXT else 0
 
 
 @lru_cache(1 << 14)
 def demangle(name: str) -> str:
-    """The name itself where it is not mangled, nobody here can read it, or it would be too long."""
+    """Demangle a name. It stays unchanged if it is not mangled, cannot be demangled here, or would be too long."""
     if name.startswith("_R"):
         return demangle_v0(name) or name
     text = _HELPER.ask(name.encode()) if name.startswith("_Z") and _functions() else b""

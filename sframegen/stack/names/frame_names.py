@@ -34,7 +34,7 @@ DEBUG_FILES = "/usr/lib/debug/.build-id"
 
 
 class Place(NamedTuple):
-    """Where a frame is; None for what is not known. `offset`: from the function's start to the PC."""
+    """Where a frame is; None for what is unknown. `offset`: from the start of the function to the PC."""
 
     function: str | None
     offset: int
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The function; where it has no name, its object and start: `[postgres+0x35f640]`."""
+        """The function; without a name, its object and start: `[postgres+0x35f640]`."""
         if self.function or not self.object or self.start is None:
             return self.function
         return f"[{self.object_name}+{self.start:#x}]"
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 class Symbols:
-    """Names by the symbol tables of the objects that were walked through."""
+    """Names from the symbol tables of the objects in the stacks."""
 
     def __init__(self, objects: Objects, *, demangled: bool = True) -> None:
         self.objects = objects
@@ -66,14 +66,14 @@ class Symbols:
         self._perf_map: PerfMap | None = None
 
     def follow(self, pid: int, threads: Iterable[Thread]) -> None:
-        """Reads the names that the process has written for the code that it made, if these stacks have such code."""
+        """Read the names that the process has written for code that it made, if these stacks have such code."""
         codes = {frame.code for thread in threads for frame in thread.frames}
         if any(loaded is None or loaded.file is None for loaded in map(self.objects.known_at, codes)):
             self._perf_map = self._perf_map or PerfMap(pid)
             self._perf_map.read()
 
     def place(self, frame: Frame) -> Place:
-        """As of the last trace."""
+        """Return the place of a frame of the last trace."""
         loaded = self.objects.known_at(frame.code)
         if loaded is None or loaded.file is None:
             entry = self._perf_map.find(frame.code) if self._perf_map else None
@@ -100,7 +100,7 @@ class Symbols:
         return Place(None, 0 if start is None else address - start, loaded.name, address, start)
 
     def _start(self, file: ElfFile, address: int) -> int | None:
-        """The start of the function, from call frame information: sections join neighbours."""
+        """Return the start of the function, from call frame information: sections join neighbours."""
         known = identity(file)
         if known not in self._starts:
             self._starts[known] = _described(file)
@@ -109,7 +109,7 @@ class Symbols:
         return starts[at] if at >= 0 and address - starts[at] < sizes[at] else None
 
     def _symbol(self, file: ElfFile, known: Hashable, address: int) -> Symbol | None:
-        """The function that holds it; one without a size reaches up to the next."""
+        """Return the function at an address; one without a size reaches up to the next."""
         if known not in self._tables:
             symbols = _functions(file)
             self._tables[known] = symbols, [symbol.address for symbol in symbols]
@@ -122,7 +122,7 @@ class Symbols:
 
 
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:
-    """Starts, ascending, and sizes of the functions that it has call frame information for."""
+    """Return ascending starts, and sizes, of the functions that have call frame information."""
     try:
         abi = abi_of(file)
         fdes = reader.read(find_sources(file).sections, Registers(abi.fp, abi.sp))
@@ -141,7 +141,7 @@ def _start_by_section(loaded: LoadedObject, pc: int) -> int | None:
 
 
 def _functions(file: ElfFile) -> list[Symbol]:
-    """By address; of the debug file, if this machine has one and the file itself only names what it exports."""
+    """Return functions by address; from the debug file, if there is one and the file itself names only its exports."""
     try:
         if not any(section.header.sh_type == SHT_SYMTAB for section in file.sections):
             file = _debug_file(file) or file

@@ -1,6 +1,6 @@
-"""Names of code that a process makes at run time: `/tmp/perf-PID.map`, as node, Java and others write it for perf.
+"""Names of code that a process makes at run time: `/tmp/perf-PID.map`, which node, Java and others write for perf.
 
-Anybody can write to /tmp: the file counts only if the user of the process, or root, is the one who wrote it.
+Anybody can write to /tmp: the file is used only if it belongs to the user of the process, or to root.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
 MAX_BYTES = 1 << 26  # of a file
 MAX_NAME = 4096  # bytes
-BUCKET_BITS = 14  # code is looked up by 16 KiB
+BUCKET_BITS = 14  # each bucket has 16 KiB of code
 MAX_BUCKETS = 1 << 12  # of one entry: 64 MiB of code
 MAX_PLACES = 1 << 20  # in the buckets of all entries together: 200 MB of memory
-STARTED_BEFORE = 2.0  # seconds by which a file may seem older than its process: clocks are set
+STARTED_BEFORE = 2.0  # seconds that a file may seem older than its process: clocks are set
 ROOT = 0
 
 
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class PerfMap:
-    """The map of one process, which may grow meanwhile."""
+    """The map of one process, which may grow."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -45,7 +45,7 @@ class PerfMap:
         self._buckets: dict[int, list[Entry]] = {}
 
     def read(self) -> None:
-        """What is new since it was last read. A file that may not be trusted has no names."""
+        """Read entries that are new since the last read. A file that is not trusted gives no names."""
         try:
             with _opened(self._pid) as file:
                 status = os.fstat(file)
@@ -60,7 +60,7 @@ class PerfMap:
             self._forget()
 
     def find(self, address: int) -> Entry | None:
-        """The code that holds it: the last that was written, for space is used again."""
+        """Return the entry at an address: the last one written, because memory is reused."""
         for entry in reversed(self._buckets.get(address >> BUCKET_BITS, ())):
             if entry.start <= address < entry.start + entry.size:
                 return entry
@@ -70,7 +70,7 @@ class PerfMap:
         self._file, self._read, self._places, self._buckets = None, 0, 0, {}
 
     def _add(self, data: bytes) -> None:
-        """Whole lines; the last may still be being written."""
+        """Add whole lines; the last one may be incomplete."""
         data = data[: data.rfind(b"\n") + 1]
         self._read += len(data)
         for match in ENTRY.finditer(data):
@@ -87,7 +87,7 @@ class PerfMap:
 
 @contextmanager
 def _opened(pid: int) -> Iterator[int]:
-    """The file of the process' own mount and PID namespaces; no link on the way is followed. Raises OSError."""
+    """Open the file in the mount and PID namespaces of the process, following no links. Raises OSError."""
     name = f"perf-{fields_of(pid).get('NSpid', str(pid)).split()[-1]}.map"
     opened = [os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)]
     try:
@@ -100,7 +100,7 @@ def _opened(pid: int) -> Iterator[int]:
 
 
 def _is_trusted(status: os.stat_result, pid: int) -> bool:
-    """A regular file that only its owner writes to, who is the user of the process, or root; not of an earlier one with that id."""
+    """Return True for a regular file that only its owner can write: the user of the process, or root. It must not be older."""
     users = fields_of(pid).get("Uid", "").split()
     return (
         stat.S_ISREG(status.st_mode)
@@ -112,7 +112,7 @@ def _is_trusted(status: os.stat_result, pid: int) -> bool:
 
 
 def _started(pid: int) -> float:
-    """By the clock of files."""
+    """Return when the process started, by the clock of files."""
     with suppress(OSError, IndexError, ValueError):
         ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[19])
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

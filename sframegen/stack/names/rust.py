@@ -1,4 +1,4 @@
-"""Rust's v0 mangling, of which the grammar is RFC 2603: names as rustc's own demangler prints them, without crate hashes.
+"""Rust's v0 mangling (RFC 2603): prints names like rustc's own demangler, without crate hashes.
 
 A short name can stand for a very long one, by references back: work, depth and text have limits.
 """
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class NotRustError(Exception):
-    """Not in the grammar, or beyond the limits."""
+    """The name is not in the grammar, or exceeds a limit."""
 
 
 def demangle_v0(name: str) -> str | None:
-    """None where `name` is not a whole name in this mangling."""
+    """Return the name, demangled; None if it is not a complete name in this mangling."""
     match = NAME.match(name, 2)
     if not name.startswith("_R") or match is None or name[2].isdigit():
         return None
@@ -53,7 +53,7 @@ def demangle_v0(name: str) -> str | None:
 
 
 class _Reader:
-    """Reads the symbol from its start to its end; each method gives the text of what it read, or raises NotRustError."""
+    """Reads the symbol from start to end; each method returns the text of the part that it read, or raises NotRustError."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -67,12 +67,12 @@ class _Reader:
     # -- paths
 
     def path(self, *, in_value: bool) -> str:
-        """`in_value`: arguments of generics need `::` before them."""
+        """Read a path. `in_value`: arguments of generics need `::` before them."""
         text, is_open = self._path_open(in_value=in_value)
         return text + ">" * is_open
 
     def _path_open(self, *, in_value: bool) -> tuple[str, bool]:
-        """The arguments of generics may be left open: True."""
+        """Return the text, and True if the arguments of generics are left open."""
         return self._nested(lambda: self._any_path(in_value=in_value))
 
     def _any_path(self, *, in_value: bool) -> tuple[str, bool]:
@@ -157,7 +157,7 @@ class _Reader:
         return text + ">" * is_open
 
     def _bound(self, read: Callable[[], str]) -> str:
-        """What a binder may name lifetimes for."""
+        """Read a type that may have a binder, which names lifetimes."""
         count = self._base_62() + 1 if self._eat("G") else 0
         if count > MAX_LIFETIMES:
             raise NotRustError
@@ -168,7 +168,7 @@ class _Reader:
         return f"for<{', '.join(names)}> {text}" if count else text
 
     def _lifetime(self, number: int) -> str:
-        """Counted from the innermost binder; 0: erased."""
+        """Return the name of a lifetime, counted from the innermost binder; 0: erased."""
         if number == 0:
             return "'_"
         at = self._lifetimes - number
@@ -179,7 +179,7 @@ class _Reader:
     # -- constants
 
     def _constant(self, *, in_value: bool) -> str:
-        """Other than literals, they are in braces where a type may be, too."""
+        """Read a constant. In the place of a type, all except literals are in braces."""
         return self._nested(lambda: self._any_constant(in_value=in_value))
 
     def _any_constant(self, *, in_value: bool) -> str:
@@ -248,7 +248,7 @@ class _Reader:
     # -- identifiers and numbers
 
     def _identifier(self) -> tuple[str, int]:
-        """With the number that distinguishes it from others of the same name."""
+        """Read a name with the number that distinguishes it from others of the same name."""
         number = self._disambiguator()
         return self._plain_identifier(), number
 
@@ -306,7 +306,7 @@ class _Reader:
         raise NotRustError
 
     def _back(self, read: Callable[[], T]) -> T:
-        """What was read earlier, again."""
+        """Read an earlier part again."""
         before = self._at - 1
         target = self._base_62()
         if target >= before:
@@ -333,7 +333,7 @@ def _tuple(parts: list[str]) -> str:
 
 
 def _unicode(name: str) -> str:
-    """Decode punycode, which has `_` for its delimiter here."""
+    """Decode punycode, whose delimiter is `_` here."""
     plain, _, encoded = name.rpartition("_")
     try:
         return f"{plain}-{encoded}".removeprefix("-").encode().decode("punycode")

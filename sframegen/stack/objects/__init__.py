@@ -1,1 +1,1 @@
-"""Memory of a process -> what describes the code of each object that it has loaded."""
+"""Memory of a process -> the description of the code of each object that it has loaded."""

@@ -1,4 +1,4 @@
-"""An ELF object as it is loaded: its program headers from the process' memory, and where it is."""
+"""A loaded ELF object: its program headers, from the memory of the process, and its place."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 PAGE_MASK = 0xFFF
 MAX_VDSO = 1 << 20  # bytes
 MAX_SEGMENTS = 1 << 17  # twice what e_phnum can say
-MAX_NOTES = 1024  # bytes of notes by which an object is known again; the build-id is among the first
+MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is among the first
 
 
 @dataclass
 class Image:
-    """`bias`: what is added to its link-time addresses; `seen`: places of memory and what was there; `file`: if it is to be had."""
+    """`bias`: added to link-time addresses; `seen`: addresses, and the bytes that were there; `file`: if it can be opened."""
 
     segments: list[Phdr]
     bias: int
@@ -37,13 +37,13 @@ class Image:
 
 
 def identity(file: ElfFile) -> Hashable:
-    """What a file is known again by when it is opened again, so that what was made of it is made once."""
+    """Return a key for a file that stays the same when it is opened again, so that results for it are computed once."""
     status = file.status
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
 
 
 def read_image(snapshot: Snapshot, row: Mapping) -> Image | None:
-    """The object that an executable mapping is of; None for code that no ELF file was loaded for."""
+    """Return the object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
         return None
     reader = _Reader(snapshot, row)
@@ -63,7 +63,7 @@ def read_image(snapshot: Snapshot, row: Mapping) -> Image | None:
 
 
 def _bias(segments: Iterable[Phdr], row: Mapping) -> int | None:
-    """By the executable segment that the mapping has bytes of."""
+    """Return the bias, from the executable segment whose bytes are mapped."""
     end = row.offset + row.end - row.start
     for segment in segments:
         first = segment.p_offset & ~PAGE_MASK
@@ -78,7 +78,7 @@ def _bias(segments: Iterable[Phdr], row: Mapping) -> int | None:
 
 
 class _Reader:
-    """Reads an object's headers: what is mapped, from memory, the rest from the file."""
+    """Reads an object's headers: from memory if they are mapped, else from the file."""
 
     def __init__(self, snapshot: Snapshot, row: Mapping) -> None:
         self.snapshot = snapshot
@@ -87,7 +87,7 @@ class _Reader:
         self.file = self._vdso(row) if row.path == VDSO else snapshot.file_of(row)
 
     def segments(self) -> list[Phdr]:
-        """Raises FormatError where there are none. The file does not count if its headers are not those in memory."""
+        """Return the segments. Raises FormatError without any. The file is ignored if its headers differ from those in memory."""
         abi = self.snapshot.abi
         raw = self._read(0, EHDR_SIZE)
         if raw[:5] != b"\x7fELF\2":
@@ -102,11 +102,11 @@ class _Reader:
         if self.file is not None:
             data = self.file.data
             if data[:EHDR_SIZE] != raw or data[header.e_phoff : header.e_phoff + len(table)] != table:
-                self.file = None  # another is there now
+                self.file = None  # another file is there now
         return list(map(Phdr._make, RECORDS[Phdr, abi.byte_order].iter_unpack(table)))
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Bytes of the file as they are in memory. Raises FormatError where they are not to be had."""
+        """Return bytes of the file as they are in memory. Raises FormatError if they are neither mapped nor in a file."""
         for row in self.rows:
             if row.readable and row.offset <= offset and offset + size <= row.offset + row.end - row.start:
                 address = row.start + offset - row.offset

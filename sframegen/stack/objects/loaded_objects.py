@@ -1,4 +1,4 @@
-"""The objects that a process has loaded, and what describes their code: read from its memory, used as long as that is the same."""
+"""The objects that a process has loaded, with the sections that describe their code. They are kept while its memory is the same."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot.snapshot import Snapshot
     from sframegen.stack.walking.frames import Described, End
 
-HEAD = 64  # bytes of a section by which it is known again
-MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and without end
-MAX_SECTIONS = 1 << 30  # bytes of all sections that are loaded: a file can be mapped again and again
+HEAD = 64  # bytes that identify a section
+MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and endless
+MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped many times
 
 
 class LoadedObject:
-    """What is known of the code in one executable mapping: the describer of its region."""
+    """The code in one executable mapping: the describer of its region."""
 
     def __init__(self, row: Mapping, image: Image | None, read: Callable[[int, int], bytes]) -> None:
-        """`read`: the process' memory."""
+        """`read`: reads the memory of the process."""
         self.row = row
         self._read = read
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
-        self.section_bytes = 0  # of the process' memory that we keep
+        self.section_bytes = 0  # of its memory that we keep
         self.how = How.SFRAME
         self.damage = ""
-        self.tried = False  # to convert
+        self.tried = False  # to convert it
 
     @property
     def name(self) -> str:
@@ -55,72 +55,72 @@ class LoadedObject:
         return self.image.file if self.image else None
 
     def code(self, pc: int, size: int) -> bytes:
-        """Bytes of code, by the file, of what no file is of by memory; none where they are not to be had."""
+        """Return bytes of code from the file, or from memory if there is no file; none if they cannot be read."""
         try:
             return bytes(self.file.at(pc - self.bias, size)) if self.file else self._read(pc, size)
         except FormatError:
             return b""
 
     def look_up(self, pc: int) -> Found | None:
-        """Raises FormatError where the section is damaged."""
+        """Return the row at a PC. Raises FormatError if the section is damaged."""
         if self.damage:
             raise FormatError(self.damage)
         return self.section.look_up(pc) if self.section else None
 
 
 class Objects:
-    """All that a process has loaded, of which that is read which is asked for."""
+    """All objects that a process has loaded, read on demand."""
 
     def __init__(self, *, convert: bool = False) -> None:
         """`convert`: objects without a section get one, in our memory, from their call frame information."""
         self._converter = Converter() if convert else None
-        self.pending: list[LoadedObject] = []  # to be converted when nobody has to wait
+        self.pending: list[LoadedObject] = []  # to convert while the process runs
         self._defer = False
         self._room = MAX_SECTIONS
         self._regions = Registry()
         self._snapshot: Snapshot | None = None
         self._mappings: Mappings | None = None
         self._verified: set[Mapping] = set()
-        self.answers: dict[tuple[int, bool], Described | End] = {}  # by PC, and whether it is exact
+        self.answers: dict[tuple[int, bool], Described | End] = {}  # by PC, and whether the PC is exact
 
     def begin(self, snapshot: Snapshot) -> None:
-        """From here on, all is about this snapshot; what is asked for is verified."""
+        """Use this snapshot from now on; every object that is asked for is verified."""
         self._adopt(snapshot)
         self._defer = False
         self.answers = {}
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Reads all that is loaded, while the process may still run: `verify` is to follow."""
+        """Read all loaded objects, while the process may still run: call `verify` after it."""
         self._adopt(snapshot)
         for row in snapshot.mappings:
             if row.executable and self.known_at(row.start) is None:
                 self._load(row.start)
 
     def verify(self, snapshot: Snapshot) -> None:
-        """All that is known, while the process does not run. From here on, conversions are left to `convert_pending`."""
+        """Verify all known objects, while the process is stopped. From now on, conversions are left to `convert_pending`."""
         self._adopt(snapshot)
         self._defer = True
         for region in list(self._regions):
-            self._verify(region.describer)  # type: ignore[arg-type] # nothing else is in ours
+            self._verify(region.describer)  # type: ignore[arg-type] # our registry has no others
 
     def renew(self, snapshot: Snapshot) -> None:
-        """The same process at the same moment, by another snapshot."""
+        """Use another snapshot of the same process at the same moment."""
         self._snapshot = snapshot
 
     def convert_pending(self) -> bool:
-        """True if there was anything to do."""
+        """Convert the pending objects. Return True if there were any."""
         todo, self.pending = self.pending, []
         for loaded in todo:
             self._convert(loaded)
         return bool(todo)
 
     def known_at(self, address: int) -> LoadedObject | None:
-        """As it was when it was last asked for."""
+        """Return the object at an address, as it was when it was last used."""
         region = self._regions.find(address)
-        return region.describer if region else None  # type: ignore[return-value] # nothing else is in ours
+        return region.describer if region else None  # type: ignore[return-value] # our registry has no others
 
     def at(self, address: int) -> LoadedObject | None:
-        """The object whose code that is; None outside of executable memory."""
+        """Return the object that has code at an address; None outside executable memory."""
         loaded = self.known_at(address)
         if loaded is None or (loaded.row not in self._verified and not self._verify(loaded)):
             loaded = self._load(address)
@@ -142,7 +142,7 @@ class Objects:
             self.answers = {}
 
     def _verify(self, loaded: LoadedObject) -> bool:
-        """True if it is still there. The mappings may be the same and the object another, opened when this one was closed."""
+        """Return True if it is still there. Another object may have the same mappings, opened after this one was closed."""
         assert self._snapshot is not None
         read = self._snapshot.memory.read
         if loaded.image and any(read(address, max(len(data), 1)) != data for address, data in loaded.image.seen):
@@ -154,7 +154,7 @@ class Objects:
 
     def _forget(self, key: Hashable) -> None:
         for region in self._regions.unregister(key):
-            self._room += region.describer.section_bytes  # type: ignore[attr-defined] # nothing else is in ours
+            self._room += region.describer.section_bytes  # type: ignore[attr-defined] # our registry has no others
 
     def _load(self, address: int) -> LoadedObject | None:
         assert self._snapshot is not None
@@ -168,7 +168,7 @@ class Objects:
         return loaded
 
     def _read_section(self, loaded: LoadedObject) -> None:
-        """By PT_GNU_SFRAME, from memory, as a kernel would."""
+        """Read the section that PT_GNU_SFRAME names from memory, as a kernel would."""
         image, snapshot = loaded.image, self._snapshot
         if image is None or snapshot is None:
             return
@@ -177,11 +177,13 @@ class Objects:
             return
         address, size = image.address(segment.p_vaddr), segment.p_filesz
         there = snapshot.mappings.find(address)
-        if there is None or there.file != loaded.row.file:  # code alone: V8 moves its functions nearer to what it makes
+        if (
+            there is None or there.file != loaded.row.file
+        ):  # code without its section: V8 moves its functions nearer to the code that it makes
             return
         loaded.tried = True
         head = snapshot.memory.read(address, min(size, HEAD))
-        image.seen.append((address, head if len(head) == min(size, HEAD) else b""))  # is there later, perhaps: while ld.so maps it
+        image.seen.append((address, head if len(head) == min(size, HEAD) else b""))  # ld.so may still map it
         try:
             loaded.section = _open(snapshot, address, size, self._room)
             loaded.section_bytes = size
@@ -197,7 +199,7 @@ class Objects:
 
 
 def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:
-    """Raises FormatError where it is not all there, cannot be searched, or has more than `room` bytes."""
+    """Open the section. Raises FormatError if it is incomplete, cannot be searched, or has more than `room` bytes."""
     if size > min(MAX_SECTION, room):
         raise FormatError(f"{size} bytes are too many", "PT_GNU_SFRAME")
     data = snapshot.memory.read(address, size) if snapshot.mappings.covers(address, size) else b""

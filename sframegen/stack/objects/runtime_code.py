@@ -1,4 +1,4 @@
-"""Code that a process makes at run time: the lists of its tables, looked for where there is code of no file, and followed."""
+"""Code that a process makes at run time: finds the lists of its tables if there is code of no file, and follows them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot.snapshot import Snapshot
 
 
-MAX_WORK = 1 << 21  # entries and tables of all chains together, read again or kept: twice what one may have
+MAX_WORK = 1 << 21  # entries and tables of all chains, read again or kept: twice the limit of one chain
 
 
 class RuntimeCode:
-    """Keeps a registry as the process' lists are."""
+    """Keeps a registry in step with the lists of a process."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._lists: dict[int, JitRegions] = {}  # by address
-        self._addresses: dict[Mapping, int | None] = {}  # of the list that the object mapped there has
+        self._addresses: dict[Mapping, int | None] = {}  # of the list in the object that is mapped there
         self._mappings: Mappings | None = None
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Reads what is new. The registry then says what the process has registered, and of code what its tables say now."""
+        """Read new tables and entries. The registry then has the regions of the process, with their current rules."""
         if snapshot.mappings is not self._mappings:
             self._mappings = snapshot.mappings
             self._search(snapshot)
@@ -42,7 +42,7 @@ class RuntimeCode:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Chains of tables, as many as can be read in some seconds: they may be thousands, each as long as may be."""
+        """Read chains of tables, as many as some seconds allow: there may be thousands, each of the greatest length."""
         spent = 0
         for region in self._registry:
             tables = region.describer
@@ -51,12 +51,12 @@ class RuntimeCode:
                     tables.refuse("the process has more tables than are read")
                     continue
                 before = tables.work
-                with suppress(FormatError):  # says so when it is asked
+                with suppress(FormatError):  # it is reported when the code is looked up
                     tables.refresh()
                 spent += max(tables.work - before, len(tables))
 
     def _search(self, snapshot: Snapshot) -> None:
-        """Looks for lists in objects that are new; those of objects that are gone are no longer followed."""
+        """Find lists in new objects, and stop following those of objects that are gone."""
         rows = [row for row in snapshot.mappings if row.executable]
         if not self._lists and not any(_is_made(row) for row in rows):
             return
@@ -69,7 +69,7 @@ class RuntimeCode:
 
 
 def _is_made(row: Mapping) -> bool:
-    """True if it may be code made at run time: of no file, or of one that has no name, and not the kernel's own."""
+    """Return True if the code may be made at run time: it has no file, or one without a name, and is not the kernel's."""
     return not row.path.startswith(("/", "[")) or row.path.startswith(("/memfd:", "/dev/", "[anon"))
 
 

@@ -1,4 +1,4 @@
-"""A section for an object that has none, made in memory of its call frame information."""
+"""A section for an object that has none, made in memory from its call frame information."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Converter:
         self._made: dict[Hashable, bytearray | None] = {}
 
     def section_of(self, file: ElfFile, bias: int) -> SframeSection | None:
-        """The section as if it were loaded; None where nothing can be said."""
+        """Return the section as if it were loaded; None if nothing can be expressed."""
         key = identity(file)
         if key not in self._made:
             self._made[key] = _section(file)
@@ -35,7 +35,7 @@ class Converter:
 
 
 def _section(file: ElfFile) -> bytearray | None:
-    """For link-time address 0."""
+    """Return the section for link-time address 0."""
     try:
         converted = convert_sources(find_sources(file), file.executable_ranges(), abi_of(file))
         return Encoder(converted.table, abi_of(file), encoded=converted.encoded).encode(0) if len(converted.table) else None

@@ -14,7 +14,7 @@ MAX_NEAR = 16  # rows of a file on each side
 
 
 class Mapping(NamedTuple):
-    """A row of /proc/PID/maps: addresses [start, end). `inode` 0: of no file; `path` may still be `[vdso]` or the like."""
+    """A row of /proc/PID/maps: addresses [start, end). `inode` 0: no file; `path` may still be `[vdso]` or similar."""
 
     start: int
     end: int
@@ -28,12 +28,12 @@ class Mapping(NamedTuple):
 
     @property
     def file(self) -> tuple[str, int, str]:
-        """The same for all mappings of a file."""
+        """A key that all mappings of a file share."""
         return self.device, self.inode, self.path
 
 
 class Mappings:
-    """All mappings of a process, ascending; of rows that overlap, as those of a hostile core file may, the first."""
+    """All mappings of a process, ascending. Rows of a hostile core file may overlap: only the first counts."""
 
     def __init__(self, rows: Iterable[Mapping] = ()) -> None:
         self.rows: list[Mapping] = []
@@ -51,7 +51,7 @@ class Mappings:
         return self.rows[at] if at >= 0 and address < self.rows[at].end else None
 
     def of_file(self, row: Mapping) -> list[Mapping]:
-        """The rows of the same file, the nearest first; no more than any object has, of a file that is mapped very often."""
+        """Return rows of the same file, the nearest first; no more than an object has, however often the file is mapped."""
         if self._by_file is None:
             self._by_file = {}
             for other in self.rows:
@@ -61,7 +61,7 @@ class Mappings:
         return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
 
     def covers(self, address: int, size: int) -> bool:
-        """True if all of these bytes are mapped, and to be read."""
+        """Return True if all these bytes are mapped and readable."""
         end = address + size
         while address < end:
             row = self.find(address)
@@ -71,7 +71,7 @@ class Mappings:
         return True
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
-        """(start, end) of the writable memory around `address`, of one mapping or several that follow one another without a gap."""
+        """Return (start, end) of the writable memory around `address`: one mapping, or adjacent ones."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or address >= self.rows[at].end or not _is_data(self.rows[at]):
             return None

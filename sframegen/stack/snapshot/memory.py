@@ -22,28 +22,28 @@ class Reader(Protocol):
     """Memory of a process."""
 
     def read(self, address: int, size: int) -> bytes:
-        """The bytes there, fewer where readable memory ends, none where there is none."""
+        """Return the bytes at an address, fewer if readable memory ends, none if there is none."""
 
     def word(self, address: int) -> int | None:
-        """The 8 bytes at `address` as a number; None where they cannot be read."""
+        """Return the 8 bytes at `address` as a number; None if they cannot be read."""
 
 
 class Memory:
     """Memory of a process that does not run, read by pages and kept."""
 
     def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:
-        """`read(address, size)`: the bytes there, fewer where readable memory ends, none where there is none. Never raises."""
+        """`read(address, size)`: the bytes there, fewer if readable memory ends, none if there is none. Never raises."""
         self._read = read
         self._pages: dict[int, bytes] = {}
         self._word = Struct(MARKS[byte_order] + "Q").unpack_from
         self.byte_order = byte_order
 
     def read(self, address: int, size: int) -> bytes:
-        """As the reader gives it, past what is kept."""
+        """Read bytes without the cache."""
         return self._read(address, size)
 
     def word(self, address: int) -> int | None:
-        """The 8 bytes at `address` as a number; None where they cannot be read."""
+        """Return the 8 bytes at `address` as a number; None if they cannot be read."""
         place = address & PAGE - 1
         if place <= PAGE - 8:
             page = self._pages.get(address >> PAGE_BITS)
@@ -66,25 +66,25 @@ class Memory:
 
 
 class NotCopiedError(Exception):
-    """Memory is asked for that was not copied: only the process itself has it."""
+    """The memory was not copied: only the process itself has it."""
 
 
 class CopiedMemory:
-    """Parts of a process' memory, which may run again."""
+    """Copied parts of the memory of a process, which may run again."""
 
     def __init__(self, parts: Sequence[tuple[int, bytes]], mappings: Mappings, byte_order: ByteOrder) -> None:
-        """`parts`: addresses and what was there."""
+        """`parts`: addresses, and the bytes that were there."""
         self._parts = [(start, data) for start, data in parts if len(data) >= 8]
         self._mappings = mappings
         self._word = Struct(MARKS[byte_order] + "Q").unpack_from
         self._start, self._data = self._parts[0] if self._parts else (0, b"")
 
-    def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - what a Reader has
+    def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - the protocol's
         """Raises NotCopiedError."""
         raise NotCopiedError
 
     def word(self, address: int) -> int | None:
-        """The 8 bytes at `address` as a number; None where the process has none. Raises NotCopiedError."""
+        """Return the 8 bytes at `address` as a number; None if the process has none there. Raises NotCopiedError."""
         at = address - self._start
         if not 0 <= at <= len(self._data) - 8:
             found = next((part for part in self._parts if 0 <= address - part[0] <= len(part[1]) - 8), None)

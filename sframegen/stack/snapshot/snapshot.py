@@ -1,4 +1,4 @@
-"""What a tracer is given: a process at one moment, stopped or as a core file has it."""
+"""The protocol of a process at one moment: stopped, copied, or in a core file."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Snapshot(Protocol):
 
     @property
     def memory(self) -> Reader:
-        """Its memory at that moment."""
+        """The memory at that moment."""
 
     def threads(self) -> Sequence[int]:
-        """Ids of its threads, the first one's first."""
+        """Return the ids of its threads, the first thread first."""
 
     def thread_name(self, tid: int) -> str:
-        """What the kernel calls it; empty where that is not known."""
+        """Return the kernel's name of a thread; empty if unknown."""
 
     def idle(self, tid: int) -> bool | None:
-        """True for a thread that waited; None where that is not known."""
+        """Return True for a thread that waited; None if unknown."""
 
     def registers(self, tid: int) -> Registers:
-        """Raises StackError where they cannot be had."""
+        """Return the registers of a thread. Raises StackError if they cannot be read."""
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
-        """The file that a mapping is of, read from its beginning; None where there is none, or none to be had."""
+        """Return the file of a mapping; None if there is none, or it cannot be opened."""

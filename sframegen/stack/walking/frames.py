@@ -1,4 +1,4 @@
-"""Frames, and stacks of them: what a walk finds, how it found it, and why it ended."""
+"""Frames and stacks: the result of a walk, how each frame was found, and why the walk ended."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class End(Enum):
 
 
 class How(Enum):
-    """By what a frame's CFA, and so its caller, is known."""
+    """How the CFA of a frame, and so its caller, was found."""
 
     SFRAME = "sframe"
     CONVERTED = "converted"  # a section made from the object's call frame information
-    REGISTERED = "registered"  # what was registered for code without an ELF file
+    REGISTERED = "registered"  # the process registered code without an ELF file
     SIGNAL = "signal context"  # the registers that the kernel saved
     FRAME_POINTER = "frame pointer"
 
 
 class Described(NamedTuple):
-    """What is known of code. `sp_is_cfa`: the caller's SP follows from the CFA.
+    """The rule of some code. `sp_is_cfa`: the caller's SP follows from the CFA.
 
-    `failing`: of a guess, the end of the walk if it leads nowhere.
+    `failing`: for a guess, the end of the walk if it leads nowhere.
     """
 
     rule: Rule
@@ -56,9 +56,9 @@ class Described(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """`exact`: the next instruction to run is at `pc`; else a call ends there. `how`, `cfa`: None where they are not known.
+    """`exact`: the next instruction is at `pc`; else a call ends there. `how`, `cfa`: None if unknown.
 
-    `guessed`: a frame pointer led here, which code without one may use for anything else. So may what follows be wrong.
+    `guessed`: a frame pointer led here. Code may use that register for anything else, so this frame and its callers may be wrong.
     """
 
     pc: int
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
 
     @property
     def code(self) -> int:
-        """An address within the instruction that the frame is at."""
+        """An address within the current instruction of the frame."""
         return self.pc if self.exact else self.pc - 1
 
 
@@ -83,7 +83,7 @@ class Walk(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """One thread's stack, the innermost frame first. `detail`: more about the end, perhaps. `idle`: it waited; None: not known."""
+    """One thread's stack, the innermost frame first. `detail`: more about the end, or empty. `idle`: it waited; None: unknown."""
 
     tid: int
     name: str

@@ -1,4 +1,4 @@
-"""One stack, frame by frame: from registers, by what describes the code, as far as that and the stack can be trusted."""
+"""Walks one stack, frame by frame, from registers and the rules of the code, as far as these and the stack can be trusted."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ MAX_FRAMES = 65_536
 
 
 def guess(abi: Abi, failing: End) -> Described | End:
-    """The frame pointer's record as the rule; `failing` on an ABI without one."""
+    """Return the frame record as the rule; `failing` on an ABI without frame records."""
     record = conventions_of(abi).frame_record
     return Described(record.rule, False, How.FRAME_POINTER, record.sp_is_cfa, failing) if record else failing
 
 
 class View(Protocol):
-    """A process as one walk sees it."""
+    """What a walk asks about a process."""
 
     def word(self, address: int) -> int | None:
-        """8 bytes of memory; None where they cannot be read."""
+        """Return 8 bytes of memory; None if they cannot be read."""
 
     def describe(self, pc: int, exact: bool) -> Described | End:
-        """What is known of the code there; if not `exact`, of the call before `pc`."""
+        """Return the rule of the code at `pc`; if not `exact`, of the call before it."""
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
-        """(start, end) of the writable memory that holds it."""
+        """Return (start, end) of the writable memory around the address."""
 
     def returns_to(self, pc: int) -> bool:
-        """True if code may return to `pc`: a call ends there, as far as that can be seen."""
+        """Return True if code may return to `pc`: a call seems to end there."""
 
 
 class _EndedError(Exception):
     def __init__(self, end: End, cfa: int | None = None) -> None:
         self.end = end
-        self.cfa = cfa  # where it can be trusted
+        self.cfa = cfa  # if it can be trusted
 
 
 def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Walk:
-    """All frames of a thread that has these registers."""
+    """Return all frames of a thread that has these registers."""
     walker = _Walker(start, abi, view)
     frames: list[Frame] = []
     guessed = False
@@ -68,17 +68,17 @@ def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Wal
 
 
 class _Walker:
-    """Where a walk has come to: a frame, and those of its registers that are known."""
+    """The current frame of a walk, with its known registers."""
 
     def __init__(self, start: Registers, abi: Abi, view: View) -> None:
         self.abi, self.view, self.ra_mask = abi, view, start.ra_mask
         self.pc, self.values, self.exact = start.pc, start.values, True
-        self.lowest = start.values[abi.sp]  # that the caller's SP may be
+        self.lowest = start.values[abi.sp]  # allowed SP of the caller
         self.stack = view.stack_at(self.lowest)
-        self.crossed: set[tuple[int, int]] = set()  # signal frames: all other steps lead upwards, no loop is without one
+        self.crossed: set[tuple[int, int]] = set()  # signal frames: all other steps go up the stack, so each loop has one
 
     def step(self, found: Described) -> int:
-        """Goes on to the caller; returns the CFA of the frame that is left. Raises _EndedError where there is no caller."""
+        """Go to the caller; return the CFA of the frame before. Raises _EndedError if there is no caller."""
         stack, rule, abi = self.stack, found.rule, self.abi
         if rule.cfa is None:
             raise _EndedError(End.OUTERMOST)
@@ -91,9 +91,9 @@ class _Walker:
         if rule.fp is None:
             if abi.fp in self.values:
                 values[abi.fp] = self.values[abi.fp]
-        elif rule.fp.register is None or rule.fp.register in self.values:  # else it is lost, which few frames care about
+        elif rule.fp.register is None or rule.fp.register in self.values:  # else it is lost, which few frames notice
             values[abi.fp] = self._value(rule.fp, cfa)
-        if found.signal:  # what it interrupted may be on another stack
+        if found.signal:  # the interrupted code may be on another stack
             values |= self._interrupted(ra)
             sp = values.get(abi.sp, sp)
             if (self.pc, cfa) in self.crossed:
@@ -112,8 +112,8 @@ class _Walker:
         return cfa
 
     def without(self, found: Described, error: _EndedError) -> tuple[Described, int | None, End | None]:
-        """What led on after all, with the CFA of the frame that is left; or what did not, and the end."""
-        if found.failing is not None:  # what is wrong with frame pointers that are none says nothing
+        """Return another rule that leads on, with the CFA of the frame before; or the failing rule, and the end."""
+        if found.failing is not None:  # how a false frame pointer fails says nothing
             return (found, error.cfa, error.end) if error.end is End.NO_RETURN else (found, None, found.failing)
         instead = guess(self.abi, error.end)
         if error.end is End.UNKNOWN_REGISTER and not isinstance(instead, End):
@@ -138,7 +138,7 @@ class _Walker:
         return word
 
     def _interrupted(self, pc: int) -> dict[int, int]:
-        """All registers, where the kernel saved them with that PC; else none."""
+        """Return all registers, if the kernel saved them with that PC; else none."""
         sp = self.values.get(self.abi.sp)
         if sp is None:
             return {}
