@@ -22,9 +22,9 @@ PIECE_OF_EH_FRAME = ".eh_frame+0x"
 
 # GNU ld and gold: names, indented by 1 where they are of input sections; one of more than 14 characters is on a line of its own.
 PLACE_INDENT = " " * 16
-PLACE = r" 0x([0-9a-f]{1,16}) +0x([0-9a-f]{1,16})"
-GNU_INPUT = re.compile(rf" (\S.*?){PLACE} (.+)")
-GNU_OUTPUT = re.compile(rf"(\S.*?){PLACE}(?: .*)?")
+PLACE = r"(?P<name>\S.*?) 0x(?P<address>[0-9a-f]{1,16}) +0x(?P<size>[0-9a-f]{1,16})"
+GNU_INPUT = re.compile(rf" {PLACE} (?P<file>.+)")
+GNU_OUTPUT = re.compile(rf"{PLACE}(?: .*)?")
 GNU_ADDRESS = re.compile(r" 0x[0-9a-f]{16}")
 GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a script's, in the place of a file's name
 PATTERN = "("  # a script's, "*(.text)"
@@ -166,7 +166,7 @@ def _gnu(lines: _Map, found: Iterator[str], *, needs_header: bool) -> Iterator[P
             continue
         if not line.startswith(" "):
             fields = GNU_OUTPUT.fullmatch(line)
-            output, number = (fields[1].rstrip(), number + 1) if fields else (None, number)
+            output, number = (fields["name"].rstrip(), number + 1) if fields else (None, number)
         elif line.startswith(GNU_NO_SECTION):
             continue
         else:
@@ -175,10 +175,10 @@ def _gnu(lines: _Map, found: Iterator[str], *, needs_header: bool) -> Iterator[P
                 place = None if joined else GNU_ADDRESS.search(line)
                 if PATTERN not in (line[: place.start()] if place else held) and (joined or place):
                     lines.refuse(line)
-            elif output is not None and not GNU_DATA.match(where := fields[4]) and where not in MADE_BY_LINKER:
-                size = int(fields[3], 16)
+            elif output is not None and not GNU_DATA.match(where := fields["file"]) and where not in MADE_BY_LINKER:
+                size = int(fields["size"], 16)
                 if size:
-                    yield lines.placement(where, fields[1].rstrip(), int(fields[2], 16), size, output, number)
+                    yield lines.placement(where, fields["name"].rstrip(), int(fields["address"], 16), size, output, number)
         if fields is None and not joined:
             name = line
     if _is_cut(name):

@@ -20,12 +20,24 @@ BSD_INDEX = b"__.SYMDEF"
 MAX_NAME = 4096  # bytes, which is what a path may have: many members could share one endless name
 
 
+class Header(NamedTuple):
+    """Texts, padded with spaces."""
+
+    name: bytes
+    date: bytes
+    owner: bytes
+    group: bytes
+    mode: bytes
+    size: bytes  # decimal, of the contents
+    end: bytes
+
+
 class Member(NamedTuple):
     """`at`: of its header in the archive."""
 
     at: int
     name: str
-    header: bytes
+    header: Header
     contents: memoryview
 
     @property
@@ -47,10 +59,9 @@ def members(data: memoryview, file: str) -> list[Member]:
     while at < len(data):
         if len(data) - at < HEADER.size:
             raise FormatError(f"expected {HEADER.size} bytes of member header, have {len(data) - at}", "archive", at, file)
-        header = bytes(data[at : at + HEADER.size])
-        fields = HEADER.unpack(header)
-        digits = fields[5].strip()
-        if fields[6] != HEADER_END or not digits.isdigit() or int(digits) > len(data) - at - HEADER.size:
+        header = Header(*HEADER.unpack(data[at : at + HEADER.size]))
+        digits = header.size.strip()
+        if header.end != HEADER_END or not digits.isdigit() or int(digits) > len(data) - at - HEADER.size:
             raise FormatError("not the header of a member, or one that is cut off", "archive", at, file)
         contents = data[at + HEADER.size : at + HEADER.size + int(digits)]
         short = _short(header)
@@ -75,14 +86,15 @@ def rewritten(found: list[Member], contents: Mapping[int, bytes], file: str) -> 
     for member in found:
         width = INDEXES.get(_short(member.header))
         new = contents.get(member.at, member.contents) if width is None else _index(member, width, moved, file)
-        yield member.header[:48] + str(sizes[member.at]).encode().ljust(10) + member.header[58:]
+        size = str(sizes[member.at]).encode().ljust(len(member.header.size))
+        yield HEADER.pack(*member.header._replace(size=size))
         yield new
         if len(new) % 2:
             yield b"\n"
 
 
-def _short(header: bytes) -> bytes:
-    return header[:16].rstrip()
+def _short(header: Header) -> bytes:
+    return header.name.rstrip()
 
 
 def _name(short: bytes, long_names: bytes) -> str:

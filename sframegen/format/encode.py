@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
-from sframegen.format import pack
+from sframegen.format.columns import Blocks, Words
 from sframegen.format.layouts import V3
+from sframegen.format.pack import Output, place, write_blocks, write_index
 from sframegen.format.reader import Fields
 from sframegen.format.records import (
     F_FDE_FUNC_START_PCREL,
@@ -29,6 +30,7 @@ from sframegen.format.words import EncodedRules
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
+    from sframegen.format.columns import Functions
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable, Kind
 
@@ -49,29 +51,30 @@ class Encoder:
         self.table = table
         self.abi = abi
         self.layout = layout
-        self.fields = Fields(layout)
         self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # the header's; more can be set until it is encoded
         unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
             raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
         self.kind_bytes = kind_bytes(table.kinds)
         self.encoded = encoded or EncodedRules(table.rules, abi, layout)
-        self.columns = (table.kind, table.first_row, table.row_start, table.row_rule)
         self.owner = zeros("I", len(table))
         self.fre_type = bytearray(len(table))
         self.block_size, self.block_at = zeros("Q", len(table)), zeros("Q", len(table))
         total = zeros("Q", 2)
         seen = zeros("I", 1 << len(table).bit_length() if share else 0)
-        unsaid_row = pack.place(
-            *self.columns, self.encoded.at, self.kind_bytes, self.fields,
-            seen, self.owner, self.fre_type, self.block_size, self.block_at, total,
-        )  # fmt: skip
+        unsaid_row = place(*self.columns(), seen, total)
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
         self.blocks_size, self.stored_rows = total
         if self.blocks_size > 0xFFFFFFFF or self.stored_rows > 0xFFFFFFFF:
             raise FormatError(f"{self.stored_rows} rows do not fit into an SFrame section: its offsets are 32 bits")
         self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + self.blocks_size
+
+    def columns(self) -> tuple[Functions, Words, Fields, Blocks]:
+        """What compiled code reads and fills. The table cannot grow or shrink as long as this is kept."""
+        words = Words(self.encoded.at, self.encoded.raw, self.kind_bytes)
+        blocks = Blocks(self.fre_type, self.block_size, self.block_at, self.owner)
+        return self.table.columns(), words, Fields(self.layout), blocks
 
     def encode(self, address: int) -> bytearray:
         """The section's bytes for link-time address `address`. Raises FormatError where functions are out of its reach."""
@@ -96,15 +99,10 @@ class Encoder:
         )
         out = bytearray(self.size_bytes)
         struct.pack_into(MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
-        big = abi.byte_order == "big"
-        pack.index(
-            table.start, table.size, table.kind, table.first_row, self.kind_bytes, self.fields, self.fre_type, self.block_at,
-            out, HEADER_SIZE, address + HEADER_SIZE, big,
-        )  # fmt: skip
-        pack.blocks(
-            *self.columns, self.encoded.at, self.encoded.raw, self.kind_bytes, self.fields, self.fre_type,
-            self.owner, self.block_at, out, HEADER_SIZE + header.freoff, big,
-        )  # fmt: skip
+        output = Output(out, abi.byte_order == "big")
+        columns = self.columns()
+        write_index(*columns, output, HEADER_SIZE, address + HEADER_SIZE)
+        write_blocks(*columns, output, HEADER_SIZE + header.freoff)
         return out
 
 

@@ -1,1 +1,15 @@
+cimport cython
+
+from sframegen.format.columns cimport Blocks, Functions, Words
 from sframegen.format.reader cimport Fields
+
+@cython.final
+cdef class Output:
+    cdef unsigned char[::1] data
+    cdef bint big
+
+    cdef Py_ssize_t put(self, Py_ssize_t pos, long long value, Py_ssize_t width) except -1
+
+cdef int put_attribute(
+    Output out, Py_ssize_t at, Py_ssize_t function, Functions functions, Words words, Fields fields, Blocks blocks
+) except -1

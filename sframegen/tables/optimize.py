@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sframegen.elf.columns import Areas
 from sframegen.elf.padding import padding_states
-from sframegen.format.columns import Blocks, Words
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
 from sframegen.tables.join import Groups, followers, group, rebuild
@@ -95,9 +94,7 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
 
     `encoder`: the table's, so that what each function costs is known.
     """
-    functions = table.columns()
-    words = Words(encoder.encoded.at, encoder.encoded.raw, encoder.kind_bytes)
-    blocks = Blocks(encoder.fre_type, encoder.block_size, encoder.block_at, encoder.owner)
+    functions, words, _, blocks = encoder.columns()
     groups = Groups(may_follow)
     layout = encoder.layout
     for _ in range(ROUNDS):

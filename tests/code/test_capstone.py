@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from packaging.requirements import Requirement
 
-from sframegen.code.isa.disassembly import Disassembler
+from sframegen.code.isa.disassembly import Disassembler, Record
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from tests import ROOT
@@ -21,7 +21,7 @@ from tests import ROOT
 START = 0x401000
 CODE_BYTES = 1 << 17
 # Offsets in a record, and the texts of CODE_BYTES random bytes, most of them instructions; as 5.0.2 to 5.0.9 have them.
-FIELDS = [248, 0, 1, 16, 18, 42, 74]
+RECORD = Record(size=248, id_low_at=0, id_high_at=1, length_at=16, bytes_at=18, mnemonic_at=42, operands_at=74)
 TEXTS = {"AMD64": "0e9103c53da21872", "AArch64": "324a6f937bc678fa"}
 ABIS = pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
 
@@ -54,12 +54,13 @@ def disassembled(abi: Abi) -> tuple[Disassembler, bytes]:
 def test_records_lie_where_they_are_read_and_say_what_the_texts_say(abi: Abi) -> None:
     disassembler, code = disassembled(abi)
     texts, records = list(disassembler.texts(code, START)), disassembler.records(code, START)
-    assert list(disassembler.fields) == FIELDS
-    size, _, _, length, _, mnemonic, operands = FIELDS
-    read = [records[at : at + size] for at in range(0, len(records), size)]
-    assert [(one[length], _string(one[mnemonic:operands]), _string(one[operands:])) for one in read] == [
-        (text[1], text[2], text[3]) for text in texts
+    assert disassembler.record == RECORD
+    read = [records[at : at + RECORD.size] for at in range(0, len(records), RECORD.size)]
+    said = [
+        (one[RECORD.length_at], _string(one[RECORD.mnemonic_at : RECORD.operands_at]), _string(one[RECORD.operands_at :]))
+        for one in read
     ]
+    assert said == [(text[1], text[2], text[3]) for text in texts]
 
 
 @ABIS

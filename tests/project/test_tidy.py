@@ -51,11 +51,7 @@ NAMES_ABIS = {"sframegen/format/abi.py", *(f"{folder}/machines.py" for folder in
 ABI_NAME = re.compile(r"\.(EM_\w+|AMD64|AARCH64(_BE)?|S390X)$")
 
 MAX_PARAMETERS = 8
-# Whose options are parameters, and what has not been taught to take tables yet: this list only becomes shorter.
-MORE_PARAMETERS = {
-    "sframegen/api/", "sframegen/cli/",
-    "sframegen/checks/against_cfi/sweep.py", "sframegen/code/function/blocks.py", "sframegen/format/pack.py",
-}  # fmt: skip
+MORE_PARAMETERS = {"sframegen/api/", "sframegen/cli/"}  # whose options are parameters
 
 FORBIDDEN_TEXT = {
     "a path of one machine": re.compile(r"(?<!\w)/(?:home|work)/\w|/tmp/(?:peers|dev)\b"),

@@ -15,6 +15,8 @@ from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import Unsaid
 from sframegen.conversion.resolve import ascends, sort
+from sframegen.elf.columns import Spans
+from sframegen.format.columns import Functions
 from sframegen.format.model import OUTERMOST, FdeType, Rule
 from sframegen.format.reasons import Reason, unsaid
 
@@ -77,10 +79,12 @@ def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
     sayable = bytes(unsaid(rule, abi, section.layout) is None for rule in rules.values())
     compared = bytes(marks | (KEY_B if rule.ra_signed else 0) for rule in rules)
 
-    def run(wanted: int, code: tuple[array[int], array[int]] = code) -> tuple[array[int], Ranges]:
+    terms = sweep.Terms(sayable, compared, SIGNAL & ~marks)
+
+    def run(wanted: int, code: Spans = code) -> tuple[array[int], Ranges]:
         totals = zeros("Q", len(Verdict) + 2)
         found = Ranges(zeros("Q", ROOM), zeros("Q", ROOM), zeros("I", ROOM), zeros("i", ROOM), zeros("i", ROOM), zeros("B", ROOM))
-        sweep.sweep(*code, truth(), left_out(), given(), sayable, SIGNAL & ~marks, compared, wanted, *found, totals)
+        sweep.sweep(code, truth(), left_out(), given(), terms, wanted, sweep.Found(*found), totals)
         for column in found:
             del column[totals[-1] :]
         return totals, found
@@ -96,7 +100,9 @@ def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
         result.findings.append(absent(elf, list(by_fde(found, coverage.pieces)), result.code[Verdict.ABSENT]))
     if result.code[Verdict.UNDESCRIBED]:
         silent = coverage.silent(elf)
-        totals, found = run(sweep.UNDESCRIBED, (array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent])))
+        totals, found = run(
+            sweep.UNDESCRIBED, Spans(array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent]))
+        )
         if totals[sweep.UNDESCRIBED]:
             result.findings.append(undescribed(elf, found, totals[sweep.UNDESCRIBED]))
     names = place_names(elf, [fault.start for fault in coverage.faults])
@@ -112,8 +118,8 @@ def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
     return result
 
 
-def _code(elf: ElfFile) -> tuple[array[int], array[int]]:
-    """Starts and ends of the executable ranges: apart, and no more of them than the file holds."""
+def _code(elf: ElfFile) -> Spans:
+    """The executable ranges: apart, and no more of them than the file holds."""
     starts, ends = array("Q"), array("Q")
     for start, end in elf.executable_ranges():
         elf.at(start, end - start)
@@ -123,7 +129,7 @@ def _code(elf: ElfFile) -> tuple[array[int], array[int]]:
         ends.append(end)
     if sum(ends) - sum(starts) > len(elf.data):
         raise elf.error("executable segments are larger than the file", "program header table")
-    return starts, ends
+    return Spans(starts, ends)
 
 
 def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.Walker]:
@@ -138,7 +144,7 @@ def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable
     outermost, *said = (place[form] for form in plain)
     return partial(
         sweep.Walker,
-        order, table.start, table.size, table.kind, table.first_row, table.row_start, table.row_rule, array("i", said),
+        order, table.columns(), array("i", said),
         bytes(SIGNAL * kind.signal + KEY_B * kind.key_b for kind in table.kinds),
         bytes(kind.rep_size if kind.mask else 0 for kind in table.kinds),
         array("i", [-1 if kind.fde_type is FdeType.FLEX else outermost for kind in table.kinds]),
@@ -161,10 +167,13 @@ def _readable(left_out: Unsaid) -> Unsaid:
 def _reasons(left_out: Unsaid) -> Callable[[], sweep.Walker]:
     """What it says are the reasons' numbers."""
     count = len(left_out.start)
+    functions = Functions(
+        left_out.start, left_out.size, zeros("H", count), array("I", range(count + 1)), zeros("I", count),
+        array("I", list(left_out.reason)),
+    )  # fmt: skip
     return partial(
         sweep.Walker,
-        array("I", range(count)), left_out.start, left_out.size, zeros("H", count), array("I", range(count + 1)), zeros("I", count),
-        array("I", list(left_out.reason)), array("i", range(len(REASONS))), bytes(1), bytes(1), array("i", [-1]),
+        array("I", range(count)), functions, array("i", range(len(REASONS))), bytes(1), bytes(1), array("i", [-1]),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from cfi.columns import Column
+    from sframegen.code.isa.disassembly import Record
 
 COMPILED: bool = cython.compiled
 
@@ -47,7 +48,13 @@ class Reader:
 
     teacher = cython.declare("object")
     data = cython.declare("const unsigned char[::1]")
-    fields = cython.declare("const long long[::1]")
+    record_size = cython.declare("Py_ssize_t")
+    id_low_at = cython.declare("Py_ssize_t")
+    id_high_at = cython.declare("Py_ssize_t")
+    length_at = cython.declare("Py_ssize_t")
+    bytes_at = cython.declare("Py_ssize_t")
+    mnemonic_at = cython.declare("Py_ssize_t")
+    operands_at = cython.declare("Py_ssize_t")
     pairs = cython.declare("const unsigned char[::1]")
     prefix = cython.declare("int")
     slot_of = cython.declare("unsigned short[::1]")
@@ -74,17 +81,22 @@ class Reader:
     consumed = cython.declare("long long", visibility="public")
     texts = cython.declare("long long")
 
-    def __init__(self, teacher: Teacher, fields: Column, records: int, needles: tuple[str, ...], prefix: int) -> None:
-        """`fields`: a record's bytes, and where it has the number's two low bytes, the size's low byte, bytes, mnemonic, operands.
+    def __init__(self, teacher: Teacher, record: Record, records: int, needles: tuple[str, ...], prefix: int) -> None:
+        """`records`: the largest number that is read at a time.
 
-        `records`: at most this many are read at a time.
         `needles`: two letters each; operands that hold one matter. `prefix`: a first byte that gives a text another meaning.
         """
         pairs = bytearray(1 << 16)
         for needle in needles:
             pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1
         self.teacher = teacher
-        self.fields = fields
+        self.record_size = record.size
+        self.id_low_at = record.id_low_at
+        self.id_high_at = record.id_high_at
+        self.length_at = record.length_at
+        self.bytes_at = record.bytes_at
+        self.mnemonic_at = record.mnemonic_at
+        self.operands_at = record.operands_at
         self.pairs = pairs
         self.prefix = prefix
         self.slot_of = array("H", bytes(2 * IDS))
@@ -125,8 +137,7 @@ class Reader:
         begins, 2 where one that pads does.
         """
         self.data = raw
-        record: cython.Py_ssize_t = self.fields[0]
-        records: cython.Py_ssize_t = len(raw) // record
+        records: cython.Py_ssize_t = len(raw) // self.record_size
         number: cython.Py_ssize_t
         where: cython.Py_ssize_t
         text: cython.Py_ssize_t
@@ -142,20 +153,20 @@ class Reader:
         for number in range(records):
             if here >= limit:
                 break
-            where = number * record
-            size = self.data[where + self.fields[3]]
+            where = number * self.record_size
+            size = self.data[where + self.length_at]
             self.offsets[number] = here
             marks[here] = 1
             count += 1
             # the mnemonic
-            place = (self.data[where + self.fields[1]] + 256 * self.data[where + self.fields[2]]) % 16384  # IDS
+            place = (self.data[where + self.id_low_at] + 256 * self.data[where + self.id_high_at]) % 16384  # IDS
             slot = self.slot_of[place]
-            name = where + self.fields[5]
+            name = where + self.mnemonic_at
             if not (self.is_named(slot, name) if cython.compiled else raw.startswith(self.mnemonics[slot], name)):
                 slot = self.slot(raw, name)
                 self.slot_of[place] = slot
             # the operands
-            text = where + self.fields[6]
+            text = where + self.operands_at
             what = self.looks[slot]
             if not what:
                 what = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
@@ -215,7 +226,7 @@ class Reader:
         self, raw: bytes, where: cython.Py_ssize_t, slot: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
     ) -> cython.longlong:
         """All that is said of an instruction; `value`: its target or its slot."""
-        text: cython.Py_ssize_t = where + self.fields[6]
+        text: cython.Py_ssize_t = where + self.operands_at
         end: cython.Py_ssize_t = self.end(text)
         what: cython.longlong
         if self.direct[slot] and self.number(self.last_number(text, end)) == end:
@@ -223,13 +234,13 @@ class Reader:
         if self.by_slot[slot] and self.relative(text, address + size):
             return self.by_slot[slot]  # type: ignore[no-any-return]
         operands: bytes = raw[text:end]
-        first: cython.int = self.data[where + self.fields[4]]
+        first: cython.int = self.data[where + self.bytes_at]
         known: dict[bytes, int] = self.known[slot]
         key: bytes = operands + b"!" if first == self.prefix else operands
         found = known.get(key)
         if found is not None:
             return found
-        mnemonic: bytes = raw[where + self.fields[5] : self.end(where + self.fields[5])]
+        mnemonic: bytes = raw[where + self.mnemonic_at : self.end(where + self.mnemonic_at)]
         found, place = self.teacher.meaning(
             mnemonic.decode("ascii"), operands.decode("ascii"), first, address, (address + size) & self.mask
         )

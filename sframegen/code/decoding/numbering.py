@@ -44,7 +44,7 @@ class Meanings:
         return mnemonic == ".byte" or self.isa.matters(mnemonic), self.isa.takes.get(mnemonic, 0)
 
     def meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
-        """See instruction_columns.py."""
+        """See Teacher."""
         pads = self.isa.pads(mnemonic, operands) << PADS
         if mnemonic == ".byte":
             return Flow.STOP | pads, None
@@ -66,7 +66,7 @@ class Frames:
         self.isa = isa
         self.disassembler = disassembler(*isa.capstone)
         meanings = Meanings(isa)
-        self.reader = Reader(meanings, self.disassembler.fields, CHUNK, isa.needles, isa.prefix)
+        self.reader = Reader(meanings, self.disassembler.record, CHUNK, isa.needles, isa.prefix)
         self.effects = meanings.effects
         self.effects_number = meanings.number
         self.states: list[State] = []

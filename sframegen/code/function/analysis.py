@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
 from sframegen.code.decoding.pieces import is_alike_from
-from sframegen.code.function.blocks import Blocks, to_addresses
+from sframegen.code.function.blocks import Blocks, Places, Points, to_addresses
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.frame_state import CALLERS
 from sframegen.format.model import Rule, Where
@@ -22,7 +22,6 @@ from sframegen.format.model import Rule, Where
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cfi.columns import Bytes, Column
     from sframegen.code.decoding.numbering import Frames
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
@@ -120,22 +119,13 @@ class _Function:
         self.bases = array("I", [0])
         for piece in pieces:
             self.bases.append(self.bases[-1] + len(piece.code))
-        self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = _columns(pieces, self.bases, self.frames)
+        self.points = _points(pieces, self.bases, self.frames)
         self.tables = self._tables()
 
     def blocks(self, entries: Mapping[int, State]) -> Blocks:
         """Return the blocks, ready to be walked."""
-        blocks = Blocks(
-            self,
-            self.frames,
-            self.marks,
-            (self.at, self.ends, self.effects, self.flows, self.addresses),
-            self.starts,
-            self.bases,
-            array("I", [base + piece.code_end - piece.start for base, piece in zip(self.bases, self.pieces, strict=False)]),
-            self.frames.nothing,
-            STEPS * self.bases[-1] + MIN_STEPS,
-        )
+        ends = array("I", [base + piece.code_end - piece.start for base, piece in zip(self.bases, self.pieces, strict=False)])
+        blocks = Blocks(self, self.frames, self.points, Places(self.starts, self.bases, ends), STEPS * self.bases[-1] + MIN_STEPS)
         blocks.find_leaders()
         for address in (*entries, *(target for targets in self.tables.values() for target in targets)):
             blocks.lead_at(address)
@@ -154,7 +144,7 @@ class _Function:
             [self._callee(point) for point in blocks.calls],
             [self._callee(point) for point in blocks.last_calls],
             blocks.returns or self.doubted,
-            [self._address(self.at[point]) for point in blocks.jumps],
+            [self._address(self.points.at[point]) for point in blocks.jumps],
             self._address(blocks.contradiction) if blocks.contradiction >= 0 else None,
         )
 
@@ -163,7 +153,7 @@ class _Function:
         if not blocks.ascend:
             start, end, state = zip(*sorted(zip(start, end, state, strict=True), key=lambda row: row[:2]), strict=True)
         rows = Rows(array("Q", start), array("Q", end), array("I", state), self.frames.states)
-        to_addresses(self.marks, self.starts, self.bases, rows.start, rows.end)
+        to_addresses(self.points.marks, self.starts, self.bases, rows.start, rows.end)
         return rows
 
     def _address(self, place: int) -> int:
@@ -193,7 +183,7 @@ class _Function:
 
     def _callee(self, point: int) -> tuple[int | None, int | None]:
         """Return (target, slot) of a call."""
-        flow, address = self.flows[point], self.addresses[point]
+        flow, address = self.points.flows[point], self.points.addresses[point]
         return (address if flow & 1 << DIRECT else None), (address if flow & 1 << SLOT else None)
 
     # -- questions of the blocks
@@ -204,8 +194,8 @@ class _Function:
             return False
         if self.surroundings.continues is None:
             return True
-        here = self._address(self.at[point])
-        end = here + self.ends[point] - self.at[point]
+        here = self._address(self.points.at[point])
+        end = here + self.points.ends[point] - self.points.at[point]
         piece = self._piece(here)
         if piece is None or end >= piece.code_end or self.surroundings.continues(here, end):
             return True
@@ -227,11 +217,11 @@ class _Function:
         return self.likeness[overlap]
 
 
-def _columns(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> tuple[Bytes, Column, Column, Column, Bytes, Column]:
+def _points(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> Points:
     """Return marks and points of all pieces: offsets become places, and numbers become those of `frames`."""
     if len(pieces) == 1:
         (piece,) = pieces
-        return piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses
+        return Points(piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses)
     marks, flows, at, ends, effects, addresses = bytearray(), bytearray(), array("I"), array("I"), array("I"), array("Q")
     for base, piece in zip(bases, pieces, strict=False):
         marks += piece.marks
@@ -243,7 +233,7 @@ def _columns(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> t
         else:
             effects.extend(frames.effects_number(piece.frames.effects[number]) for number in piece.effects)
         addresses += piece.addresses
-    return marks, at, ends, effects, flows, addresses
+    return Points(marks, at, ends, effects, flows, addresses)
 
 
 def rules(rows: Iterable[Row], abi: Abi) -> list[tuple[int, int, Rule]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 try:
     import cython
@@ -36,10 +36,29 @@ class Asked(Protocol):
         """True if the instruction that it is inside of does the same from there on."""
 
 
+class Points(NamedTuple):
+    """The instructions of a function that matter, and for all of its bytes the marks: columns as in pieces.py."""
+
+    marks: Bytes
+    at: Column
+    ends: Column
+    effects: Column
+    flows: Bytes
+    addresses: Column
+
+
+class Places(NamedTuple):
+    """Of the pieces of a function: addresses, places (`bases`, with the end of the last), and where their padding begins."""
+
+    starts: Column
+    bases: Column
+    code_ends: Column
+
+
 @cython.final
 @cython.cclass
 class Blocks:
-    """The blocks of one function, whose pieces lie one after the other: places are offsets into that. Columns as in pieces.py.
+    """The blocks of one function, whose pieces lie one after the other: places are offsets into that.
 
     After `run`: rows by columns (places, number of the state), and whether they `ascend`; exits as (source, target, state); calls
     and unresolved jumps as numbers of points; `returns`; `contradiction`: the place of an instruction, or -1.
@@ -85,45 +104,31 @@ class Blocks:
     returns = cython.declare("bint", visibility="public")
     contradiction = cython.declare("long long", visibility="public")
 
-    def __init__(
-        self,
-        asked: Asked,
-        frames: Frames,
-        marks: Bytes,
-        columns: tuple[Column, Column, Column, Bytes, Column],
-        starts: Column,
-        bases: Column,
-        code_ends: Column,
-        nothing: int,
-        steps: int,
-    ) -> None:
-        """`columns`: at, ends, effects, flows, addresses. Pieces by their addresses, places and where their padding begins, `bases`
-        with the end of the last. `nothing`: the state in which nothing is known. `steps`: the points that may be walked.
-        """
-        at, ends, effects, flows, addresses = columns
-        size: cython.Py_ssize_t = len(marks)
+    def __init__(self, asked: Asked, frames: Frames, points: Points, places: Places, steps: int) -> None:
+        """`steps`: the points that may be walked."""
+        size: cython.Py_ssize_t = len(points.marks)
         self.asked = asked
         self.frames = frames
         self.moved = frames.moved
         self.met = frames.met
         self.called = frames.called
-        self.marks = marks
-        self.at = at
-        self.ends = ends
-        self.effects = effects
-        self.flows = flows
-        self.addresses = addresses
-        self.starts = starts
-        self.bases = bases
-        self.code_ends = code_ends
+        self.marks = points.marks
+        self.at = points.at
+        self.ends = points.ends
+        self.effects = points.effects
+        self.flows = points.flows
+        self.addresses = points.addresses
+        self.starts = places.starts
+        self.bases = places.bases
+        self.code_ends = places.code_ends
         self.leads = bytearray(size + 1)
         self.state_of = array("i", bytes(4 * size))
         self.walked_with = array("i", bytes(4 * size))
-        self.answers = bytearray(len(at))
-        self.pieces = len(starts)
+        self.answers = bytearray(len(points.at))
+        self.pieces = len(places.starts)
         self.piece = 0
-        self.points = len(at)
-        self.nothing = nothing
+        self.points = len(points.at)
+        self.nothing = frames.nothing
         self.emits = False
         self.work = []
         self.reached = []

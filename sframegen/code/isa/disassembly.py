@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from array import array
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +14,20 @@ if TYPE_CHECKING:
 Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, operands), as capstone gives them
 
 
+class Record(NamedTuple):
+    """Capstone's record of an instruction: its size, and where the low bytes of id and length are, the bytes and the texts."""
+
+    size: int
+    id_low_at: int
+    id_high_at: int
+    length_at: int
+    bytes_at: int
+    mnemonic_at: int
+    operands_at: int
+
+
 class Disassembler:
-    """Capstone for one architecture and mode. `fields`: see instruction_columns.py."""
+    """Capstone for one architecture and mode. `record`: of its instructions."""
 
     def __init__(self, architecture: str, mode: str) -> None:
         self._capstone: Any = import_module("capstone")  # needed only to disassemble
@@ -27,7 +38,7 @@ class Disassembler:
         low = [places[name].offset + (0 if sys.byteorder == "little" else places[name].size - 1) for name in ("id", "size")]
         second = low[0] + (1 if sys.byteorder == "little" else -1)
         texts = (places[name].offset for name in ("bytes", "mnemonic", "op_str"))
-        self.fields = array("q", [ctypes.sizeof(record), low[0], second, low[1], *texts])
+        self.record = Record(ctypes.sizeof(record), low[0], second, low[1], *texts)
         self._record_bytes = ctypes.sizeof(record)
         self._pointer: Any = ctypes.POINTER(record)
         self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction

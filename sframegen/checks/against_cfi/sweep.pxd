@@ -1,0 +1,29 @@
+cimport cython
+
+from sframegen.elf.columns cimport Spans
+from sframegen.format.columns cimport Functions
+
+@cython.final
+cdef class Terms:
+    cdef const unsigned char[::1] sayable, compared
+    cdef int barred
+
+@cython.final
+cdef class Found:
+    cdef unsigned long long[::1] start, end
+    cdef unsigned int[::1] function
+    cdef int[::1] expected, given
+    cdef unsigned char[::1] flavours
+
+@cython.final
+cdef class Walker:
+    cdef const unsigned int[::1] order
+    cdef Functions functions
+    cdef const int[::1] said, without_rows
+    cdef const unsigned char[::1] flavours, periods
+    cdef Py_ssize_t place, row, function
+    cdef unsigned long long low, end, period, until
+    cdef int flavour
+
+    cdef Py_ssize_t open(self, Py_ssize_t place, unsigned long long limit) except -9
+    cdef Py_ssize_t say(self, unsigned long long at, unsigned long long limit) except -9
