@@ -8,11 +8,11 @@ import click
 
 from sframegen.cli.shared.kinds import open_views
 from sframegen.cli.shared.output import FILES, Run, json_list
+from sframegen.cli.shared.section_text import dump_json, dump_text
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols
 from sframegen.elf.text import printable
-from sframegen.format.dump import dump_json, dump_text
 from sframegen.format.locate import read_sframe
 
 if TYPE_CHECKING:

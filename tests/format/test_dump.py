@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from cfi.errors import FormatError
 from sframegen.cli.commands import cli
+from sframegen.cli.shared.section_text import dump_text
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
-from sframegen.format.dump import dump_text
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import read_sframe, sframe_of

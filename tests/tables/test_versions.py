@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sframegen
+from sframegen.cli.shared.section_text import dump_text
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import ABIS, AMD64, S390X
 from sframegen.format.decode import decode
-from sframegen.format.dump import dump_text
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
 from sframegen.format.locate import read_sframe

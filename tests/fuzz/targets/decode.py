@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cfi.errors import FormatError
+from sframegen.cli.shared.section_text import dump_text
 from sframegen.format.decode import SframeSection, decode
-from sframegen.format.dump import dump_text
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.tables.compare import difference
