@@ -21,7 +21,7 @@ COMPILED = [
     "sframegen.elf.columns",
     "sframegen.format.columns",
     "sframegen.format.pack",
-    "sframegen.format.reader",
+    "sframegen.format.section_bytes",
     "sframegen.tables.join",
     "sframegen.conversion.resolve",
     "sframegen.conversion.split",

@@ -17,7 +17,6 @@ from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
-from sframegen.format.reader import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker, Unpacker, fill_numbers
 from sframegen.format.records import (
     F_FDE_FUNC_START_PCREL,
     FDE_TYPE_MASK,
@@ -30,6 +29,7 @@ from sframegen.format.records import (
     Header,
 )
 from sframegen.format.search import Found
+from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker, Unpacker, fill_numbers
 from sframegen.format.words import decode_rule, words_size
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from sframegen.elf.records import MARKS
 from sframegen.format.columns import Blocks, Words
 from sframegen.format.layouts import V3
 from sframegen.format.pack import Output, place, write_blocks, write_index
-from sframegen.format.reader import Fields
 from sframegen.format.records import (
     F_FDE_FUNC_START_PCREL,
     F_FDE_SORTED,
@@ -26,6 +25,7 @@ from sframegen.format.records import (
     SIGNAL_BIT,
     Header,
 )
+from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 cimport cython
 
 from sframegen.format.columns cimport Blocks, Functions, Words
-from sframegen.format.reader cimport Fields
+from sframegen.format.section_bytes cimport Fields
 
 @cython.final
 cdef class Output:

@@ -12,7 +12,7 @@ except ImportError:
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.format.columns import Blocks, Functions, Words
-    from sframegen.format.reader import Fields
+    from sframegen.format.section_bytes import Fields
 
 COMPILED: bool = cython.compiled
 

@@ -18,7 +18,7 @@ MODULES = (
     "sframegen.elf.columns",
     "sframegen.format.columns",
     "sframegen.format.pack",
-    "sframegen.format.reader",
+    "sframegen.format.section_bytes",
     "sframegen.tables.join",
     "sframegen.conversion.split",
     "sframegen.conversion.resolve",

@@ -1,6 +1,6 @@
 cimport cython
 
-from sframegen.format.reader cimport SectionBytes
+from sframegen.format.section_bytes cimport SectionBytes
 
 @cython.final
 cdef class Walk(SectionBytes):

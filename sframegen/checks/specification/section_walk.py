@@ -10,7 +10,7 @@ except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 from cfi.columns import zeros
-from sframegen.format.reader import SectionBytes
+from sframegen.format.section_bytes import SectionBytes
 
 if TYPE_CHECKING:
     from cfi.columns import Column

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from sframegen.format.decode import SframeSection, decode, open_section
-from sframegen.format.reader import BAD
+from sframegen.format.section_bytes import BAD
 from tests.fuzz.targets.decode import ADDRESS, SEEDS
 from tests.support.tables import edges, find
 
