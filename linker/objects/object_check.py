@@ -15,7 +15,7 @@ from sframegen.checks.against_cfi.comparison import Verdict, compare
 from sframegen.checks.check import Draft
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.placement import FLAGS
-from sframegen.checks.specification.rules import RULES
+from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.records import SHF_ALLOC

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.finding import Finding
-from sframegen.checks.specification.rules import KEPT, RULES
+from sframegen.checks.specification.rule_list import KEPT, RULES
 from sframegen.elf.records import (
     ET_REL,
     MARKS,

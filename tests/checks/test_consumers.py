@@ -10,7 +10,7 @@ import pytest
 
 from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
 from sframegen.checks.finding import Severity
-from sframegen.checks.specification.rules import RULES
+from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import Facts, examine
 from sframegen.checks.unusable import LIMITS, unusable
 from sframegen.elf.file import open_elf

@@ -21,9 +21,9 @@ from elftools.dwarf.structs import DWARFStructs
 import sframegen
 from sframegen.checks import check as check_report
 from sframegen.checks.check import check_file
-from sframegen.checks.second import agreement, reading
+from sframegen.checks.second import agreement, pyelftools_cfi
 from sframegen.checks.second.meaning import Verdict, verdict
-from sframegen.checks.second.reading import Functions, Said, State, read
+from sframegen.checks.second.pyelftools_cfi import Functions, Said, State, read
 from sframegen.checks.second.spans import UNJUDGED, function_spans
 from sframegen.cli.commands import cli
 from sframegen.conversion.sources import find_sources
@@ -281,7 +281,7 @@ def assert_one_is_unread(frames: Frames, why: str, abi: Abi = AMD64) -> None:
 def test_pyelftools_scales_def_cfa_sf_by_the_wrong_factor() -> None:
     frames = frames_of(b"\x12\x07\x7e", b"")  # CFA = rsp + -2 * -8
     assert entries(frames)[0].get_decoded().table[-1]["cfa"].offset == -2
-    assert_one_is_unread(frames, reading.WRONG[0x12])
+    assert_one_is_unread(frames, pyelftools_cfi.WRONG[0x12])
 
 
 def test_pyelftools_takes_the_pointer_of_set_loc_to_be_plain() -> None:
@@ -290,14 +290,14 @@ def test_pyelftools_takes_the_pointer_of_set_loc_to_be_plain() -> None:
     for start, program in ((0x1000, b"\x01\x08\x10\0\0\x0e\x10\0\0\0\0"), (0x1010, b"")):
         frames.fde(cie, frames.number(start, 4), frames.number(16, 4), program)
     assert entries(frames)[0].get_decoded().table[-1]["pc"] > 1 << 32
-    assert_one_is_unread(frames, reading.WRONG[0x01])
+    assert_one_is_unread(frames, pyelftools_cfi.WRONG[0x01])
 
 
 def test_pyelftools_fails_on_a_state_that_was_not_remembered() -> None:
     frames = frames_of(b"\x41\x0b", b"")
     with pytest.raises(IndexError):
         entries(frames)[0].get_decoded()
-    assert_one_is_unread(frames, reading.DAMAGED)
+    assert_one_is_unread(frames, pyelftools_cfi.DAMAGED)
 
 
 def test_pyelftools_fails_on_gnu_args_size_which_says_nothing() -> None:
@@ -322,7 +322,7 @@ def test_pyelftools_ignores_signed_return_addresses() -> None:
 def test_pyelftools_drops_a_last_row_of_nothing_but_an_expression() -> None:
     frames = frames_of(b"\x41\x0f\x02\x8f\x08", b"", initial=b"\x0c\x1f\0", ra=30)
     assert len(entries(frames)[0].get_decoded().table) == 1
-    assert_one_is_unread(frames, reading.LAST_ROW, AARCH64)
+    assert_one_is_unread(frames, pyelftools_cfi.LAST_ROW, AARCH64)
 
 
 def test_pyelftools_does_not_find_the_cie_of_64_bit_dwarf() -> None:
@@ -331,7 +331,7 @@ def test_pyelftools_does_not_find_the_cie_of_64_bit_dwarf() -> None:
     with pytest.raises(ValueError, match="negative seek"):
         entries(frames)
     functions = functions_of(frames.section())
-    assert (dict(functions.unread), len(functions.start)) == ({reading.WIDE: 1}, 0)
+    assert (dict(functions.unread), len(functions.start)) == ({pyelftools_cfi.WIDE: 1}, 0)
 
 
 def test_one_entry_that_pyelftools_cannot_read_costs_no_other() -> None:
@@ -339,7 +339,7 @@ def test_one_entry_that_pyelftools_cannot_read_costs_no_other() -> None:
     with pytest.raises(ValueError, match="47"):
         entries(frames)
     functions = functions_of(frames.section())
-    assert dict(functions.unread) == {reading.DAMAGED: 1}
+    assert dict(functions.unread) == {pyelftools_cfi.DAMAGED: 1}
     assert list(functions.start) == [0x1010]
 
 
@@ -409,7 +409,7 @@ def test_work_is_linear_in_what_is_read(make: Callable[[int], Frames]) -> None:
 def test_memory_and_work_of_one_file_are_limited(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     section = frames_of(b"", b"\x41" * 40).section()
     assert not functions_of(section).unread
-    monkeypatch.setattr(reading, limit, value)
+    monkeypatch.setattr(pyelftools_cfi, limit, value)
     assert functions_of(section).unread
 
 
@@ -544,4 +544,4 @@ def test_what_is_not_judged_is_a_note(compile_c: Compiler, tmp_path: Path) -> No
     report = sframegen.check(tmp_path / "out")
     assert report.second_reader == {"same": 0, "other": 0, "left_out": 0, "unjudged": 2}
     [note] = [finding for finding in report.findings if finding.rule == "second-reader-unjudged"]
-    assert (note.severity, note.message.partition(";")[2]) == (sframegen.Severity.NOTE, f" 1 FDE: {reading.WRONG[0x12]}")
+    assert (note.severity, note.message.partition(";")[2]) == (sframegen.Severity.NOTE, f" 1 FDE: {pyelftools_cfi.WRONG[0x12]}")

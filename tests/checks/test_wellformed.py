@@ -14,8 +14,8 @@ from cfi.errors import FormatError
 from sframegen import add_section
 from sframegen.checks.finding import Severity
 from sframegen.checks.placement import in_file
-from sframegen.checks.specification import rules, wellformed
-from sframegen.checks.specification.rules import FILE, KEPT, RULES, WALKED
+from sframegen.checks.specification import rule_list, wellformed
+from sframegen.checks.specification.rule_list import FILE, KEPT, RULES, WALKED
 from sframegen.checks.specification.wellformed import examine, well_formed
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, Phdr, Shdr
@@ -294,6 +294,6 @@ def test_the_document_lists_the_rules() -> None:
 
 
 def test_names_are_unique() -> None:
-    lists = (rules.HEADER, rules.WALKED, rules.WORDS, rules.FILE)
+    lists = (rule_list.HEADER, rule_list.WALKED, rule_list.WORDS, rule_list.FILE)
     assert len(RULES) == sum(map(len, lists))
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in RULES)

@@ -42,7 +42,7 @@ from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.registry.jit import entry_of
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
-from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
+from sframegen.stack.core.process_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.tables.optimize import LEVELS
 from tests.support.inputs import core_writer
 from tests.support.inputs.cfi_writer import Frames

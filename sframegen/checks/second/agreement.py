@@ -10,7 +10,7 @@ from elftools.dwarf.callframe import RegisterRule
 from sframegen.checks.against_cfi.differences import place_names
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.second.meaning import Verdict, depends_on_pc, is_plain, verdict
-from sframegen.checks.second.reading import Functions, read
+from sframegen.checks.second.pyelftools_cfi import Functions, read
 from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans, without
 from sframegen.format.equations import equation, register_name
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sframegen.checks.against_cfi.comparison import Truth
-    from sframegen.checks.second.reading import Said, State
+    from sframegen.checks.second.pyelftools_cfi import Said, State
     from sframegen.checks.second.spans import Given, SectionSpans
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile

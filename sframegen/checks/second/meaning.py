@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from elftools.dwarf.dwarf_expr import DWARFExprOp
 
-    from sframegen.checks.second.reading import Said, State
+    from sframegen.checks.second.pyelftools_cfi import Said, State
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule, Where
 

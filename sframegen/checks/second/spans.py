@@ -11,7 +11,7 @@ from sframegen.format.model import OUTERMOST, FdeType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.checks.second.reading import Functions
+    from sframegen.checks.second.pyelftools_cfi import Functions
     from sframegen.format.model import FunctionTable, Rule
 
 NOTHING, UNJUDGED = -1, -2  # what is said, where it is no number

@@ -22,7 +22,7 @@ COMPILED: bool = cython.compiled
 class Walk(SectionBytes):
     """Reads each FRE once, whoever shares it: time is linear in the section's size.
 
-    A broken rule is noted by its number in rules.WALKED: `counts`, and of the first `kept` the offset in the section and the
+    A broken rule is noted by its number in rule_list.WALKED: `counts`, and of the first `kept` the offset in the section and the
     address of the code. Each different rule of an FRE, which is an FDE type, an info byte and data words, is kept with the first
     FRE that says it: offset of its info byte, FDE type, address, number of such FREs. `rules`: how many there are.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from sframegen.checks.finding import Finding
-from sframegen.checks.specification.rules import KEPT, RULES, WALKED
+from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import Walk
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
@@ -51,7 +51,7 @@ BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # where 
 class Facts:
     """What is known of a section once all of it was looked at; whatever could not be read is None.
 
-    `counts`: how often each rule of rules.RULES is broken; `findings`: at most KEPT of each, and the number of the rest.
+    `counts`: how often each rule of rule_list.RULES is broken; `findings`: at most KEPT of each, and the number of the rest.
     `most_words`, `most_word_bytes`: the most of one FRE. `claimed_rows`: of all functions, also where they share.
     """
 

@@ -13,7 +13,7 @@ from sframegen.stack.abi.registers import registers_of
 from sframegen.stack.core.dumped_memory import DumpedMemory
 from sframegen.stack.core.link_map import LinkMap
 from sframegen.stack.core.mapped_files import NOTHING, Finder, MappedFile
-from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
+from sframegen.stack.core.process_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
 from sframegen.stack.snapshot.mappings import VDSO, Mapping, Mappings
 from sframegen.stack.snapshot.memory import Memory
 from sframegen.stack.snapshot.snapshot import StackError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.elf.dynamic import DT_DEBUG, DT_NULL, dynamic_segment
 from sframegen.elf.records import DYN_SIZE, MAX_ADDRESS, PT_INTERP, PT_LOAD
-from sframegen.stack.core.notes import AT_BASE, AT_ENTRY, AT_EXECFN, FileRange
+from sframegen.stack.core.process_notes import AT_BASE, AT_ENTRY, AT_EXECFN, FileRange
 from sframegen.stack.snapshot.memory import PAGE
 from sframegen.stack.snapshot.snapshot import StackError
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.stack.core.dumped_memory import DumpedMemory
-    from sframegen.stack.core.notes import FileRange
+    from sframegen.stack.core.process_notes import FileRange
     from sframegen.stack.snapshot.mappings import Mapping
 
 MAX_COMPARED = 4096  # bytes of a dynamic section

@@ -17,7 +17,7 @@ from sframegen.elf.records import PF_W, PT_DYNAMIC, PT_LOAD, RECORDS, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.core.core_process import Core
-from sframegen.stack.core.notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
+from sframegen.stack.core.process_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
