@@ -33,7 +33,7 @@ from sframegen.elf.records import (
     packed,
 )
 from sframegen.elf.symbols import SymbolTable, symbol_tables
-from sframegen.format.records import MAGIC
+from sframegen.format.layouts import MAGIC
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile

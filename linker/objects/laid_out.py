@@ -43,7 +43,7 @@ from sframegen.elf.records import (
 )
 from sframegen.elf.relocations import relocations
 from sframegen.elf.symbols import SymbolTable
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, HEADER_SIZE
+from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,7 +27,7 @@ from sframegen.elf.records import (
 )
 from sframegen.format.abi import Relocation
 from sframegen.format.encode import Encoder
-from sframegen.format.records import F_FDE_SORTED, HEADER_SIZE
+from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 from sframegen.tables.gather import select
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from sframegen.conversion.resolve import ascends
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.encode import Encoder
+from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import read_pieces, read_sframe
 from sframegen.format.reasons import sayable
-from sframegen.format.records import F_FDE_SORTED
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower

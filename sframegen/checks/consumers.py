@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.specification.wellformed import Facts
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
+from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.format.layouts import Layout
-    from sframegen.format.records import Header
+    from sframegen.format.layouts import Header, Layout
 
 
 class Effect(IntEnum):

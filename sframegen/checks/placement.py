@@ -22,7 +22,7 @@ from sframegen.elf.records import (
     SHT_NOBITS,
 )
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
-from sframegen.format.records import MAGIC
+from sframegen.format.layouts import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

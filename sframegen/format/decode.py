@@ -15,19 +15,19 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
-from sframegen.format.layouts import LAYOUTS
-from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
-from sframegen.format.records import (
+from sframegen.format.layouts import (
     F_FDE_FUNC_START_PCREL,
     FDE_TYPE_MASK,
     HEADER_CODE,
     HEADER_SIZE,
+    LAYOUTS,
     MAGIC,
     PAUTH_KEY_B_BIT,
     PCTYPE_MASK_BIT,
     SIGNAL_BIT,
     Header,
 )
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.format.search import Found
 from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker, Unpacker, fill_numbers
 from sframegen.format.words import decode_rule, words_size

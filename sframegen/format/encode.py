@@ -12,9 +12,7 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.columns import Blocks, Words
-from sframegen.format.layouts import V3
-from sframegen.format.pack import Output, place, write_blocks, write_index
-from sframegen.format.records import (
+from sframegen.format.layouts import (
     F_FDE_FUNC_START_PCREL,
     F_FDE_SORTED,
     HEADER_CODE,
@@ -23,8 +21,10 @@ from sframegen.format.records import (
     PAUTH_KEY_B_BIT,
     PCTYPE_MASK_BIT,
     SIGNAL_BIT,
+    V3,
     Header,
 )
+from sframegen.format.pack import Output, place, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules
 

@@ -9,8 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sframegen.elf.records import MARKS
-from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
-from sframegen.format.records import (
+from sframegen.format.layouts import (
     CFA_BASE_SP_BIT,
     DATAWORD_COUNT_MASK,
     DATAWORD_COUNT_SHIFT,
@@ -22,6 +21,7 @@ from sframegen.format.records import (
     FLEX_REGISTER_SHIFT,
     MANGLED_RA_BIT,
 )
+from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

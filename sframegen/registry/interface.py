@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from cfi.errors import FormatError
 from sframegen.format.decode import open_section
-from sframegen.format.records import HEADER_SIZE
+from sframegen.format.layouts import HEADER_SIZE
 from sframegen.registry.regions import RegistryError
 from sframegen.registry.structures import decode, size_of
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.format.decode import Decoder
+from sframegen.format.layouts import F_FRAME_POINTER
 from sframegen.format.model import FunctionTable
-from sframegen.format.records import F_FRAME_POINTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

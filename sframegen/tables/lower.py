@@ -7,9 +7,9 @@ from itertools import groupby, islice
 from operator import eq, gt
 from typing import TYPE_CHECKING
 
+from sframegen.format.layouts import MAX_FUNCTION_ROWS
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason, unsaid
-from sframegen.format.records import MAX_FUNCTION_ROWS
 from sframegen.format.words import EncodedRules, encode_rule
 from sframegen.tables.narrow import narrow
 

@@ -6,8 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from sframegen.elf.records import MARKS
-from sframegen.format.layouts import LAYOUTS
-from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, Header
 from tests.checks.readers.mutate import bases, put
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from cfi.errors import FormatError
 from sframegen.format.abi import ABIS, AMD64, BY_SFRAME_ID
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import LAYOUTS, V1, V2, V3, WRITABLE
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V1, V2, V3, WRITABLE, Header
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from sframegen.format.words import decode_rule, encode_rule
 from tests.support.tables import function_tables, rules
 

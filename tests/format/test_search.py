@@ -15,9 +15,8 @@ from cfi.errors import FormatError
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode, open_section
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import LAYOUTS, V2, V3
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, Header
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from sframegen.format.search import Found
 from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
 from tests.support.tables import edges, find, function_tables

@@ -46,7 +46,7 @@ from sframegen.elf.records import (
     Sym,
 )
 from sframegen.format.abi import AMD64
-from sframegen.format.records import HEADER_CODE, MAGIC
+from sframegen.format.layouts import HEADER_CODE, MAGIC
 from tests.fuzz.seeds import archive
 from tests.fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, merge, objects, remove, synthesize
 from tests.support.inputs.cfi_writer import Frames, sleb, uleb

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED
+from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED
 from tests.support.peers import cache_directory
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from sframegen.checks.specification.section_walk import Walk
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
-from sframegen.format.layouts import LAYOUTS
-from sframegen.format.model import FdeType
-from sframegen.format.records import (
+from sframegen.format.layouts import (
     DATAWORD_COUNT_MASK,
     DATAWORD_COUNT_SHIFT,
     F_FDE_SORTED,
@@ -25,11 +23,13 @@ from sframegen.format.records import (
     FLEX_UNUSED_BIT,
     HEADER_CODE,
     HEADER_SIZE,
+    LAYOUTS,
     MAGIC,
     MANGLED_RA_BIT,
     PAUTH_KEY_B_BIT,
     Header,
 )
+from sframegen.format.model import FdeType
 from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places, words_size
 
 if TYPE_CHECKING:

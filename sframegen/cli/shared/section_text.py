@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sframegen.format.equations import rule_fields
+from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
 from sframegen.format.model import FdeType
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
 from sframegen.format.words import fixed
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.checks.finding import Severity
-from sframegen.format.records import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
+from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
 from tests.checks.damages.kinds import Kinds, Place
 from tests.checks.damages.subject import NotHereError
 

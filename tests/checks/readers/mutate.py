@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import ABIS
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import LAYOUTS, WRITABLE
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, WRITABLE, Header
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.records import HEADER_CODE, HEADER_SIZE, Header
 from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:

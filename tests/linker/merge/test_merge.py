@@ -22,10 +22,9 @@ from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import LAYOUTS, V2, V3, WRITABLE
+from sframegen.format.layouts import F_FRAME_POINTER, LAYOUTS, V2, V3, WRITABLE
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
-from sframegen.format.records import F_FRAME_POINTER
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import DEAD, Merger, gather, select
 from tests import ROOT
