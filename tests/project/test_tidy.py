@@ -50,6 +50,7 @@ MACHINE_FILES = {"x86_64.py", "aarch64.py", "s390x.py", "machines.py"}
 NAMES_ABIS = {"sframegen/format/abi.py", *(f"{folder}/machines.py" for folder in MACHINE_FOLDERS)}
 ABI_NAME = re.compile(r"\.(EM_\w+|AMD64|AARCH64(_BE)?|S390X)$")
 
+ROOMS_OF_MACHINES = ("sframegen/code/isa", "sframegen/stack/abi")
 MAX_PARAMETERS = 8
 MORE_PARAMETERS = {"sframegen/api/", "sframegen/cli/"}  # whose options are parameters
 
@@ -194,6 +195,16 @@ def test_annotations_are_not_evaluated(path: str) -> None:
 def test_no_file_is_so_long_that_it_has_a_second_subject() -> None:
     lengths = {path: len((ROOT / path).read_text().splitlines()) for path in OUR_MODULES}
     assert {path: length for path, length in lengths.items() if length > LONGER.get(path, MAX_LINES)} == {}
+
+
+def test_a_name_stands_for_one_module() -> None:
+    """Except in cli/, with a file each command, in folders with a file each machine, and tables for compiled code in each room."""
+    places: dict[str, list[str]] = {}
+    for path in OUR_MODULES:
+        room, _, file = path.rpartition("/")
+        if room not in ("sframegen/cli", *ROOMS_OF_MACHINES) and file not in ("__init__.py", "__main__.py", "columns.py"):
+            places.setdefault(file, []).append(room)
+    assert {file: rooms for file, rooms in places.items() if len(rooms) > 1} == {}
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
