@@ -10,7 +10,7 @@ from sframegen.api.changing import convert, remove
 from sframegen.api.converted import VersionChange
 from sframegen.api.merged import Merged
 from sframegen.api.merging import merge
-from sframegen.api.plan import Plan
+from sframegen.api.planned import Plan
 from sframegen.api.reading import check, read
 from sframegen.api.removed import SectionRemoval
 from sframegen.checks.against_cfi.comparison import Verdict

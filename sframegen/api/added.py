@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sframegen.api.plan import Plan, json_lines
+from sframegen.api.planned import Plan, json_lines
 from sframegen.elf.text import count_of, printable
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from linker.objects.remove_from_objects import Edits, plan_object_removal
 from linker.refusals import Refusal, RefusedError
 from sframegen.api.common import layout_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
-from sframegen.api.plan import plan_of
+from sframegen.api.planned import plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
 from sframegen.elf.file import open_elf

@@ -10,7 +10,7 @@ from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.signatures import signatures
 from linker.refusals import Refusal, RefusedError
-from sframegen.api.plan import Plan, plan_of
+from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE
 from sframegen.tables.optimize import LEVELS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sframegen.api.plan import Plan, json_lines
+from sframegen.api.planned import Plan, json_lines
 from sframegen.elf.text import count_of, printable, shortened
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sframegen.api.plan import Plan, json_lines
+from sframegen.api.planned import Plan, json_lines
 from sframegen.elf.text import printable
 
 

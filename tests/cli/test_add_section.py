@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 import sframegen
 from cfi.errors import FormatError
 from sframegen.api.added import Summary
-from sframegen.api.plan import Plan
+from sframegen.api.planned import Plan
 from sframegen.cli.commands import cli
 from sframegen.conversion.coverage import FunctionFates
 from sframegen.elf.file import open_elf
