@@ -101,7 +101,7 @@ def add_section(
         elf = given(target.data, str(target.path), target.source)
         if isinstance(elf, Objects):
             if synthesize:
-                raise FormatError("what is not linked has no rows but those of its call frame information")
+                raise FormatError("only linked files can have synthesized rows")
             if any(one.section(MODULE_SECTION) for one in elf.members.values()):
                 module = Summary(str(target.path), note=KERNEL_MODULE)
                 return module if target.in_place else with_written(module, target.write(elf.copy, lambda _: None))

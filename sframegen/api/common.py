@@ -77,5 +77,5 @@ def layout_of(version: int) -> Layout:
 
 def level_of(name: LevelName) -> Level:
     if name not in LEVELS:
-        raise ValueError(f"no level of optimisation {name!r}, only {', '.join(LEVELS)}")
+        raise ValueError(f"unknown level {name!r}, only {', '.join(LEVELS)}")
     return LEVELS[name]

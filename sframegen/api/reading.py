@@ -59,12 +59,12 @@ def check(
     `instructions` for an ABI whose instructions are not read; OSError; and ValueError for an unknown consumer.
     """
     if consumer not in CONSUMERS:
-        raise ValueError(f"no consumer {consumer!r}, only {', '.join(CONSUMERS)}")
+        raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")
     with naming(str(path)):
         given = open_given(str(path))
         if isinstance(given, Objects):
             if instructions:
-                raise FormatError("the instructions of what is not linked cannot be followed: its jumps and calls lead nowhere yet")
+                raise FormatError("instructions are checked in linked files only: jumps and calls of an object lead nowhere yet")
             if debug_file is not None:
                 raise FormatError("an object has no separate debug file")
             if second_reader:

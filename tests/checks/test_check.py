@@ -449,7 +449,7 @@ def test_strict_makes_errors_of_warnings(peers: Peers, tmp_path: Path) -> None:
     status, output = run("--consumer", "gnu", "--strict", file)
     assert (status, "1 error;" in output) == (1, True)
     assert run("--consumer", "glibc", "--strict", file)[0] == 0
-    with pytest.raises(ValueError, match="no consumer 'linux', only kernel, glibc, gnu, all"):
+    with pytest.raises(ValueError, match="unknown consumer 'linux', only kernel, glibc, gnu, all"):
         sframegen.check(file, consumer="linux")  # type: ignore[arg-type]
 
 

@@ -330,7 +330,7 @@ def test_a_linker_that_runs_itself(here: Path) -> None:
     linker = here / "linker"
     script(linker, f"exec {' '.join(TOOL)} -- {linker}")
     done = run(linker)
-    assert (done.returncode, done.stderr) == (1, f"sframegen: {linker}: it runs itself, by way of sframegen link\n")
+    assert (done.returncode, done.stderr) == (1, f"sframegen: {linker}: it runs itself through sframegen link\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--nosuch", "--", "ld"), ("--install", "x", "--", "ld", "-o")])
@@ -356,7 +356,7 @@ def test_a_linker_is_not_overwritten(here: Path) -> None:
     (here / "bin").mkdir()
     script(here / "bin" / "ld", "exit 0")
     done = run(*TOOL, "--install", "bin")
-    assert (done.returncode, done.stderr) == (1, "sframegen: bin/ld: stays: it is no shim of sframegen\n")
+    assert (done.returncode, done.stderr) == (1, "sframegen: bin/ld: not replaced: not a shim of sframegen\n")
     assert (here / "bin" / "ld").read_text() == "#!/bin/sh\nexit 0"
 
 
@@ -365,7 +365,7 @@ def test_a_fifo_in_the_place_of_a_shim(here: Path) -> None:
     (here / "bin").mkdir()
     os.mkfifo(here / "bin/ld")
     done = run(*TOOL, "--install", "bin", timeout=60)
-    assert (done.returncode, done.stderr) == (1, "sframegen: bin/ld: stays: it is no shim of sframegen\n")
+    assert (done.returncode, done.stderr) == (1, "sframegen: bin/ld: not replaced: not a shim of sframegen\n")
 
 
 @pytest.mark.usefixtures("here")
@@ -399,7 +399,7 @@ def test_response_files_that_become_a_fifo(here: Path, monkeypatch: pytest.Monke
 def test_no_linker_to_install(here: Path, linker: str) -> None:
     run(*TOOL, "--install", "shims")
     done = run(*TOOL, "--install", "new", "--", linker)
-    assert (done.returncode, done.stderr) == (1, f"sframegen: {linker}: no such linker, shims apart\n")
+    assert (done.returncode, done.stderr) == (1, f"sframegen: {linker}: no such linker (shims do not count)\n")
     assert not (here / "new").exists()
 
 
@@ -417,7 +417,7 @@ def test_a_shim_without_sframegen_is_the_linker_with_a_warning(here: Path, objec
     done = run(shim, "-e", "main", object_file)
     assert (done.returncode, done.stderr) == (
         0,
-        "sframegen: warning: sframegen is not there any more; linked without the section\n",
+        "sframegen: warning: sframegen has been uninstalled; linked without the section\n",
     )
     subprocess.run(["ld", "-e", "main", object_file, "-o", "plain"], check=True)
     assert (here / "a.out").read_bytes() == (here / "plain").read_bytes()
@@ -428,7 +428,7 @@ def test_a_fatal_shim_without_sframegen_does_not_link(here: Path, object_file: s
     shim = here / "shims" / "ld"
     shim.write_text(shim.read_text().replace("__init__.py", "gone.py"))
     done = run(shim, "-e", "main", object_file, env=os.environ | {"SFRAMEGEN_LINK_OPTIONS": "--format 3 --fatal"})
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "sframegen: sframegen is not there any more\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "sframegen: sframegen has been uninstalled\n")
     assert not (here / "a.out").exists()
 
 

@@ -191,7 +191,7 @@ KILLED = "import os, sframegen.api as api; api.add_section = lambda *_, **__: os
     ("name", "old", "new", "message"),
     [
         ("ninja", START, KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
-        ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen is not there any more; linked without"),
+        ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen has been uninstalled; linked without"),
         (
             "cmake, ninja",
             START,

@@ -32,9 +32,9 @@ if [ -x {{python}} ] && [ -e {{package}} ]; then
     exec {{python}} -I -c {{code}} link $options -- "$linker" "$@"
 fi
 case " $options " in
-*" --fatal "*) echo "sframegen: sframegen is not there any more" >&2; exit 1 ;;
+*" --fatal "*) echo "sframegen: sframegen has been uninstalled" >&2; exit 1 ;;
 esac
-echo "sframegen: warning: sframegen is not there any more; linked without the section" >&2
+echo "sframegen: warning: sframegen has been uninstalled; linked without the section" >&2
 exec "$linker" "$@"
 """
 CODE = "import sys; sys.path.append({root!r}); from sframegen.cli.start import main; main()"
@@ -67,7 +67,7 @@ def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iter
     wanted = {name: name for name in NAMES} if linker is None else {"ld": linker}
     linkers = {name: path for name, source in wanted.items() if (path := found(source, directory))}
     if not linkers:
-        raise FileNotFoundError(2, "no such linker, shims apart", linker or "ld")
+        raise FileNotFoundError(2, "no such linker (shims do not count)", linker or "ld")
     make_directory(directory)
     words = {name: shlex.quote(path) for name, path in linkers.items()}
     if linker is None:
@@ -76,7 +76,7 @@ def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iter
     for name, word in words.items():
         shim = directory / name
         if shim.exists() and not is_shim(shim):
-            raise FileExistsError(17, "stays: it is no shim of sframegen", str(shim))
+            raise FileExistsError(17, "not replaced: not a shim of sframegen", str(shim))
         text = SHIM.format(
             linker=word,
             code=shlex.quote(code),
