@@ -1,4 +1,4 @@
-"""What a section is added to: the file as it is, or as it was before it had one; and how, where one is in the way."""
+"""Adds a section to a linked file: to the file before it had one, or in the place of the one that it has."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class Base(NamedTuple):
     """`elf` without a section is `given` after the writes of `cleared`: none, where `given` has no section."""
 
-    given: ElfFile  # what the new file gives back when its section is removed
+    given: ElfFile  # the file that removing the new section restores
     elf: ElfFile
     cleared: list[Write]
-    record: Undo | None  # what makes `given` of the file as it is; None: it is that
+    record: Undo | None  # turns the file that was read into `given`; None: they are the same
 
     @property
     def cleared_ranges(self) -> list[tuple[int, int]]:
@@ -35,7 +35,7 @@ class Base(NamedTuple):
 
 
 def base_of(elf: ElfFile) -> Base:
-    """By the file's own record, if it has one: then what it was made from, else the file itself."""
+    """Start from the original that the file's record restores, if it has one; else from the file itself."""
     original = original_of(elf) if extents(elf) else None
     given, record = original or (elf, None)
     if not extents(given):
@@ -46,9 +46,9 @@ def base_of(elf: ElfFile) -> Base:
 
 
 def plan_section(base: Base, encoder: Encoder, allowed: frozenset[Change] = frozenset()) -> InjectionPlan | Exchange:
-    """In the place of a section that is in the way, if it fits; else after the file's end. Raises FormatError where neither can be.
+    """In the place of an existing section if it fits, else after the file's end. Raises FormatError if neither is possible.
 
-    `allowed`: what is done only for kernels that are known to bear it.
+    `allowed`: the changes that only newer kernels accept.
     """
     if base.cleared:
         try:
@@ -68,13 +68,13 @@ def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
 
 
 def all_writes(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder) -> list[Write]:
-    """All that makes the new file of `base.given`; the last is the record."""
+    """Return all writes that turn `base.given` into the new file; the last is the record."""
     if isinstance(plan, Exchange):
         return plan.writes
     return writes_of(plan, base.elf, memoryview(encoder.encode(plan.section_address)), base.given, base.cleared)
 
 
 def is_written(elf: ElfFile, base: Base, writes: list[Write]) -> bool:
-    """Whether the file has all these bytes already; a file without a record needs none."""
+    """True if the file has all these bytes already; a file without a record needs none."""
     needed = contents(writes if base.given is not elf else writes[:-1])
     return all(elf.data[offset : offset + len(data)].tobytes() == data for offset, data in needed)

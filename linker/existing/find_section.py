@@ -1,4 +1,4 @@
-"""Where a linked file has its SFrame section, whoever wrote it: which headers name it, and how much room there is."""
+"""A linked file -> the place of its SFrame section, whoever made it: the headers that name it, and how much room there is."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a section is, and which headers say so. Offset in the file, address as linked, sizes in bytes."""
+    """The place of a section, and the headers that name it. Offset in the file, address as linked, sizes in bytes."""
 
     offset: int
     address: int
     size: int
-    room: int  # the section, and zeros behind it that are loaded with it and belong to no other
+    room: int  # the section, and the zeros after it that are loaded with it and belong to no other
     segments: list[int]  # numbers of program headers
     sections: list[int]  # numbers of section headers
 
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 def find_place(elf: ElfFile) -> Place:
-    """Raises FormatError where there is no section, or none that can be written over."""
+    """Raises FormatError if there is no section, or none that can be overwritten."""
     segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT_GNU_SFRAME and s.p_filesz]
     sections = [s.number for s in elf.sections if is_sframe(s)]
     extents = [(elf.segments[n].p_offset, elf.segments[n].p_vaddr, elf.segments[n].p_filesz) for n in segments]
@@ -42,7 +42,7 @@ def find_place(elf: ElfFile) -> Place:
     [(offset, address)] = places
     size = max(extent[2] for extent in extents)  # GNU ld keeps more in the segment than it fills
     elf.slice(offset, size, "SFrame section")
-    return Place(offset, address, size, size + free_behind(elf, offset + size), segments, sections)
+    return Place(offset, address, size, size + free_after(elf, offset + size), segments, sections)
 
 
 def is_sframe(section: Section) -> bool:
@@ -50,7 +50,7 @@ def is_sframe(section: Section) -> bool:
     return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
 
 
-def free_behind(elf: ElfFile, start: int) -> int:
+def free_after(elf: ElfFile, start: int) -> int:
     """Bytes from file offset `start` on that are zero, in the same PT_LOAD, and that no section header claims."""
     loads = [s for s in elf.segments if s.p_type == PT_LOAD and s.p_offset < start < s.p_offset + s.p_filesz]
     if not elf.sections or not loads:
@@ -68,7 +68,7 @@ def free_behind(elf: ElfFile, start: int) -> int:
 
 
 def extents(elf: ElfFile) -> list[Range]:
-    """Where program and section headers say that there is an SFrame section; empty without any, else ascending."""
+    """File ranges that program and section headers name as SFrame sections, ascending."""
     places = [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz]
     places += [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if is_sframe(s)]
     return join(Range(offset, offset + size, (".sframe",)) for offset, size in places)

@@ -1,4 +1,4 @@
-"""The file that a changed one was made from, by the record at its end, without writing it."""
+"""A changed file -> the original that its undo record restores, without writing it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Original(NamedTuple):
 
 
 def original_of(elf: ElfFile) -> Original | None:
-    """None where the file has no record, or where the record does not belong to what is there."""
+    """None if the file has no record, or one that does not fit the file any more."""
     record = undo_record.read(elf.data)
     if record is None or not record.original_size:
         return None
@@ -59,7 +59,7 @@ def original_of(elf: ElfFile) -> Original | None:
 
 
 def check_undo(given: ElfFile, result: Path) -> list[str]:
-    """What is wrong with the record of the file at `result`, which is to give `given` back."""
+    """Return the findings about the record of the file at `result`, which must restore `given`."""
     original = original_of(open_elf(result))
     if original is None:
         return ["its undo record would not be used"]
@@ -67,7 +67,7 @@ def check_undo(given: ElfFile, result: Path) -> list[str]:
 
 
 def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
-    """The file's first `size` bytes after these writes, in memory; only what they change takes any."""
+    """Return the file's first `size` bytes after these writes, mapped; only changed pages take memory."""
     descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
     try:
         if os.fstat(descriptor).st_size != len(elf.data):
@@ -81,7 +81,7 @@ def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryv
 
 
 def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
-    """The same program in the same place, but for new read-only segments behind it; only headers and metadata differ."""
+    """True if it is the same program at the same addresses, except for new read-only segments after it, headers and metadata."""
     if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
         return False
     tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
@@ -97,7 +97,7 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
 
 
 def code(elf: ElfFile) -> list[Range]:
-    """Executable sections, and executable PT_LOADs that do not begin with the headers: of writable ones what is no metadata."""
+    """Return executable sections and PT_LOADs that do not begin with the headers; of writable ones only what is no metadata."""
     ranges = [
         (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR
     ]
@@ -109,7 +109,7 @@ def code(elf: ElfFile) -> list[Range]:
 
 
 def metadata(elf: ElfFile) -> list[Range]:
-    """Where the dynamic section and symbol tables are."""
+    """Return the ranges of the dynamic section and of symbol tables."""
     headers = [s.header for s in elf.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
     ranges = [Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers]
     ranges += [Range(s.p_offset, s.p_offset + s.p_filesz, ()) for s in elf.segments if s.p_type == PT_DYNAMIC]
@@ -117,9 +117,9 @@ def metadata(elf: ElfFile) -> list[Range]:
 
 
 def is_loaded(original: ElfFile, elf: ElfFile) -> bool:
-    """Whether each PT_LOAD of the original is there, perhaps with a longer table, and all others hold what was appended.
+    """True if each PT_LOAD of the original is there, perhaps with a longer table, and all others hold appended bytes.
 
-    One that was of an SFrame section alone may be gone.
+    One that held an SFrame section alone may be gone.
     """
     left = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
     own = own_loads(original)
@@ -140,7 +140,7 @@ def is_grown(load: Phdr, other: Phdr) -> bool:
 
 
 def may_change(original: ElfFile, elf: ElfFile) -> list[Range]:
-    """Ranges of the original: headers, the first page, what names moved metadata, an SFrame section that another supersedes."""
+    """Return the ranges of the original that may differ: headers, the first page, names of moved metadata, a superseded section."""
     first_page = max(FIRST_PAGE, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
     headers = Range(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE, ())
     tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe(s)]

@@ -1,4 +1,4 @@
-"""Puts another SFrame section in the place of the one that a linked file has, whoever wrote that."""
+"""Overwrites the SFrame section of a linked file with another one, whoever made the old one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Exchange(NamedTuple):
-    """What changes in the file so that a section of `size` bytes is at `place`."""
+    """The writes that put a section of `size` bytes at `place`."""
 
     place: Place
     size: int
@@ -29,7 +29,7 @@ class Exchange(NamedTuple):
 
 
 def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new_record: bool = False) -> Exchange:
-    """Raises FormatError where the section does not fit. `new_record`: the new file gives this one back, which has none."""
+    """Raises RefusedError if the section does not fit. `new_record`: the new file gets a record that restores this one."""
     size = len(section)
     if size > place.room:
         message = f"{size:,} bytes do not fit into the section's place, which has {place.room:,}"
@@ -43,7 +43,7 @@ def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new
 
 
 def headers_for(elf: ElfFile, place: Place, size: int) -> tuple[list[Phdr], list[Section]]:
-    """The file's program and section headers, those of its SFrame section for one of that size."""
+    """Return the file's program and section headers with the new size of its SFrame section."""
     segments, sections = elf.segments[:], elf.sections[:]
     for number in place.segments:
         segments[number] = segments[number]._replace(p_filesz=size, p_memsz=size)
@@ -53,7 +53,7 @@ def headers_for(elf: ElfFile, place: Place, size: int) -> tuple[list[Phdr], list
 
 
 def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
-    """The record at the file's end, if it has a valid one, for the file as it becomes: it still gives back the original."""
+    """If the file ends in a valid record: the record for the new file. It still restores the original."""
     record = undo_record.read(elf.data)
     if record is None:
         return []
@@ -67,7 +67,7 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
 
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path) -> list[str]:
-    """What is wrong with the file at `result`, one finding a line; LIEF reads it too."""
+    """Return the findings about the file at `result`, which LIEF reads, too."""
     from linker.inject.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
 
     return verify_writes(elf, *headers_for(elf, exchange.place, exchange.size), exchange.writes, result)

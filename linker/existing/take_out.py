@@ -1,7 +1,7 @@
-"""Takes an SFrame section out of a linked file that has no way back to what it was: only its headers and its own bytes change.
+"""Removes an SFrame section from a linked file without an undo record: only its headers and its own bytes change.
 
-Nothing moves: PT_GNU_SFRAME becomes PT_NULL, as does the PT_LOAD that the section has for itself, where nothing else is in it; its
-bytes become zeros. Its header goes from the table, if no symbol knows a section behind it by its number; else it is SHT_NULL.
+Nothing moves: PT_GNU_SFRAME becomes PT_NULL, and so does the section's own PT_LOAD if nothing else is in it; its bytes
+become zeros. Its section header is removed unless a symbol names a later section by number; then it becomes SHT_NULL.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNUSED_SECTION = Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Removal(NamedTuple):
-    """What changes in the file, and its headers afterwards."""
+    """The writes, and the file's headers afterwards."""
 
     segments: list[Phdr]
     sections: list[Section]
@@ -58,7 +58,7 @@ def unchanged(elf: ElfFile) -> Removal:
 
 
 def plan_removal(elf: ElfFile) -> Removal:
-    """Of bytes that are no SFrame section, or others' as well, only the headers go that call them one."""
+    """Bytes that are no SFrame section, or belong to others as well, stay: only the headers that name them go."""
     segments = [UNUSED_SEGMENT if s.p_type == PT_GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
@@ -108,7 +108,7 @@ def without_headers(elf: ElfFile) -> list[Section]:
 
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:
-    """Whether a symbol is defined in any of them, or named in a group."""
+    """True if a symbol is defined in any of them, or the file has groups."""
     tables = [SymbolTable(elf, section, elf.stored(section)) for section in symbol_tables(elf)]
     known = (next(table.defined_in(sections), None) for table in tables)
     return any(s.header.sh_type == SHT_GROUP for s in elf.sections) or any(number is not None for number in known)
@@ -122,7 +122,7 @@ def renumbered(header: Shdr, numbers: dict[int, int]) -> Shdr:
 
 
 def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Range]:
-    """What headers say that is there, PT_LOAD apart."""
+    """Return the ranges that headers name, except PT_LOADs."""
     header = elf.header
     ranges = [
         Range(0, EHDR_SIZE, ()),
@@ -136,7 +136,7 @@ def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list
 
 
 def is_empty(elf: ElfFile, load: Phdr, kept: list[Range], cleared: list[Range], values: list[int]) -> bool:
-    """Whether nothing names a byte of it, and all that is not cleared is zero. `values`: of dynamic tags, ascending."""
+    """True if nothing names a byte of it, and all that is not cleared is zero. `values`: of dynamic tags, ascending."""
     start, end = load.p_offset, load.p_offset + load.p_filesz
     tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)
     named = overlapping(kept, start, end) or tags

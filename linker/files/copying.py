@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 FICLONE = 0x40049409
 CHUNK = 1 << 22  # bytes
-# What a file system says that cannot share or copy ranges itself.
+# Errors of file systems that cannot share or copy ranges.
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
 def copy_file(elf: ElfFile, out: BinaryIO) -> None:
-    """The original's bytes to `out`, an empty file; holes stay holes. FormatError where the file is no longer what was read."""
+    """Copy the original's bytes to `out`, an empty file; holes stay holes. Raises FormatError if the file has changed since."""
     source = elf.descriptor
     if source is None or elf.status is None:
         out.write(elf.data)
@@ -62,7 +62,7 @@ def copy_range(elf: ElfFile, source: int, out: BinaryIO, start: int, end: int) -
 
 
 def supported(call: Callable[..., int], *arguments: int) -> int | None:
-    """What the call returns; None where the file system has no such thing."""
+    """Return the call's result; None if the file system does not support it."""
     try:
         return call(*arguments)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A name in an open directory: nothing that others do to the path that led there sends us elsewhere."""
+"""A name in an open directory: whatever others do to the path, it stays the same directory."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Location:
 
 
 def locate(path: str | os.PathLike[str]) -> Location:
-    """Where a path that the user gave leads; its last name need not exist. Raises OSError.
+    """Return the location that a user's path leads to; its last name need not exist. Raises OSError.
 
-    Symbolic links are followed one by one, and only those that nobody else can have made or moved: otherwise another user chooses,
-    by a link in a directory of theirs, which file we change.
+    Symbolic links are followed one by one, and only those that nobody else can have made or moved: otherwise another user could
+    choose the file that we change with a link in a directory of theirs.
     """
     shown = os.fspath(path)
     try:
@@ -98,7 +98,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
 
 
 def make_directory(path: str | os.PathLike[str]) -> None:
-    """Like `mkdir -p`, by way of the links that `locate` follows. Raises OSError."""
+    """Like `mkdir -p`, but following only the links that `locate` follows. Raises OSError."""
     shown = os.fspath(path)
     names = shown.split("/")
     try:
@@ -116,8 +116,8 @@ def make_directory(path: str | os.PathLike[str]) -> None:
 def below(root: int, path: str, shown: str) -> Location:
     """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
 
-    Each directory is opened in the one before it, so that the entry is below `root` whatever is exchanged meanwhile. A path that
-    no system call would take is refused: looking up all that is in a deep tree costs the square of its depth.
+    Each directory is opened in the one before it, so that the entry is below `root` whatever is renamed meanwhile. A path longer
+    than system calls accept is refused: looking up everything in a deep tree costs the square of its depth.
     """
     *directories, name = path.split("/")
     if len(os.fsencode(path)) >= PATH_MAX:
@@ -170,7 +170,7 @@ def _walk(path: str) -> Location:
 
 
 def _named(text: str, status: os.stat_result, path: str) -> Location:
-    """The file that a link of /proc leads to, if the link's text is still its path: a deleted or replaced file has none."""
+    """Return the file that a link of /proc leads to, if the link's text is still its path: a deleted or replaced file has none."""
     try:
         found = _walk(text)
     except FileNotFoundError:
@@ -200,13 +200,13 @@ class _Descriptor:
 
 
 def _close(descriptor: int) -> None:
-    """An error is no loss: the descriptor was only good for looking up names."""
+    """Ignore errors: the descriptor could only look up names."""
     with suppress(OSError):
         os.close(descriptor)
 
 
 def _parts(path: str) -> list[str]:
-    """Its names, the last one first."""
+    """Return the names in a path, the last one first."""
     return [part for part in path.split("/") if part not in ("", ".")][::-1]
 
 
@@ -219,7 +219,7 @@ def _proc_device() -> int:
 
 
 def _check_trusted(link: os.stat_result, directory: os.stat_result) -> None:
-    """Raises OSError where someone who is neither root nor this user can have made the link, or put it there."""
+    """Raise OSError if someone other than root and this user can have made the link or moved it there."""
     user = os.geteuid()
     ours = {ROOT, user}
     writable = directory.st_mode & stat.S_IWOTH or (user == ROOT and directory.st_gid != ROOT and directory.st_mode & stat.S_IWGRP)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOTICE_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
 PAUSE_SECONDS = 0.05
-# What a file system without locks says: there, whoever comes second notices when it replaces the file.
+# Errors of file systems without locks: there, the second run fails when it replaces the file.
 NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -49,7 +49,7 @@ def open_locked(location: Location) -> int:
 
 
 def close_locked(descriptor: int) -> None:
-    """Unlocks, too: a mapping of the file has a copy of the descriptor, which would keep the lock."""
+    """Unlock before closing: a mapping of the file has a copy of the descriptor, which would keep the lock."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
@@ -77,7 +77,7 @@ def _say_who(descriptor: int, location: Location) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    """The process that holds the lock on an open file, as far as /proc says."""
+    """Return the process that holds the lock on an open file, if /proc lists it."""
     status = os.fstat(descriptor)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:

@@ -1,4 +1,4 @@
-"""What follows the ELF image in a file: for a self-extracting program or an AppImage, all that it is about."""
+"""Data after the ELF image in a file: the content of self-extracting programs and AppImages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 CHUNK = 1 << 20
-# By how it begins, where zeros may come before.
+# By first bytes; zeros may precede them.
 KINDS = {
     b"PK\3\4": "a zip archive",
     b"hsqs": "a squashfs image, as in AppImages",
@@ -25,7 +25,7 @@ KINDS = {
 
 
 def image_end(elf: ElfFile) -> int:
-    """The first file offset behind everything that the headers name."""
+    """Return the file offset after everything that the headers name."""
     sections = [s.header for s in elf.sections if s.header.sh_type not in (SHT_NULL, SHT_NOBITS)]
     return max(
         EHDR_SIZE,
@@ -39,8 +39,8 @@ def image_end(elf: ElfFile) -> int:
 def check_end(elf: ElfFile) -> None:
     """Raises RefusedError where something other than zeros and a signature follows the image.
 
-    Its readers look for it from the end of the file (zip), behind the section headers (AppImages), or at an offset that is written
-    somewhere: there is no place for a segment that suits them all.
+    Its readers look for it from the end of the file (zip), after the section headers (AppImages), or at an offset stored
+    somewhere: no place for a segment suits them all.
     """
     start, end = image_end(elf), len(elf.data) - appended_size(elf)
     for at in range(start, end, CHUNK):

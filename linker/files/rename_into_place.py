@@ -1,4 +1,4 @@
-"""Puts a new file in the place of an old one, wholly or not at all."""
+"""Writes a new file and renames it into place: the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Source(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What came of it: other names (hard links) that keep the old file; rights and attributes that the new one does not have."""
+    """The result: how many other names (hard links) keep the old file; rights and attributes that the new one lacks."""
 
     other_names: int
     lost: list[str]
@@ -124,17 +124,17 @@ def regular_there(target: Location) -> os.stat_result | None:
 
 
 def new_file(directory: int, name: str, mode: int = 0o600) -> BinaryIO:
-    """An empty file without a name, of which nothing is left if the process is killed; where there are none, one of this name."""
+    """Return an empty file without a name: a killed process leaves nothing. If the system has no such files, one of this name."""
     with suppress(OSError):
         descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR, mode, dir_fd=directory)
-        if Path(f"/proc/self/fd/{descriptor}").exists():  # the way to give it one
+        if Path(f"/proc/self/fd/{descriptor}").exists():  # else it cannot get one
             return os.fdopen(descriptor, "wb")
         os.close(descriptor)
     return os.fdopen(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode, dir_fd=directory), "wb")
 
 
 def link(descriptor: int, directory: int, name: str) -> None:
-    """Gives an open file that name, whatever other names of it lead to by now."""
+    """Give an open file that name, whatever its other names lead to by now."""
     os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
 
 
@@ -157,7 +157,7 @@ def temporary_name(directory: int) -> Iterator[str]:
 
 @contextmanager
 def opened(location: Location) -> Iterator[int]:
-    """The directory of a location, as something to flush; by itself it is only good for looking up names."""
+    """The directory of a location, opened so that it can be flushed; the location's own descriptor can only look up names."""
     with step("its directory cannot be read", location):
         descriptor = location.open_directory()
     try:
@@ -168,7 +168,7 @@ def opened(location: Location) -> Iterator[int]:
 
 @contextmanager
 def step(failure: str, location: Location) -> Iterator[None]:
-    """An OSError of the block says what it means for which file, unless an inner step has said it."""
+    """Add to an OSError of the block what failed and for which file, unless an inner step has done so."""
     try:
         yield
     except StepError:
@@ -178,13 +178,13 @@ def step(failure: str, location: Location) -> Iterator[None]:
 
 
 def sync(directory: int, location: Location) -> None:
-    """Makes what was renamed there last."""
+    """Make a rename in the directory durable."""
     with step("replaced, but it may not outlast a crash of the system", location):
         os.fsync(directory)
 
 
 def unchanged(source: Source) -> bool:
-    """True if the open file is as it was when it was opened. The time of change is the one that no user can set."""
+    """True if the open file has not changed since it was opened. Users cannot set its time of change (ctime)."""
     before, now = source.status, os.fstat(source.descriptor)
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
@@ -192,7 +192,7 @@ def unchanged(source: Source) -> bool:
 def take_over(source: Source, descriptor: int, *, strict: bool) -> None:
     """Owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
 
-    With `strict` an attribute that may not be kept raises; without it a copy does without, as any user's copy of another's file.
+    With `strict`, an attribute that may not be kept raises; otherwise the copy lacks it, as any user's copy of another's file does.
     """
     status = source.status
     mode = stat.S_IMODE(status.st_mode)
@@ -217,7 +217,7 @@ def take_over(source: Source, descriptor: int, *, strict: bool) -> None:
 
 
 def losses(source: int, copy: int) -> list[str]:
-    """Rights and attributes of one open file that its copy is without, as happens to copies of others' files."""
+    """Return rights and attributes of one open file that its copy lacks, as happens to copies of others' files."""
     mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
     bits = [name for bit, name in SET_ID.items() if mode & bit]
     return bits + sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})

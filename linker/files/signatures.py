@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from linker.files.rename_into_place import Source
     from sframegen.elf.file import ElfFile, Section
 
-# Behind the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.
+# After the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.
 APPENDED_MARKER = b"~Module signature appended~\n"
 APPENDED_INFO = struct.Struct(">5B3xI")  # the last is the size of the signature; big-endian everywhere
 SECTIONS = {
@@ -31,7 +31,7 @@ BESIDE = (".{name}.hmac", "fipscheck/{name}.hmac")  # FIPS 140: GnuTLS', fipsche
 
 
 def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
-    """What signs the file at `path`, held open as `source`, or is a checksum of it, in a few words each."""
+    """Return signatures and checksums of the file at `path`, held open as `source`, in a few words each."""
     filled = [section.name for section in elf.sections if section.name in SECTIONS and is_filled(elf, section)]
     beside = [path.parent / place.format(name=path.name) for place in BESIDE]
     if path.suffix == ".so":
@@ -46,13 +46,13 @@ def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
 
 
 def is_filled(elf: ElfFile, section: Section) -> bool:
-    """AppImages have room for a signature, zeros, when they are not signed."""
+    """False for AppImages that are not signed: they have zeros where a signature would be."""
     header = section.header
     return header.sh_type != SHT_NOBITS and any(elf.slice(header.sh_offset, header.sh_size, section.name))
 
 
 def appended_size(elf: ElfFile) -> int:
-    """Bytes at the end of the file that are its signature."""
+    """Return the size of the signature at the end of the file, in bytes."""
     size = APPENDED_INFO.size + len(APPENDED_MARKER)
     if bytes(elf.data[-len(APPENDED_MARKER) :]) != APPENDED_MARKER:
         return 0

@@ -1,4 +1,4 @@
-"""Which file a change reads and which one it writes, and how the result gets there: what adding, converting and removing share."""
+"""The file that a change reads and the one that it writes: opened, locked, verified, replaced."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Written(NamedTuple):
 
 
 class Target:
-    """A block that changes a file: `source` is open from its begin to its end, and all that is known of it comes from there.
+    """A block that changes a file: `source` stays open from begin to end, and everything is read from it.
 
-    In place the file is locked, unless it is a dry run, and its name is looked up once. A `Location` as path is used as such.
+    A file that is changed in place is locked, except in a dry run, and its name is looked up once. `path` may be a `Location`.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Target:
         return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
     def copy(self, elf: ElfFile) -> Written:
-        """Nothing changes in the file; another one becomes a copy."""
+        """Leave the file unchanged; another output becomes a copy."""
         return Written() if self.in_place or self.dry_run else self._write(partial(copy_file, elf), None)
 
     def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> Written:
-        """Unless it is a dry run; `check` raises to stop."""
+        """Write the result, except in a dry run; `check` raises to stop."""
         if self.dry_run:
             return Written()
         if self.verify:
@@ -129,7 +129,7 @@ def _leads_to(path: StrPath, location: Location) -> bool:
 
 
 def is_stdout(output: StrPath | None) -> bool:
-    """True if it is the pipe or device that standard output is, /dev/stdout for one: nothing that could be replaced by name."""
+    """True if it is the pipe or device of standard output, such as /dev/stdout: it cannot be replaced by name."""
     try:
         ours = os.fstat(STDOUT)
         return output is not None and not stat.S_ISREG(ours.st_mode) and os.path.samestat(os.stat(output), ours)  # noqa: PTH116
@@ -138,7 +138,7 @@ def is_stdout(output: StrPath | None) -> bool:
 
 
 def _to_stdout(write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
-    """Only what is complete and verified."""
+    """Print the result once it is complete and verified."""
     with TemporaryFile() as file:
         write(file)
         file.flush()

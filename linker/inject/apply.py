@@ -1,4 +1,4 @@
-"""Writes the file that a plan describes: the original, copied without passing through this process, then what changes."""
+"""Writes the file that a plan describes: a copy of the original, then the changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO, record: undo_record.Undo | None = None) -> None:
-    """The file's bytes, or those of what it was made from by its `record`, and then these, to `out`, an empty file.
+    """Write the file, or the original that `record` restores, to `out`, an empty file; then these writes.
 
-    Nothing else is done to it: no sync, no mode.
+    `out` is not synced, and its mode not set.
     """
     copy_file(elf, out)
     if record is not None:
@@ -36,9 +36,9 @@ def writes_of(
     given: ElfFile | None = None,
     cleared: Iterable[Write] = (),
 ) -> list[Write]:
-    """All that makes the new file, in the order in which it is to be written; last the record.
+    """Return all writes that make the new file, in order; the last is the record.
 
-    Of the original, or, where `cleared` makes that of it, of `given`.
+    They apply to the original; with `cleared`, which turns `given` into the original, to `given`.
     """
     if len(section) != plan.section_size:
         raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")

@@ -1,7 +1,7 @@
-"""The front layout: the program header table grows in place, and the metadata behind it gives way.
+"""The front layout: the program header table grows in place, and the metadata after it makes room.
 
-What gives way goes into the new segment, behind `.sframe`. The build-id stays in the first page of the file: it takes
-room that other metadata leaves there, or the padding behind the first segment.
+That metadata moves into the new segment, after `.sframe`. The build-id stays in the first page of the file: it takes the
+place of other metadata there, or the padding after the first segment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NT_GNU_ABI_TAG = 1
 
 
 def front(image: Image, section_size: int, spare: int) -> Draft:
-    """With room for `spare` more headers behind the new table. Raises FormatError where something in the way cannot move."""
+    """Draft with room for `spare` more headers after the new table. Raises RefusedError if something in the way cannot move."""
     kept = image.segments
     end = table_end(image, kept)
     if overlapping(image.pieces, image.table.end, end) or overlapping(image.blocks, image.table.end, end):
@@ -67,17 +67,17 @@ def table_end(image: Image, kept: list[Phdr]) -> int:
 
 
 def cleared_end(image: Image, room: int) -> int:
-    """Where the room for more headers ends, or what is left there of metadata that moved: bytes that nothing explains any more."""
+    """Return the end of the room for more headers, or of the remains of moved metadata: bytes that no header explains."""
     return max([room, *(min(piece.end, FIRST_PAGE) for piece in overlapping(image.pieces, image.table.end, room))])
 
 
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
-    """An unused header, or the PT_NOTE that GNU ld writes beside PT_GNU_PROPERTY for the same bytes: only the latter is read."""
+    """True for an unused header, or the PT_NOTE that GNU ld writes beside PT_GNU_PROPERTY for the same bytes and nobody reads."""
     return segment.p_type == PT_NULL or (segment.p_type == PT_NOTE and segment._replace(p_type=PT_GNU_PROPERTY) in segments)
 
 
 def is_abi_tag(image: Image, segment: Phdr) -> bool:
-    """A static program's PT_NOTE for its ABI tag alone: ld.so reads that, of libraries, others go by the section header."""
+    """True for a static program's PT_NOTE with its ABI tag alone: ld.so reads it in libraries, others by its section header."""
     if image.dynamic or segment.p_type != PT_NOTE:
         return False
     notes = notes_at(image.elf, segment.p_offset, segment.p_filesz, segment.p_align)
@@ -85,13 +85,13 @@ def is_abi_tag(image: Image, segment: Phdr) -> bool:
 
 
 def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, int]]]:
-    """(what goes into the new segment, what stays in the first page and its new file offset) so that the table can reach `end`."""
+    """(pieces for the new segment, pieces that stay in the first page with new file offsets) so that the table can reach `end`."""
     start = image.table.end
     blocks = overlapping(image.blocks, start, end)
     if blocks:
         raise no_room(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
     if not may_extend(image, end):
-        raise no_room(image, "its segment ends behind it")
+        raise no_room(image, "its segment ends after it")
     in_way = overlapping(image.pieces, start, end)
     build_id = next((p for p in in_way if image.build_id is not None and p.start <= image.build_id < p.end), None)
     if build_id is None:
@@ -109,7 +109,7 @@ def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, in
 
 
 def places(image: Image, end: int, piece: Range) -> list[int]:
-    """Where a piece could begin in the first page: behind the table, or behind anything else there."""
+    """Return offsets at which a piece could begin in the first page: after the table, or after anything else there."""
     ends = {end, *(item.end for item in [*image.pieces, *image.blocks] if end <= item.end < FIRST_PAGE)}
     return sorted({align_up(place, piece.align) for place in ends})
 
@@ -120,7 +120,7 @@ def fits(image: Image, place: int, piece: Range) -> bool:
 
 
 def may_extend(image: Image, end: int) -> bool:
-    """Whether the table's segment reaches file offset `end`, or can, in its last page, where nothing else is."""
+    """True if the table's segment reaches file offset `end`, or can grow to it in its last page, where nothing else is."""
     load = image.load
     if load is None:
         return True
@@ -149,7 +149,7 @@ def move(image: Image, piece: Range, to_offset: int, to_address: int) -> Move:
 
 
 def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:
-    """The table's own header, and that of the segment that holds it, for the larger table."""
+    """Return a header as the larger table needs it: the table's own, and that of the segment that holds it, grow."""
     if segment.p_type == PT_PHDR:
         size = (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
         return segment._replace(p_filesz=size, p_memsz=size)
@@ -160,7 +160,7 @@ def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:
 
 
 def follow(segment: Phdr, moves: list[Move]) -> Phdr:
-    """The header of moved metadata, for its new place."""
+    """Return the header of moved metadata with its new place."""
     for item in moves:
         if segment.p_type in MOVABLE_SEGMENTS and item.holds(segment.p_offset, segment.p_filesz):
             by = item.to_address - item.from_address

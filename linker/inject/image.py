@@ -1,4 +1,4 @@
-"""A linked file as an injection sees it: where its memory ends, what lies behind its program headers; and what is refused."""
+"""A linked file as an injection sees it: the end of its memory, the pieces after its program headers; or why it is refused."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Image(NamedTuple):
     segments: list[Phdr]  # without the empty PT_GNU_SFRAME that objcopy --remove-section leaves
     loads: list[Phdr]
     page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096
-    end_address: int  # the first behind every PT_LOAD
+    end_address: int  # the first after every PT_LOAD
     table: Range  # the program header table
     load: Phdr | None  # the PT_LOAD that holds the table
     dynamic: list[Dyn]
     pieces: list[Range]  # what may move
     blocks: list[Range]  # what may not
-    build_id: int | None  # file offset of the note's header, where it is in the first page
+    build_id: int | None  # file offset of the note's header, if it is in the first page
     role: Role
 
     @property
@@ -57,7 +57,7 @@ class Image(NamedTuple):
 
 
 def read_image(elf: ElfFile) -> Image:
-    """Raises FormatError with the reason where no section can be added."""
+    """Raises FormatError or RefusedError with the reason if no section can be added."""
     check_header(elf)
     loads = check_loads(elf)
     check_sections(elf)
@@ -104,11 +104,11 @@ def check_header(elf: ElfFile) -> None:
             file=elf.name,
         )
     if header.e_phoff < EHDR_SIZE:
-        raise elf.error("has no program header table behind its ELF header: not a linked program or library")
+        raise elf.error("has no program header table after its ELF header: not a linked program or library")
 
 
 def check_loads(elf: ElfFile) -> list[Phdr]:
-    """The PT_LOADs: in the file, ascending, disjoint."""
+    """Return the PT_LOADs, which must be in the file, ascending and disjoint."""
     loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
     if not loads:
         raise elf.error("has no PT_LOAD: not a linked program or library")
@@ -117,14 +117,14 @@ def check_loads(elf: ElfFile) -> list[Phdr]:
         fault = fault_of(load, end)
         if fault:
             raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} {fault}", "program header table")
-        if load.p_filesz:  # ld gives an offset without a meaning where all data is .bss
+        if load.p_filesz:  # ld gives a meaningless offset where all data is .bss
             elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         end = load.p_vaddr + load.p_memsz
     return loads
 
 
 def fault_of(load: Phdr, end: int) -> str:
-    """What is wrong with a PT_LOAD that follows one which ends at `end`."""
+    """Return the fault of a PT_LOAD that follows one which ends at `end`, "" if there is none."""
     if load.p_align & (load.p_align - 1) or load.p_align > MAX_ALIGN:
         return f"is aligned to {load.p_align:#x}"
     if load.p_filesz > load.p_memsz:

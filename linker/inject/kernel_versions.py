@@ -1,4 +1,4 @@
-"""Linux kernels: which changes of a file need which of them, and which the user allows."""
+"""Linux kernels: the changes to a file that need newer ones, and those that the user allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Kernel(NamedTuple):
 
 
 class Change(Enum):
-    """What is done to a file only for kernels that are known to bear it."""
+    """A change to a file that only newer kernels accept."""
 
     TABLE_AT_THE_END = "the program header table of a program at the end of the file"
     SEGMENT_IN_A_LOADER = "a segment after the .bss of a dynamic loader"
@@ -24,13 +24,13 @@ class Change(Enum):
 
 SAFE_SINCE = {
     Change.TABLE_AT_THE_END: Kernel(5, 18),  # AT_PHDR comes from the PT_LOAD that holds the table
-    Change.SEGMENT_IN_A_LOADER: Kernel(6, 7),  # of an interpreter, too, the .bss of each PT_LOAD is cleared by itself
+    Change.SEGMENT_IN_A_LOADER: Kernel(6, 7),  # clears the .bss of each PT_LOAD separately, for interpreters too
 }
-VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # what uname -r prints will do
+VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # accepts the output of uname -r
 
 
 def kernel_of(version: str) -> Kernel:
-    """Raises ValueError for what is no version."""
+    """Raises ValueError if it is no version."""
     found = VERSION.fullmatch(version)
     if found is None:
         raise ValueError(f"not a Linux version such as 5.18: {version!r}")
@@ -38,7 +38,7 @@ def kernel_of(version: str) -> Kernel:
 
 
 def safe_on(min_kernel: str | None) -> frozenset[Change]:
-    """The changes that this kernel and all later ones bear; without a version, none."""
+    """Return the changes that this kernel and all later ones accept; none without a version."""
     if min_kernel is None:
         return frozenset()
     kernel = kernel_of(min_kernel)

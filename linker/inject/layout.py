@@ -1,4 +1,4 @@
-"""What a layout decides; the rest of the plan follows from it."""
+"""A layout's decisions; the rest of the plan follows from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Layout = Literal["front", "tail"]
 
 
 class Move(NamedTuple):
-    """Metadata that goes elsewhere, whole; offsets in the file, link-time addresses, size in bytes."""
+    """A piece of metadata that moves; offsets in the file, link-time addresses, size in bytes."""
 
     names: tuple[str, ...]
     size: int
@@ -24,7 +24,7 @@ class Move(NamedTuple):
     to_address: int
 
     def holds(self, offset: int, size: int) -> bool:
-        """Whether a range of the original file goes with it."""
+        """True if a range of the original file moves with it."""
         return size > 0 and self.from_offset <= offset and offset + size <= self.from_offset + self.size
 
 
@@ -33,11 +33,11 @@ class Draft(NamedTuple):
     table_offset: int
     segments: list[Phdr]  # the whole new table
     section: Phdr  # the PT_GNU_SFRAME among them
-    end: int  # file offset behind the last loaded byte
+    end: int  # file offset after the last loaded byte
     moves: list[Move]
-    dropped: list[Phdr]  # headers of the original that gave their slot
-    covers: list[tuple[str, Shdr]]  # further sections, over what would be lost without one
-    spare_size: int = 0  # bytes behind the table that are cleared
+    dropped: list[Phdr]  # headers of the original that gave up their slot
+    covers: list[tuple[str, Shdr]]  # further sections, over bytes that strip tools would clear without one
+    spare_size: int = 0  # bytes after the table that are cleared
 
     @property
     def moved_size(self) -> int:
@@ -70,6 +70,6 @@ def sframe_at(offset: int, address: int, size: int) -> Phdr:
 
 
 def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
-    """Behind the last PT_LOAD: they are read in ascending order."""
+    """Insert them after the last PT_LOAD: they are read in ascending order."""
     last = max(index for index, segment in enumerate(segments) if segment.p_type == PT_LOAD)
     return [*segments[: last + 1], *loads, *segments[last + 1 :]]

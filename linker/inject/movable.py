@@ -1,4 +1,4 @@
-"""What of a linked file may move: metadata that is only reached through program headers and dynamic tags, never by code."""
+"""The pieces of a linked file that may move: metadata reached only through program headers and dynamic tags, never from code."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import Phdr
 
-FIRST_PAGE = 0x1000  # what a kernel core keeps of a mapped file, and where kernels look for the build-id
+FIRST_PAGE = 0x1000  # a core file keeps this part of a mapped file, and kernels look for the build-id there
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
-MAX_PADDING = 15  # bytes between loaded neighbours, where no section header says what they are
-FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over what it moved away
+MAX_PADDING = 15  # bytes between loaded neighbours that no section header names
+FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over data that it moved away
 PT_NULL = 0
 SHT_HASH, SHT_GNU_HASH, SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 5, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 
-# Section types that only the dynamic section names, by the tag that must name them.
+# Section types that only the dynamic section names -> the tag that must name them.
 TAG_OF_TYPE = {
     SHT_HASH: DT_HASH,
     SHT_GNU_HASH: DT_GNU_HASH,
@@ -88,12 +88,12 @@ MOVABLE_TAGS = {
     DT_VERDEF: "DT_VERDEF",
     DT_VERNEED: "DT_VERNEED",
 }
-# Every tag that holds an address: without section headers, what one names ends where the next begins.
+# Every tag that holds an address: without section headers, a piece ends where the next begins.
 POINTER_TAGS = {
     *MOVABLE_TAGS, DT_PLTGOT, DT_RELA, DT_INIT, DT_FINI, DT_REL, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY, DT_RELR,
 }  # fmt: skip
 MOVABLE_SEGMENTS = {PT_INTERP: "PT_INTERP", PT_NOTE: "PT_NOTE", PT_GNU_PROPERTY: "PT_GNU_PROPERTY"}
-# Segments that code reaches by other ways than their header.
+# Segments that code reaches without their header.
 FIXED_SEGMENTS = {
     PT_DYNAMIC: "PT_DYNAMIC",
     PT_TLS: "PT_TLS",
@@ -103,9 +103,9 @@ FIXED_SEGMENTS = {
 
 
 def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) -> tuple[list[Range], list[Range]]:
-    """(what may move, what may not): ascending, disjoint. `load` is the PT_LOAD that holds the program header table.
+    """(pieces that may move, pieces that may not): ascending, disjoint. `load` is the PT_LOAD that holds the program header table.
 
-    Near the table, bytes that nothing explains count among what may not move.
+    Near the table, bytes that nothing explains may not move.
     """
     tags: dict[int, list[int]] = {}
     for entry in dynamic:
@@ -121,7 +121,7 @@ def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) ->
         free = inside[0] <= piece.start and piece.end <= inside[1] and not overlapping(fixed, piece.start, piece.end)
         (pieces if free else blocks).append(piece)
     window = (table.end, max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE))
-    # A new section header table is written elsewhere; Go's linker puts the old one right behind the program headers.
+    # A new section header table is written elsewhere; Go's linker puts the old one right after the program headers.
     replaced = [Range(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE, ())] if elf.sections else []
     known = join([*pieces, *blocks, *replaced])
     blocks += unexplained(elf, known, window[0], min(window[1], inside[1]), MAX_PADDING if not elf.sections else len(elf.data))
@@ -174,7 +174,7 @@ def movable_segments(elf: ElfFile) -> list[Range]:
 
 
 def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Range]:
-    """Without section headers: what each dynamic tag names, up to the next place that anything names, or to its size."""
+    """Without section headers: the range that each dynamic tag names, up to the next named place, or its size."""
     loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
     starts: dict[int, int] = {}
     for tag in POINTER_TAGS & tags.keys():
@@ -210,7 +210,7 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Range]:
 
 
 def unexplained(elf: ElfFile, known: list[Range], start: int, end: int, padding: int) -> list[Range]:
-    """What is more than padding between the known ranges of [start, end): other bytes than FILLERS, or more than `padding`."""
+    """Gaps between the known ranges of [start, end) that are not padding: bytes other than FILLERS, or more than `padding`."""
     holes = gaps(known, start, min(end, len(elf.data)))
     return [
         Range(*hole, ("bytes that no header explains",))

@@ -1,4 +1,4 @@
-"""What will change in a linked file that is given an `.sframe` section: decided, and printable, before a byte is written."""
+"""The plan to add an `.sframe` section to a linked file: decided, and printable, before a byte is written."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
     from linker.inject.layout import Draft, Layout, Move
 
-# patchelf goes by the order of the sections, finds nothing in its way where the first of them has moved, and writes over
-# the second when it adds program headers: two, if it is run twice.
+# patchelf relies on the order of the sections: if the first one has moved, it finds nothing in its way, and overwrites the
+# second when it adds program headers: one for each run.
 SPARE_HEADERS = 2
 MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
 MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
 MAX_SECTION = 1 << 40
-MAX_SYMBOLS = 1 << 16  # in what moves; real files have a handful
+MAX_SYMBOLS = 1 << 16  # in moved metadata; real files have a handful
 NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
 SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}
 
@@ -70,19 +70,19 @@ class InjectionPlan:
     section_address: int
     section_size: int
     table_offset: int
-    spare_size: int  # bytes behind the table that are cleared
+    spare_size: int  # bytes after the table that are cleared
     segments: tuple[Phdr, ...]  # the new program header table
     new_segments: tuple[Phdr, ...]
     dropped_segments: tuple[Phdr, ...]
     moves: tuple[Move, ...]
     patches: tuple[Patch, ...]
-    sections: tuple[Section, ...]  # the new section header table; empty where the original has none
+    sections: tuple[Section, ...]  # the new section header table; empty if the original has none
     names_offset: int
     names_size: int
-    new_names: str  # what is appended to the table of names
+    new_names: str  # appended to the table of names
     section_table_offset: int
     undo_offset: int
-    cleared: tuple[tuple[int, int], ...]  # (offset, size) of what an earlier section was, and of headers that spoke of it
+    cleared: tuple[tuple[int, int], ...]  # (offset, size) of an earlier section, and of headers that named it
 
     def __str__(self) -> str:
         return "\n".join(describe(self))
@@ -93,28 +93,28 @@ class InjectionPlan:
 
     @property
     def size(self) -> int:
-        """Of the new file."""
+        """Size of the new file."""
         return self.undo_offset + undo_record.record_size(self.changed())
 
     def overwritten(self) -> list[tuple[int, int]]:
-        """(offset, size) of every range of the original, without an earlier section, that is written over; ascending."""
+        """(offset, size) of every range of the original, without an earlier section, that is overwritten; ascending."""
         ranges = [(0, EHDR_SIZE), (self.table_offset, self.table_size + self.spare_size)]
         ranges += [(item.to_offset, item.size) for item in self.moves]
         ranges += [(patch.offset, 8) for patch in self.patches]
         return undo_record.overwritten(self.original_size, ranges)
 
     def changed(self) -> list[tuple[int, int]]:
-        """The same, and what is cleared before."""
+        """The same with the ranges that are cleared before."""
         return undo_record.overwritten(self.original_size, [*self.overwritten(), *self.cleared])
 
 
 def plan_injection(
     elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = (), allowed: frozenset[Change] = frozenset()
 ) -> InjectionPlan:
-    """The plan for a section of that many bytes, from its size alone. Raises FormatError with the reason where there is no way.
+    """Plan for a section of that size; its content does not matter. Raises RefusedError with the reason if it is impossible.
 
-    `cleared`: (offset, size) of what was written over to make `elf`, which then is not what the new file gives back.
-    `allowed`: what is done only for kernels that are known to bear it.
+    `cleared`: (offset, size) of ranges cleared to make `elf`, which then is not the file that the undo record restores.
+    `allowed`: the changes that only newer kernels accept.
     """
     if not 0 < section_size <= MAX_SECTION:
         raise elf.error(f"a section of {section_size} bytes")
@@ -126,7 +126,7 @@ def plan_injection(
 
 
 def risk_of(role: Role) -> str:
-    """What a new segment does to a dynamic loader, in words; nothing for other files."""
+    """Return the risk of a new segment in a dynamic loader, as text; "" for other files."""
     if role not in (Role.LOADER, Role.UNSURE):
         return ""
     since = SAFE_SINCE[Change.SEGMENT_IN_A_LOADER]
@@ -148,7 +148,7 @@ def choose(image: Image, section_size: int, allowed: frozenset[Change]) -> Draft
 
 
 def tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[Change]) -> Draft:
-    """Raises `reason`, why the front layout cannot be, where this one cannot be either, or is not allowed."""
+    """Raises `reason`, which rules out the front layout, if this layout is impossible as well, or is not allowed."""
     if not isinstance(reason, NoRoomError) or image.role is Role.LOADER:
         raise reason
     try:
@@ -209,7 +209,7 @@ def new_sections(elf: ElfFile, draft: Draft, added: list[tuple[str, Shdr]], name
         for name, header in added:
             sections.append(Section(len(sections), name, header._replace(sh_name=name_offset)))
             name_offset += len(name) + 1
-    if len(sections) >= SHN_LORESERVE:  # more than the ELF header can say: there it is 0
+    if len(sections) >= SHN_LORESERVE:  # more than fit into the ELF header, which then has 0
         sections[0] = sections[0]._replace(header=sections[0].header._replace(sh_size=len(sections)))
     return sections
 
@@ -225,7 +225,7 @@ def follow(header: Shdr, moves: list[Move]) -> Shdr:
 
 
 def move_of(header: Shdr, moves: list[Move]) -> Move | None:
-    """The move that takes a section along."""
+    """Return the move that includes a section."""
     if header.sh_type == SHT_NOBITS or not header.sh_flags & SHF_ALLOC:
         return None
     return next((item for item in moves if item.holds(header.sh_offset, header.sh_size)), None)
@@ -252,7 +252,7 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
                 continue
             item, holder = moved[number], elf.sections[number].header
             if not 0 <= symbol.st_value - holder.sh_addr <= holder.sh_size:
-                continue  # GNU ld counts __ehdr_start to the first section, whose address it does not have
+                continue  # GNU ld puts __ehdr_start into the first section, at an address outside it
             found += 1
             if found > MAX_SYMBOLS:
                 raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", section.name)
@@ -261,7 +261,7 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
 
 
 def describe(plan: InjectionPlan) -> list[str]:
-    """The plan for people, one fact a line."""
+    """Return the plan as text, one fact a line."""
     lines = [
         f"layout: {plan.layout}; file grows from {plan.original_size:#x} to {plan.size:#x} bytes",
         f".sframe: address {plan.section_address:#x}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes",

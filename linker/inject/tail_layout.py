@@ -29,7 +29,7 @@ def tail(image: Image, section_size: int) -> Draft:
     table_address = align_up(address + section_size, image.page)
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
     if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
-        raise no_room(image, "neither behind it nor at the end of the file")
+        raise no_room(image, "neither after it nor at the end of the file")
     section = sframe_at(address - bias, address, section_size)
     table_offset = table_address - bias
     segments = [

@@ -1,14 +1,14 @@
-"""The record at the very end of a changed file that gives the original back, byte for byte. Little-endian:
+"""The undo record at the very end of a changed file, which restores the original byte for byte. Little-endian:
 
-    for each range that was written over:  u64 offset, u64 size, the original bytes
+    for each range that was overwritten:   u64 offset, u64 size, the original bytes
     u64 size of the original file
     u32 number of ranges
-    u32 CRC-32 of what was written over them, in that order, then of all that follows the original's end, with 0 in place of the CRC
+    u32 CRC-32 of the new bytes in these ranges, in that order, then of all after the original's end, with 0 in place of the CRC
     u64 size of this record
     8 bytes of magic
 
-No header names it, so that strip and its like drop it: what they write is another file, and has no way back. Nor has one in which
-moved metadata was edited in its new place.
+No header names it, so that strip and similar tools drop it: they write another file, which cannot be restored. The same holds for
+a file whose moved metadata was edited in its new place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
 MAX_RANGES = 1 << 18  # a plan patches 65,536 symbols at most
-CHUNK = 1 << 20  # bytes of a hole in one go
+CHUNK = 1 << 20  # bytes of a hole at a time
 
 
 class Write(NamedTuple):
@@ -46,7 +46,7 @@ class Undo(NamedTuple):
     start: int  # the record's own file offset
 
     def restore(self, file: BinaryIO) -> None:
-        """Makes a copy of the changed file, open for update, the original."""
+        """Turn a copy of the changed file, open for update, into the original."""
         for offset, data in self.old:
             file.seek(offset)
             file.write(data)
@@ -64,7 +64,7 @@ def overwritten(original_size: int, writes: Iterable[tuple[int, int]]) -> list[t
 
 
 def record(original: memoryview, writes: Iterable[Write]) -> bytes:
-    """The record of a file made from `original` by these writes, in their order; nothing else is appended to it.
+    """Return the record of a file made from `original` with these writes, in their order, and nothing else.
 
     None of them reaches across the original's end.
     """
@@ -87,7 +87,7 @@ def contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
 
 
 def with_holes(end: int, pieces: Iterable[tuple[int, bytearray]]) -> Iterator[bytes | bytearray]:
-    """Ascending pieces, and the zeros that a file system puts between them; the file so far ends at `end`."""
+    """Yield ascending pieces with the zeros between them, as the file system has them; the file so far ends at `end`."""
     for offset, data in pieces:
         for start in range(end, offset, CHUNK):
             yield bytes(min(CHUNK, offset - start))
@@ -96,7 +96,7 @@ def with_holes(end: int, pieces: Iterable[tuple[int, bytearray]]) -> Iterator[by
 
 
 def pack(original_size: int, old: list[tuple[int, bytes]], new: Iterable[bytes | bytearray]) -> bytes:
-    """`new`: what was written over `old`, and what was appended."""
+    """`new`: the bytes that replaced `old`, then the appended ones."""
     body = b"".join(ENTRY.pack(offset, len(data)) + data for offset, data in old)
     size = len(body) + TRAILER.size
     crc = checksum([*new, body, TRAILER.pack(original_size, len(old), 0, size, MAGIC)])
@@ -111,7 +111,7 @@ def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
 
 
 def read(data: memoryview) -> Undo | None:
-    """The record of a changed file; None where there is none, or where what it covers has changed since."""
+    """Return the record of a changed file; None without one, or if bytes that it covers have changed since."""
     found = parse(data)
     if found is None:
         return None
@@ -122,7 +122,7 @@ def read(data: memoryview) -> Undo | None:
 
 
 def parse(data: memoryview) -> Undo | None:
-    """What stands at the end of a file as a record, though the file may be another one by now."""
+    """Return the record at the end of a file, even if the file has changed since."""
     if len(data) < TRAILER.size:
         return None
     original_size, count, _, size, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)

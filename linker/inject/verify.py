@@ -1,4 +1,4 @@
-"""Reads a written file back by LIEF, a reader that shares no code with the writer, and compares it with plan and original."""
+"""Reads a written file back with LIEF, which shares no code with the writer, and compares it with plan and original."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from linker.inject.undo_record import Write
     from sframegen.elf.file import ElfFile
 
-TYPE_MASK = 0xFFFFFFFF  # LIEF puts an architecture above the type's own 32 bits
+TYPE_MASK = 0xFFFFFFFF  # LIEF stores the architecture above the type's own 32 bits
 
 
 class ReadBack(NamedTuple):
-    """What LIEF sees; section headers without sh_name."""
+    """The file as LIEF reads it; section headers without sh_name."""
 
     table_offset: int
     segments: list[Phdr]
@@ -51,7 +51,7 @@ class ReadBack(NamedTuple):
 
 
 def verify(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
-    """What is wrong with the file at `result`, one finding a line. Raises FormatError where it cannot be read."""
+    """Return the findings about the file at `result`. Raises FormatError if it cannot be read."""
     written = read_back(result)
     if written is None:
         return ["LIEF cannot read the file"]
@@ -73,7 +73,7 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
 def verify_writes(
     original: ElfFile, segments: list[Phdr], sections: list[Section], writes: Iterable[Write], result: Path
 ) -> list[str]:
-    """The same for a file that has these headers, and the original's bytes but for these writes."""
+    """Return the findings about a file that must have these headers, and the original's bytes except for these writes."""
     written, new = read_back(result), open_elf(result)
     if written is None:
         return ["LIEF cannot read the file"]
@@ -160,7 +160,7 @@ def without_name_offset(section: Section) -> Section:
     return section._replace(header=section.header._replace(sh_name=0))
 
 
-# -- the checks; each gives its findings
+# -- the checks; each yields its findings
 
 
 def check_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
@@ -219,7 +219,7 @@ def check_table(written: ReadBack) -> Iterator[str]:
 
 
 def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Every earlier segment is there, in order, as it was, or changed as the plan says."""
+    """Every earlier segment is there, in order, unchanged or changed as planned."""
     if written.segments != list(plan.segments):
         yield "program headers are not the planned ones"
     dropped = list(plan.dropped_segments)
@@ -229,7 +229,7 @@ def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
             dropped.remove(segment)
             continue
         if not rest or not follows(plan, segment, rest.pop(0)):
-            yield f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} changed, and not by the plan"
+            yield f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} changed, which is not in the plan"
             return
     if rest:
         yield f"{len(rest)} segments that neither original nor plan has"
@@ -257,7 +257,7 @@ def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
 
 
 def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Every earlier section is there under its number, as it was, or moved as the plan says."""
+    """Every earlier section is there under its number, unchanged or moved as planned."""
     planned = [without_name_offset(section) for section in plan.sections]
     if written.sections != planned:
         yield "section headers are not the planned ones"
@@ -274,11 +274,11 @@ def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
                 at = (at[0] + moves[0].to_address - moves[0].from_address, at[1] + moves[0].to_offset - moves[0].from_offset)
             same = kept == old.header._replace(sh_addr=at[0], sh_offset=at[1])
         if not same or new.name != old.name:
-            yield f"section {old.number} {old.name} changed, and not by the plan"
+            yield f"section {old.number} {old.name} changed, which is not in the plan"
 
 
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
-    """Header, table and what keeps metadata in the first page are written over nothing but themselves, padding, and what moves."""
+    """Headers and metadata in the first page overwrite only themselves, padding, and metadata that moves."""
     patched = {patch.offset for patch in plan.patches}
     wide = join(Range(offset, offset + size, ()) for offset, size in plan.overwritten() if offset not in patched)
     table = range(original.header.e_phoff, original.header.e_phoff + original.phnum * PHDR_SIZE + 1)
@@ -287,11 +287,11 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
         start, end = header.sh_offset, header.sh_offset + header.sh_size
         moves = any(item.holds(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
         there = () if moves or header.sh_type in (SHT_NULL, SHT_NOBITS) else overlapping(wide, start, end)
-        yield from (f"{section.name} is written over at file offset {item.start:#x}" for item in there)
+        yield from (f"{section.name} is overwritten at file offset {item.start:#x}" for item in there)
 
 
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Every loaded byte is at its address with its value, but for what the plan names."""
+    """Every loaded byte is at its address with its value, except those that the plan names."""
     named = join(Range(offset, offset + size, ()) for offset, size in plan.overwritten())
     now = {s.p_vaddr: s.p_offset for s in written.segments if s.p_type == PT_LOAD}
     for load in (s for s in original.segments if s.p_type == PT_LOAD):
@@ -302,14 +302,14 @@ def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written
 
 
 def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iterator[str]:
-    """What moved is at its new place, by address, and what names it says so."""
+    """Moved metadata is at its new address, and tags and symbols name that."""
     patched = join(Range(patch.offset, patch.offset + 8, ()) for patch in plan.patches)
     for item in plan.moves:
         there = result.at(item.to_address, item.size)
         for start, end in gaps(patched, item.to_offset, item.to_offset + item.size):
             at = item.from_offset + start - item.to_offset
             if not same_bytes(original.data[at : at + end - start], there[start - item.to_offset : end - item.to_offset]):
-                yield f"{', '.join(item.names)} changed on its way to {item.to_address:#x}"
+                yield f"{', '.join(item.names)} changed when it moved to {item.to_address:#x}"
     for patch in plan.patches:
         if int.from_bytes(result.data[patch.offset : patch.offset + 8], result.byte_order) != patch.new:
             yield f"{patch.name} does not say {patch.new:#x}"

@@ -1,4 +1,4 @@
-"""Where a linker put the code of its input files, by its map, and so where the functions of their SFrame sections are."""
+"""A linker's map -> the addresses of its inputs' code, and so of the functions in their SFrame sections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Places = dict[str, list[tuple[int, int]]]  # by the section's name: (address, si
 
 
 class Counts(NamedTuple):
-    """Of functions: `dropped`: their code is not in the linked file. `unknown`: not to be told from another section's."""
+    """Numbers of functions. `dropped`: their code is not in the linked file. `unknown`: several sections have the same code."""
 
     functions: int
     dropped: int
@@ -114,7 +114,7 @@ class LinkerMap:
                         yield Undescribed(_name(file, member), section, size, why)
 
     def _key(self, path: str, member: str) -> tuple[str, str] | None:
-        """What the map calls a file: by the same name, else by as much of the end of its path as tells it from others."""
+        """Return the map's name of a file: the same name, else the one with the same end of its path, as far as it is needed."""
         if (normpath(path), member) in self._places:
             return normpath(path), member
         candidates = self._by_end.get((Path(path).name, member), [])
@@ -128,7 +128,7 @@ class LinkerMap:
 
     @cached_property
     def _by_end(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
-        """What the map calls files, by the last part of their paths and the member."""
+        """The map's names of files, by the last part of their paths and the member."""
         found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for key in self._places:
             found[Path(key[0]).name, key[1]].append(key)
@@ -143,7 +143,7 @@ class LinkerMap:
         return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
     def _addresses(self, elf: ElfFile, member: str, places: Places) -> dict[int, int | None]:
-        """By the section's number, of those whose code is linked; None where it is one of several, and nothing says which."""
+        """Addresses of linked sections by number; None if it is one of several and the map does not distinguish them."""
         alike: dict[tuple[str, int], list[Section]] = defaultdict(list)
         for section in elf.sections:
             if is_code(section):
@@ -169,7 +169,7 @@ class LinkerMap:
         return found
 
     def _is_at(self, address: int, code: memoryview, limit: int) -> bool:
-        """Whether the linked file has an input section's code there, but for `limit` bytes."""
+        """True if the linked file has an input section's code there, except for up to `limit` bytes."""
         linked = self.linked.at(address, len(code))
         if linked == code:
             return True
@@ -188,7 +188,7 @@ def _assigned(matches: dict[int, list[int]]) -> dict[int, int | None]:
 
 
 def _closest(path: str, candidates: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those whose path has the most components at its end in common with `path`."""
+    """Return those whose paths share the most trailing components with `path`."""
     by_length: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for candidate in candidates:
         pairs = zip(reversed(Path(path).parts), reversed(Path(candidate[0]).parts), strict=False)

@@ -42,7 +42,7 @@ class Placement(NamedTuple):
     address: int  # where it starts; without `-r` absolute, with it the offset in its output section
     size: int
     output: str  # name of the output section
-    output_number: int  # how many output sections the map has named before: tells those of one name apart
+    output_number: int  # output sections that the map names before it: distinguishes those of one name
 
 
 class _Map:
@@ -75,7 +75,7 @@ class _Map:
 def read_map(path: str | os.PathLike[str]) -> Iterator[Placement]:
     """Every input section of more than 0 bytes that is in the output, in the map's order, without what linkers made themselves.
 
-    Sections that the link dropped or folded into others are not there, nor is .eh_frame where a linker writes it anew. GNU ld 2.40
+    Sections that the link dropped or folded into others are not there, nor is an .eh_frame that the linker rewrites. GNU ld 2.40
     gives some sections of its own (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens them, and only
     GNU ld has the path of a thin archive's member. Raises FormatError, which names the line.
     """
@@ -186,5 +186,5 @@ def _gnu(lines: _Map, found: Iterator[str], *, needs_header: bool) -> Iterator[P
 
 
 def _is_cut(name: str) -> bool:
-    """Whether it can only be the name of an input section."""
+    """True if it can only be the name of an input section."""
     return name.startswith(" ") and PATTERN not in name

@@ -75,7 +75,7 @@ def in_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
 
 
 def in_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
-    """The map of the link (-r) that made an object. It names sections, which are told apart by their order in map and object."""
+    """The map of the link (-r) that made an object. Sections of one name are distinguished by their order in map and object."""
     addresses: dict[str, list[int]] = defaultdict(list)
     for start, _, number in sorted(placed.sections, key=itemgetter(2)):
         addresses[placed.image.sections[number].name].append(start)
@@ -112,7 +112,7 @@ def fill(
 
 
 def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, counts: Counts) -> Merger:
-    """What the objects say, those in archives too, at the addresses of their code. Raises FormatError that names the object."""
+    """Return the sections of the objects, archives included, at the addresses of their code. A FormatError names the object."""
     merger = Merger()
     abi = abi_of(linker_map.linked)
     given = 0
@@ -158,7 +158,7 @@ def _objects(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str
 def merge_objects(
     paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, layout: Layout, level: Level, counts: Counts
 ) -> Encoder:
-    """The encoder of what the linked file's objects say of its code, and of its PLT. Adds to `counts`.
+    """Return the encoder of the merged functions of the objects and of the PLT. Adds to `counts`.
 
     At the level that changes nothing, each function is as its object has it. Raises FormatError.
     """
@@ -193,5 +193,5 @@ def _count(undescribed: Iterable[Undescribed], counts: Counts) -> None:
 
 
 def _overlap(table: FunctionTable) -> bool:
-    """Whether two functions, which stand by address, describe the same code."""
+    """True if two functions, in order of address, describe the same code."""
     return any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))

@@ -1,4 +1,4 @@
-"""Several objects made one by a linker's `-r`."""
+"""Several objects -> one, linked with a linker's `-r`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PartialLink(NamedTuple):
-    """`messages`: the linker's, without those about the SFrame sections, which are not its business here."""
+    """`messages`: the linker's, except those about SFrame sections, which it does not make here."""
 
     output: Path
     map_file: Path
@@ -24,7 +24,7 @@ class PartialLink(NamedTuple):
 
 
 def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path) -> PartialLink:
-    """Runs `linker -r`, any that writes a map; its files go into `directory`.
+    """Run `linker -r`, any linker that writes a map; its files go into `directory`.
 
     Raises FormatError if it fails, with what the linker printed as notes (PEP 678), RefusedError where there is no such linker.
     """
@@ -49,7 +49,7 @@ def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path
 
 
 def _messages(text: str) -> list[str]:
-    """One line each; what lld says further of one begins with `>>>`."""
+    """Return one line for each; lld continues a message with `>>>`."""
     whole = text.replace("\n>>> ", ": ").splitlines()
     return [line for line in whole if line and "sframe" not in line.lower()]
 
@@ -59,7 +59,7 @@ def _reason(status: int) -> str:
 
 
 def _as_file(path: str) -> str:
-    """What a linker takes for a file's name: `-Map=x.o` is an option, `@x.o` a file of arguments."""
+    """Return a path that a linker takes for a file: `-Map=x.o` is an option, `@x.o` a file of arguments."""
     return f"./{path}" if path.startswith(("-", "@")) else path
 
 

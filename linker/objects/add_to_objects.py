@@ -39,18 +39,18 @@ ANOTHER = "has an SFrame section, and not the one that would be added"
 
 
 class Filled(NamedTuple):
-    """An object and the SFrame sections that it is to have, none: it stays as it is. `table`: what they say, as `placed`."""
+    """An object and the SFrame sections that it will have; without any it is unchanged. `table`: their functions, as `placed`."""
 
-    elf: ElfFile  # as it is
-    base: ElfFile  # what add-section was given when it made `elf`, else `elf`: what the new object gives back
-    record: Undo | None  # what makes `base` of `elf`; None: it is that
+    elf: ElfFile  # the file that was read
+    base: ElfFile  # what add-section was given when it made `elf`, else `elf`: the new object restores it
+    record: Undo | None  # turns `elf` into `base`; None: they are the same
     placed: Placed  # the base
     table: FunctionTable
     pieces: list[Piece]
     undoable: bool = True  # the new object has a record
 
     def writes(self) -> list[Write]:
-        """What makes the new object of the base; none where it stays as it is."""
+        """Return the writes that turn the base into the new object; none if it is unchanged."""
         if not self.pieces or not self.placed.symbol_table:
             return []
         writes = object_writes(self.base, self.placed.symbol_table, self.pieces)
@@ -59,7 +59,7 @@ class Filled(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An object to be filled with what its own call frame information says."""
+    """An object with sections made from its own call frame information."""
 
     filled: Filled
     sources: Sources
@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Prepared:
-    """Nothing is to do where the object has SFrame sections that say the same.
+    """There is nothing to do if the object has SFrame sections that say the same.
 
     Raises FormatError where they say something else, unless they are to be replaced.
     """
@@ -95,7 +95,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
 
 
 def write_object(filled: Filled, out: BinaryIO) -> None:
-    """The object with its new sections, to an empty file."""
+    """Write the object with its new sections to an empty file."""
     writes = filled.writes()
     if writes:
         write_all(filled.elf, writes, out, record=filled.record)
@@ -104,7 +104,7 @@ def write_object(filled: Filled, out: BinaryIO) -> None:
 
 
 def check_object(filled: Filled, written: ElfFile) -> list[str]:
-    """What is wrong with a written object: its sections are those of before, and the new ones say what they were made to say."""
+    """Return the findings about a written object: earlier sections that changed, new sections that say something else."""
     if not filled.pieces:
         return [] if written.data == filled.elf.data else ["bytes of an object that has it already have changed"]
     findings = []
@@ -128,7 +128,7 @@ def check_object(filled: Filled, written: ElfFile) -> list[str]:
 
 
 def gives_back(written: ElfFile, given: ElfFile) -> bool:
-    """Whether a written object has a record that makes it what was given, byte for byte."""
+    """True if a written object has a record that restores the given one, byte for byte."""
     found = original_object(written)
     return found is not None and found[0].data == given.data
 
@@ -150,20 +150,20 @@ class Objects(NamedTuple):
         return {at: prepare(elf, layout, level, replace=replace) for at, elf in self.members.items()}
 
     def copy(self, out: BinaryIO) -> None:
-        """The file as it is, to an empty file."""
+        """Write the file unchanged to an empty file."""
         if is_archive(self.data):
             out.write(self.data)
         else:
             copy_file(self.members[0], out)
 
     def size_with(self, sizes: Mapping[int, int]) -> int:
-        """Of the file, if some objects have these sizes."""
+        """Size of the file if some objects have these sizes."""
         if not is_archive(self.data):
             return sizes.get(0, len(self.data))
         return len(self.data) + sum(align_up(size, 2) - align_up(len(self.members[at].data), 2) for at, size in sizes.items())
 
     def write(self, changed: Mapping[int, Callable[[BinaryIO], None]], out: BinaryIO) -> None:
-        """The file with some of its objects as these write them, to an empty file."""
+        """Write the file to an empty one, some of its objects with these functions."""
         if not is_archive(self.data):
             changed[0](out)
             return
@@ -175,7 +175,7 @@ class Objects(NamedTuple):
         out.writelines(rewritten(members(self.data, self.file), contents, self.file))
 
     def check(self, checks: Mapping[int, Callable[[ElfFile], list[str]]], written: ElfFile | Objects) -> list[str]:
-        """What is wrong with the file as it was written, by what is wrong with each object."""
+        """Return the findings about the written file, from checks of its objects."""
         if isinstance(written, ElfFile) or len(written.members) != len(self.members):
             return ["other objects than before"]
         pairs = zip(self.members, written.members.values(), strict=True)
@@ -183,12 +183,12 @@ class Objects(NamedTuple):
 
 
 def open_given(path: str) -> ElfFile | Objects:
-    """What `given` makes of the file at `path`. Raises OSError, too."""
+    """Open the file at `path` as `given` does. Raises OSError, too."""
     return given(map_file(path)[0], path)
 
 
 def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
-    """A linked ELF file, or what is not linked yet: an object or an archive. Raises FormatError."""
+    """Return a linked ELF file, or the objects of an object file or archive. Raises FormatError."""
     if is_archive(data):
         return Objects(path, data, {at: elf for at, _, elf in objects_in(data, path)})
     elf = ElfFile(data, path, source.status, source.descriptor) if source else ElfFile(data, path)

@@ -1,4 +1,4 @@
-"""Archives of objects (`ar`): their members, and the archive again with other contents of some, its symbol index corrected."""
+"""Archives of objects (`ar`): their members, and the archive rewritten with new contents of some, its symbol index corrected."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def is_archive(data: bytes | memoryview) -> bool:
 
 
 def members(data: memoryview, file: str) -> list[Member]:
-    """All members, the symbol index and the table of long names too. Raises FormatError."""
+    """Return all members, including the symbol index and the table of long names. Raises FormatError."""
     if bytes(data[:8]) == THIN_MAGIC:
         raise FormatError("a thin archive: its members are files of their own, give them instead", file=file)
     found: list[Member] = []
@@ -75,7 +75,7 @@ def members(data: memoryview, file: str) -> list[Member]:
 
 
 def rewritten(found: list[Member], contents: Mapping[int, bytes], file: str) -> Iterator[bytes | memoryview]:
-    """The archive's bytes, in parts. `contents`: the new ones of some members, by the offset of their header."""
+    """Yield the archive's bytes, in parts. `contents`: new contents of some members, by the offset of their header."""
     sizes = {member.at: len(contents.get(member.at, member.contents)) for member in found}
     moved: dict[int, int] = {}
     at = len(MAGIC)

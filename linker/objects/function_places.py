@@ -1,4 +1,4 @@
-"""What the `.sframe` sections of an object say of which code, as a linker reads it: by their relocations, and quickly."""
+"""The `.sframe` sections of an object -> the place of each function, as a linker reads it: from their relocations, and quickly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Described(NamedTuple):
 
 
 def described(elf: ElfFile) -> Iterator[Described]:
-    """Each SFrame section of an object, and each part of one that a linker left behind another. Raises FormatError."""
+    """Each SFrame section of an object, and each part of one in which a linker left several. Raises FormatError."""
     abi = abi_of(elf)
     check_disjoint(elf)
     for section in filter(is_sframe, elf.sections):
@@ -78,7 +78,7 @@ def _placed(
 
 
 class _Symbols:
-    """By number: (section, value) of each, read when it is asked for."""
+    """(section, value) of each symbol by number, read on demand."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf

@@ -93,7 +93,7 @@ class Placed:
 
     @cached_property
     def _symbols(self) -> dict[int, Anchor]:
-        """For each section of code a symbol that is in it, the section's own if it has one."""
+        """A symbol in each section of code, the section's own if it has one."""
         found: dict[int, Anchor] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
@@ -127,7 +127,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
 
 
 def check_disjoint(elf: ElfFile) -> None:
-    """Raises FormatError for an object whose sections have more bytes than it has: what many share would be read many times."""
+    """Raises FormatError for an object whose sections have more bytes than it has: shared bytes would be read many times."""
     sizes = (section.header.sh_size for section in elf.sections if section.header.sh_type not in (SHT_NULL, SHT_NOBITS))
     if sum(sizes) > len(elf.data):
         raise elf.error("its sections overlap")
@@ -148,7 +148,7 @@ def members_of(elf: ElfFile, group: Section) -> list[int]:
 
 
 def starts_count_from(elf: ElfFile, section: Section) -> bool:
-    """Whether it is an SFrame section of GNU as before 2.45: starts count from it, though their relocations do not say so."""
+    """True for SFrame sections of GNU as before 2.45: starts count from the section, though their relocations do not say so."""
     header = section.header
     if header.sh_type != SHT_PROGBITS or not is_sframe(section) or header.sh_size < HEADER_SIZE:
         return False
@@ -156,14 +156,14 @@ def starts_count_from(elf: ElfFile, section: Section) -> bool:
 
 
 def is_sframe(section: Section) -> bool:
-    """Whether it is an SFrame section that is not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
+    """True for an SFrame section that is not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
     header = section.header
     named = header.sh_type == SHT_PROGBITS and section.name == ".sframe"
     return header.sh_size > 0 and (header.sh_type == SHT_GNU_SFRAME or named)
 
 
 def _is_relocated(section: Section) -> bool:
-    """Call frame information, and `.sframe` sections that are there already."""
+    """True for call frame information and existing `.sframe` sections."""
     if is_sframe(section):
         return True
     plain = section.header.sh_type != SHT_NOBITS and not section.header.sh_flags & SHF_COMPRESSED
@@ -183,7 +183,7 @@ def holds(ranges: Sequence[tuple[int, int] | tuple[int, int, int]], address: int
 
 
 def _addresses(elf: ElfFile) -> list[int]:
-    """The address of each section. SFrame sections come last, so that others do not move when these are exchanged."""
+    """Return the address of each section. SFrame sections come last, so that exchanging them moves no other."""
     addresses = [0] * len(elf.sections)
     here = FIRST_ADDRESS
     for section in sorted(elf.sections, key=is_sframe):
@@ -200,7 +200,7 @@ def _addresses(elf: ElfFile) -> list[int]:
 
 
 def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
-    """Each symbol's address, None for those that are defined elsewhere; written into the table in `data`."""
+    """Return each symbol's address, None if it is defined elsewhere; they are written into the table in `data`, too."""
     code = RECORDS[Sym, elf.byte_order]
     symbols = SymbolTable(elf, table, elf.stored(table))
     found: list[int | None] = []
@@ -216,7 +216,7 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
 
 
 def _relocate(elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray) -> Iterator[Anchor]:
-    """Applies a section's relocations in `data`; gives the addresses that they name. Those of other kinds stay as they are."""
+    """Apply a section's relocations in `data` and yield the addresses that they name. Other kinds of relocations are ignored."""
     from_section = starts_count_from(elf, section)
     for rela in relocations(elf, section):
         kind = abi.relocations.get(rela.type)

@@ -1,4 +1,4 @@
-"""The `.sframe` sections of a relocatable object: encoded, with their relocations, and written behind everything else.
+"""The `.sframe` sections of a relocatable object: encoded, with their relocations, and written after everything else.
 
 A piece holds the functions that stay or go together: those of one section group, or all that are in none. Linkers drop a group as a
 whole, and refuse a section outside of it that refers to what was dropped.
@@ -52,8 +52,8 @@ class Piece(NamedTuple):
 def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[Piece]:
     """`table`: functions at the addresses that `placed` gave them.
 
-    The piece of what is in no group comes last: of an object's sections GNU ld takes only the last one for SFrame when it collects
-    garbage, and keeps all that others refer to.
+    The piece for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections for
+    SFrame, and keeps all that others refer to.
     """
     group_of = groups(elf)
     functions: dict[int, list[int]] = defaultdict(list)
@@ -67,10 +67,10 @@ def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: Encod
 
 
 def piece(placed: Placed, encoder: Encoder, group: Section | None) -> Piece:
-    """Of all that the encoder has.
+    """Return the piece with all functions of the encoder.
 
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
-    function apart, over what follows.
+    function separately, over whatever follows.
     """
     encoder.flags &= ~F_FDE_SORTED  # only a linker knows
     return Piece(group if group and group.number else None, _section(encoder), _relocations(encoder, placed))
@@ -86,7 +86,7 @@ def _section(encoder: Encoder) -> bytearray:
 
 
 def _relocations(encoder: Encoder, placed: Placed) -> list[Rela]:
-    """One for each function, against the symbol that its FDE's relocation has."""
+    """Return one for each function, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     wanted = Relocation(layout.start_width, pc_relative=True)
     kind = next(number for number, relocation in encoder.abi.relocations.items() if relocation == wanted)
@@ -107,9 +107,10 @@ def old_sections(elf: ElfFile) -> set[int]:
 
 
 def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) -> list[Write]:
-    """What makes the new object of the original: the ELF header; behind its end what is new or has grown, and the section headers.
+    """Return the writes that turn the original into the new object: the ELF header; after its end, new or grown sections and the
+    section headers.
 
-    SFrame sections that the object has are taken out: what is new gets their numbers, as far as they go.
+    SFrame sections that the object has are removed; new sections take their numbers first.
     """
     names = elf.sections[elf.shstrndx]
     headers = [section.header for section in elf.sections]
@@ -126,7 +127,7 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
     end = len(elf.data)
 
     def append(data: bytes | bytearray) -> int:
-        """The file offset of `data`."""
+        """Return the file offset of `data`."""
         nonlocal end
         at = align_up(end, ALIGN)
         chunks.append(Write(at, bytes(data)))
@@ -134,7 +135,7 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
         return at
 
     def new_number() -> int:
-        """Of a section."""
+        """Return a free section number."""
         if free:
             return free.pop(0)
         headers.append(NO_SECTION)

@@ -1,6 +1,6 @@
 """The SFrame sections of objects -> findings: as for linked files, in the object as if it were linked alone.
 
-Only linkers read an object's sections, so that what other consumers ask of a section is not asked here.
+Only linkers read an object's sections, so that the demands of other consumers are not checked here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class AllSections(NamedTuple):
-    """What all sections of an object say together; it has no function index of its own."""
+    """The functions of all sections of an object; there is no one index of them."""
 
     table: FunctionTable
     layout: Layout
@@ -41,7 +41,7 @@ class AllSections(NamedTuple):
 
 
 def check_objects(objects: Objects) -> CheckReport:
-    """Of an object, or of each object of an archive: its name begins the message then."""
+    """Check an object, or each object of an archive; then its name begins each message."""
     total = Draft(objects.file)
     parts = [check_object(elf) for elf in objects.members.values()]
     code: Counter[Verdict] = Counter()
@@ -76,7 +76,7 @@ def check_object(elf: ElfFile) -> CheckReport:
 
 
 def well_formed(view: ObjectView) -> Iterator[Finding]:
-    """Of each section."""
+    """Findings about each section."""
     image = view.placed.image
     for section in filter(is_sframe, image.sections):
         flags = section.header.sh_flags & FLAGS

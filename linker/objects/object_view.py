@@ -1,4 +1,4 @@
-"""What the SFrame sections of an object say of its code, which has no addresses yet: a place in it is a section and an offset."""
+"""An object and its SFrame sections -> the rule at a place in its code: a section and an offset, as it has no addresses yet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 class ObjectView:
-    """Of one object with SFrame sections. Raises FormatError, as its methods do, where its tables do not fit together."""
+    """One object with SFrame sections. Raises FormatError, as its methods do, where its tables do not fit together."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
@@ -58,21 +58,21 @@ class ObjectView:
         return place(self.elf, abi_of(self.elf))
 
     def sections(self) -> list[SframeSection]:
-        """Each with its functions where they begin in their sections of code, which is where readelf shows them."""
+        """The SFrame sections; each function starts at its offset in its section of code, as readelf shows it."""
         return [replace(piece.section, starts=piece.offsets) for piece in self.pieces]
 
     def names(self, piece: int) -> Callable[[int], str | None]:
-        """For the functions of a section by number: what their symbols are called."""
+        """Return a function: number of a function in a piece -> the name of its symbol."""
         names, addresses = self._names, self.addresses(self.pieces[piece])
         return lambda function: None if addresses[function] == DEAD else names.at(addresses[function])
 
     def code_of(self, piece: int) -> Callable[[int], str]:
-        """For the functions of a section by number: the name of the section that holds their code, empty where that was dropped."""
+        """Return a function: number of a function in a piece -> the name of the section with its code, "" if that was dropped."""
         sections, numbers = self.elf.sections, self.pieces[piece].numbers
         return lambda function: sections[numbers[function]].name if numbers[function] != SHN_UNDEF else ""
 
     def addresses(self, piece: Described) -> list[int]:
-        """Of its functions, in the placed object; DEAD where a linker has dropped the code."""
+        """Addresses of its functions in the placed object; DEAD if a linker has dropped the code."""
         sections = self.placed.image.sections
         return [
             DEAD if number == SHN_UNDEF else sections[number].header.sh_addr + offset
@@ -81,7 +81,7 @@ class ObjectView:
 
     @cached_property
     def merged(self) -> Merger:
-        """All sections, in the placed object."""
+        """All sections merged, at the addresses of the placed object."""
         merger = Merger()
         for piece in self.pieces:
             merger.add(piece.section, self.addresses(piece))
@@ -97,7 +97,7 @@ class ObjectView:
 
     @cached_property
     def functions(self) -> FunctionTable:
-        """All of them, by their addresses in the placed object, without those of which the code was dropped."""
+        """All functions by their addresses in the placed object, except those whose code was dropped."""
         return self.merged.merged(self.placed.image.executable_ranges())[0]
 
     @cached_property
@@ -110,7 +110,7 @@ class ObjectView:
         return self._names.at(self.placed.image.sections[at.section.number].header.sh_addr + at.offset)
 
     def place_of_address(self, address: int) -> Place | None:
-        """Where an address of the placed object is in its code."""
+        """Return the place in the code at an address of the placed object."""
         starts = self.placed.sections
         number = bisect_right(starts, address, key=lambda one: one[0]) - 1
         if number < 0 or address >= starts[number][1]:
@@ -119,16 +119,16 @@ class ObjectView:
         return Place(self.elf.sections[section], address - start)
 
     def places_named(self, name: str) -> list[Place]:
-        """Of functions with that name; without one, of sections of code."""
+        """Places of the functions with that name; if there are none, of the sections of code."""
         addresses = {symbol.address for symbol in functions_named(self.placed.image, name.encode(errors="replace"))}
         found = [place for address in sorted(addresses) if (place := self.place_of_address(address))]
         return found or [Place(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
 
 
 def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, Place]:
-    """What `text` means in the objects of a file: the name of a function or of a section of code, or either + offset.
+    """Return the place that `text` names in the objects of a file: a function, a section of code, or either + offset.
 
-    The offset is decimal, or 0x...; names go before names with an offset. Raises FormatError for what is neither, or several.
+    The offset is decimal, or 0x...; names go before names with an offset. Raises FormatError if nothing or several have the name.
     """
     match = SYMBOL_OFFSET.fullmatch(text)
     for name, digits in ((text, "0"), match.groups() if match else ("", "0")):
@@ -143,7 +143,7 @@ def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView,
 
 
 def views_of(objects: Objects) -> list[ObjectView]:
-    """Of the objects that have SFrame sections. Raises FormatError where none has."""
+    """Return views of the objects that have SFrame sections. Raises FormatError if none has."""
     found = [ObjectView(elf) for elf in objects.members.values() if any(map(is_sframe, elf.sections))]
     if not found:
         raise FormatError("no SFrame section", file=objects.file)

@@ -1,7 +1,7 @@
-"""Takes the SFrame sections out of an object: by the record that add-section left, byte for byte; else by editing what is there.
+"""Removes the SFrame sections of an object: byte for byte from the record that add-section left; without one by editing.
 
-Editing moves nothing. The bytes of the sections and of their relocations become zeros, and their headers go from the table. What
-has section numbers in it is written again: headers, groups, symbols.
+Editing moves nothing. The bytes of the sections and of their relocations become zeros, and their headers are removed. Tables with
+section numbers are written again: headers, groups, symbols.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_SYMBOL = Sym(0, 0, 0, 0, 0, 0)
 
 
 class ObjectRemoval(NamedTuple):
-    """`record`: what makes the object that add-section was given of it; without one the `writes`, which leave its size alone."""
+    """`record`: restores the object that add-section was given; without one, the `writes`, which do not change its size."""
 
     elf: ElfFile
     record: Undo | None
@@ -61,15 +61,15 @@ class ObjectRemoval(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Of the object afterwards."""
+        """Size of the object afterwards."""
         return self.record.original_size if self.record else len(self.elf.data)
 
     def write(self, out: BinaryIO) -> None:
-        """The object without the sections, to an empty file."""
+        """Write the object without the sections to an empty file."""
         write_all(self.elf, self.writes, out, record=self.record)
 
     def check(self, written: ElfFile) -> list[str]:
-        """What is wrong with the object as it was written."""
+        """Return the findings about the written object."""
         if self.record is not None:
             found = original_object(self.elf)
             return [] if found and found[0].data == written.data else ["it is not what add-section was given"]
@@ -86,7 +86,7 @@ class Edits(NamedTuple):
 
 
 def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
-    """What add-section was given, and the record that says so; None without a record, or with one that does not hold any more."""
+    """Return the object that add-section was given, and its record; None without a valid record."""
     record = undo_record.read(elf.data)
     if record is None or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
         return None
@@ -101,7 +101,7 @@ def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
 
 
 def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
-    """None without anything to take out. Raises RefusedError for sections by others, without `force`."""
+    """None if there is nothing to remove. Without `force`, raises RefusedError for sections that another tool made."""
     size = sum(section.header.sh_size for section in elf.sections if is_sframe(section))
     if not size:
         return None
@@ -109,13 +109,13 @@ def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
     if found is not None:
         return ObjectRemoval(elf, found[1], [], size, any(map(is_sframe, found[0].sections)))
     if not force:
-        message = "its SFrame section is by others, or others have written the object since"
+        message = "another tool made its SFrame section, or has written the object since"
         raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
     return ObjectRemoval(elf, None, edits(elf), size, still_has_one=False)
 
 
 def edits(elf: ElfFile) -> list[Write]:
-    """What takes the sections out of an object without a record."""
+    """Return the writes that remove the sections from an object without a record."""
     check_disjoint(elf)
     if any(section.header.sh_type in NUMBERS and section.header.sh_flags & SHF_COMPRESSED for section in elf.sections):
         raise elf.error("a compressed symbol table or group")
@@ -149,7 +149,7 @@ def edits(elf: ElfFile) -> list[Write]:
 
 
 def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Iterator[Write]:
-    """The symbol table, and that of the section numbers that it has no room for. A symbol of what is gone becomes an empty one."""
+    """The symbol table, and the table of section numbers that do not fit into it. Symbols of removed sections become empty."""
     code = RECORDS[Sym, elf.byte_order]
     symbols = SymbolTable(elf, table, elf.stored(table))
     raw = bytearray(elf.stored(table))
@@ -178,12 +178,12 @@ def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Ite
 
 
 def _named(elf: ElfFile, numbers: dict[int, int]) -> set[int]:
-    """The symbols that relocations of sections that stay name."""
+    """Numbers of the symbols that relocations of the remaining sections name."""
     return {rela.symbol for section in elf.sections if section.number in numbers for rela in relocations(elf, section)}
 
 
 def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:
-    """What differs, apart from the SFrame sections, which are gone. Sections are compared by their places in the file."""
+    """Return the differences apart from the removed SFrame sections. Sections are compared by their places in the file."""
     gone = old_sections(elf)
     kept = [section for section in elf.sections if section.number not in gone]
     if any(map(is_sframe, written.sections)) or len(kept) != len(written.sections):
@@ -210,7 +210,7 @@ def _place(elf: ElfFile, number: int) -> tuple[str, int]:
 
 
 def _said(elf: ElfFile, section: Section) -> tuple[str, Shdr, tuple[str, int], tuple[str, int] | None]:
-    """What its header says, with places for the numbers of sections, and without what may change."""
+    """Return its header with places in place of section numbers, and without the fields that may change."""
     header = section.header
     info = header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL)
     said = header._replace(sh_link=0, sh_info=0 if info else header.sh_info)
@@ -220,7 +220,7 @@ def _said(elf: ElfFile, section: Section) -> tuple[str, Shdr, tuple[str, int], t
 
 
 def _symbols(elf: ElfFile, table: Section) -> Iterator[tuple[Sym, tuple[str, int], int]]:
-    """Each without the number of its section; the place of that, and the number."""
+    """(symbol without its section number, place of that section, its number) of each."""
     symbols = SymbolTable(elf, table, elf.stored(table))
     for number, symbol in enumerate(symbols):
         index = symbols.section_of(number, symbol) if symbol.st_shndx == SHN_XINDEX else symbol.st_shndx

@@ -1,4 +1,4 @@
-"""What one merge did, in numbers and as text."""
+"""The report of one merge: numbers, text, JSON."""
 
 from __future__ import annotations
 

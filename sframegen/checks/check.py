@@ -1,4 +1,4 @@
-"""All that is found in one file's section, and as text."""
+"""All checks of one file's section -> a report: findings, text, JSON."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Consumer = Literal["kernel", "glibc", "gnu", "all"]
 CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
-SHOWN = 10  # findings of one rule, where nobody asks for all
-WHOSE = {"section": "section", "cfi": "CFI"}  # who is held against the instructions
+SHOWN = 10  # findings of one rule, unless all are asked for
+WHOSE = {"section": "section", "cfi": "CFI"}  # compared with the instructions
 BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
 SECOND_BYTES, SECOND_ROWS = 3 << 17, 1 << 17  # of the CFI, of the section: what is larger is read twice only if asked for
 IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
@@ -160,7 +160,7 @@ def check_file(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Check a program or library. Raises FormatError where it is neither, or its segments or its debug file cannot be read.
+    """Check a program or library. Raises FormatError if it is neither, or its segments or its debug file cannot be read.
 
     With `instructions` also for an ABI whose instructions are not read. `second_reader` None: where the CFI is small.
     """
@@ -172,7 +172,7 @@ def check_file(
     try:
         found = sframe_of(elf)
         if found is None:
-            severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is held against the instructions
+            severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is compared with the instructions
             draft.findings.append(Finding("none", severity, "no SFrame section; sframegen add-section makes one"))
         else:
             section = _check_section(elf, *found, draft, consumer)
@@ -186,7 +186,7 @@ def check_file(
 
 
 def _check_section(elf: ElfFile, data: memoryview, address: int, draft: Draft, consumer: Consumer) -> SframeSection | None:
-    """What the section is by itself; None where it is for another ABI than its file."""
+    """Check the section by itself; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     draft.findings += [*facts.findings, *accepted(facts, consumer)]
     section = open_section(data, address)
@@ -209,7 +209,7 @@ def _compare(
     second_reader: bool | None,
     progress: Progress | None,
 ) -> None:
-    """What the section is by its file's CFI, as sframegen reads that, and as pyelftools does."""
+    """Compare the section with its file's CFI, as sframegen reads it and as pyelftools does."""
     abi = abi_of(elf)
     try:
         sources = find_sources(elf, debug_file)
@@ -234,7 +234,7 @@ def _compare(
 
 
 def _check_instructions(elf: ElfFile, draft: Draft, debug_file: Path | None, jobs: int, progress: Progress | None) -> None:
-    """Also where the section is damaged: the CFI's rules, then."""
+    """Check the rules against the instructions; the CFI's alone if the section is damaged."""
     from sframegen.checks.against_code.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
 
     abi = abi_of(elf)

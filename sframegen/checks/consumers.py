@@ -1,4 +1,4 @@
-"""What readers of SFrame do with a section: a row for each thing that one of them cannot take. To add a consumer is to add rows."""
+"""How readers of SFrame treat a section: a row for each property that one of them cannot handle. A new consumer is new rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Effect(IntEnum):
-    """What a consumer does, from what is least."""
+    """A consumer's reaction, the mildest first."""
 
     FAILS = 0
     GIVES_UP = 1
@@ -53,7 +53,7 @@ CONSUMERS = {
 
 
 class Demand(NamedTuple):
-    """`broken`: names of rules of the specification, or a function that finds in the facts that the consumer rejects it.
+    """`broken`: names of rules of the specification, or a function of the facts: true if the consumer cannot handle the section.
 
     `validated`: the kernel rejects the section for it when it is registered, where CONFIG_SFRAME_VALIDATION is set.
     """
@@ -75,7 +75,7 @@ def _sized(says: Callable[[Facts, Header, Layout], bool]) -> Callable[[Facts], b
 
 
 def _foreign(facts: Facts) -> bool:
-    """A section that GNU's tools turn around before they read it, on the little-endian machines that this is about."""
+    """A section whose bytes GNU's tools swap before they read it, on little-endian machines."""
     return facts.byte_order == "big"
 
 
@@ -209,7 +209,7 @@ DEMANDS = (
 
 
 def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
-    """What a consumer, or all of them, would do with a section that wellformed.examine describes; nothing where it accepts it.
+    """Findings about one consumer, or all: their reactions to a section with these facts; none if they accept it.
 
     A version that a consumer does not read is one note.
     """
@@ -247,7 +247,7 @@ def _finding(demand: Demand, offset: int | None = None, address: int | None = No
 
 
 def rejected_anyhow(executable: Sequence[tuple[int, int]], version: int) -> list[Finding]:
-    """What consumers reject in a file with code in these ranges, whatever a section of this version says."""
+    """Findings about a file with code in these ranges, which consumers reject whatever a section of this version says."""
     facts = Facts(size=0, address=0, executable=executable)
     readers = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}
     demands = [demand for demand in DEMANDS if demand.broken is _several_texts and demand.consumer in readers]
@@ -255,7 +255,7 @@ def rejected_anyhow(executable: Sequence[tuple[int, int]], version: int) -> list
 
 
 def unmet(facts: Facts, consumer: str) -> list[Demand]:
-    """Once it rejects a section, a consumer does nothing else with it."""
+    """Return the demands that are not met; once a consumer rejects a section, only those that reject."""
     rows = [demand for demand in DEMANDS if demand.consumer == consumer and _is_broken(demand, facts)]
     rejected = [demand for demand in rows if demand.effect is Effect.REJECTS]
     return rejected or rows

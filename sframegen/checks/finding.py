@@ -1,4 +1,4 @@
-"""What a check found."""
+"""A finding of a check, and how bad it is."""
 
 from __future__ import annotations
 

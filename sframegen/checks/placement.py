@@ -1,4 +1,4 @@
-"""Checks that section header, PT_GNU_SFRAME and mapping agree on the place of the section and on its permissions."""
+"""A file's section header, PT_GNU_SFRAME and mapping -> findings if they disagree on the section's place or its use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Broken = tuple[str, str]  # the rule's name, a detail
 
 
 class Extent(NamedTuple):
-    """Where a header says that the section is: address, place in the file, bytes there."""
+    """The place of the section in a header: address, place in the file, size there."""
 
     address: int
     offset: int
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
 
 
 def in_file(elf: ElfFile) -> list[Finding]:
-    """Check a linked file; an object, whose section no segment holds, has none. FormatError for nothing."""
+    """Findings about a linked file; none about objects, whose sections are in no segment. Raises nothing."""
     if elf.header.e_type == ET_REL:
         return []
     findings = [
@@ -90,7 +90,7 @@ def _section(section: Section) -> Iterator[Broken]:
 
 
 def _mapping(elf: ElfFile, place: Extent) -> Iterator[Broken]:
-    """By the PT_LOAD that holds the address; all its bytes have to come from the file."""
+    """Find the PT_LOAD that holds the address; all its bytes must come from the file."""
 
     def holds(load: Phdr) -> bool:
         inside = load.p_vaddr <= place.address and place.address + place.size <= load.p_vaddr + load.p_filesz

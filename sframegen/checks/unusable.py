@@ -1,4 +1,4 @@
-"""Code whose rules the Linux kernel's reader accepts and cannot use: bytes by kind, and a note for each."""
+"""Code whose rules the Linux kernel's reader accepts but cannot use: bytes of each kind, and a note for each."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def _limit(rule: Rule, abi: Abi) -> Limit | None:
 
 
 def _of_register(where: Where | None) -> bool:
-    """Any register but the CFA: RA and FP may come from SP or FP themselves in the topmost frame only, too."""
+    """True for any register except the CFA: even from SP and FP, RA and FP can come in the topmost frame only."""
     return where is not None and where.register is not None
 
 
 def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
-    """(limit, start, bytes); of what is repeated, all bytes from the function's start on."""
+    """(limit, start, bytes) of each row; of repeated blocks, all bytes from the function's start on."""
     if any(limits):
         rules = {rule for rule, limit in enumerate(limits) if limit}
         for row in (row for row, rule in enumerate(table.row_rule) if rule in rules):
@@ -99,7 +99,7 @@ def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[
 
 
 class _Code:
-    """Executable ranges, ascending and apart; `within` takes the same time however many there are."""
+    """Executable ranges, ascending and disjoint; the time of `within` does not depend on their number."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
         self.starts = [low for low, _ in ranges]

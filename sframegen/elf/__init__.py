@@ -1,1 +1,1 @@
-"""ELF bytes -> segments, sections, symbols, dynamic tags; ranges of addresses, and names as they are printed."""
+"""ELF bytes -> segments, sections, symbols, relocations, notes, dynamic tags; ranges of addresses; names and numbers as text."""

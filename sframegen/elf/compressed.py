@@ -1,4 +1,4 @@
-"""Compressed sections: what they hold, within limits on memory and time that hold for hostile input, too."""
+"""Compressed sections -> their contents, within limits on memory and time even for hostile input."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_DEFLATE_RATIO = 64
 MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of megabytes
 # mold makes each megabyte a frame of zstd. Each frame costs time, even one of no bytes.
 FRAME_BYTES, FEW_FRAMES = 1 << 16, 16
-MAX_WINDOW_LOG = 27  # of zstd: a frame that wants more memory than 128 MiB for its window was not made by default
+MAX_WINDOW_LOG = 27  # of zstd: no default makes frames that need more than 128 MiB for their window
 
 
 def expand(kind: int, raw: memoryview, size: int) -> memoryview:
-    """The `size` bytes that a section holds in `raw`. Raises ValueError, which says what is wrong."""
+    """Return the `size` bytes that are compressed in `raw`. Raises ValueError with the reason if that fails."""
     if kind not in (ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD):
         raise ValueError(f"compression type {kind} is not read; use objcopy --decompress-debug-sections")
     if size > min(len(raw) * MAX_DEFLATE_RATIO, MAX_INFLATED):
@@ -35,7 +35,7 @@ def _inflate(raw: memoryview, size: int) -> bytes:
 
 
 def _expand_zstd(raw: memoryview, size: int) -> bytes:
-    """The frames one after the other."""
+    """Expand one frame after the other."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd  # noqa: PLC0415 - only where a section needs it

@@ -1,4 +1,4 @@
-"""The dynamic section of a linked file, which PT_DYNAMIC names: what the dynamic linker reads."""
+"""The dynamic section of a linked file, which PT_DYNAMIC names and the dynamic linker reads."""
 
 from __future__ import annotations
 

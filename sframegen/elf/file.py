@@ -56,7 +56,7 @@ class ElfFile:
         self.name = name
         self.data = data
         self.status = status  # of the file, when it was opened; None for bytes of no file
-        self.descriptor = descriptor  # of the file, as long as whoever opened it keeps it open
+        self.descriptor = descriptor  # of the file, while whoever opened it keeps it open
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
@@ -101,7 +101,7 @@ class ElfFile:
         return raw
 
     def stored(self, section: Section) -> memoryview:
-        """A section's bytes as they stand in the file; none if it has none there."""
+        """Return a section's bytes unexpanded; none if it has none in the file."""
         header = section.header
         size = 0 if header.sh_type in (SHT_NULL, SHT_NOBITS) else header.sh_size
         return self.slice(header.sh_offset, size, section.name)
@@ -134,7 +134,7 @@ class ElfFile:
 
     @cached_property
     def relocation_tables(self) -> dict[int, list[Section]]:
-        """Those of type SHT_RELA, by the number of the section that they apply to."""
+        """Sections of type SHT_RELA by the number of the section that they apply to."""
         tables: dict[int, list[Section]] = {}
         for section in self.sections:
             if section.header.sh_type == SHT_RELA:
@@ -158,7 +158,7 @@ class ElfFile:
         return "little" if ident[5] == 1 else "big"
 
     def _counts(self) -> tuple[int, int, int]:
-        """(shnum, shstrndx, phnum), with what does not fit the header taken from section header 0."""
+        """(shnum, shstrndx, phnum); numbers that do not fit into the header come from section header 0."""
         header = self.header
         shnum, shstrndx, phnum = header.e_shnum, header.e_shstrndx, header.e_phnum
         if header.e_shoff and (shnum == 0 or shstrndx == SHN_XINDEX or phnum == PN_XNUM):

@@ -40,7 +40,7 @@ class FunctionNames:
 
 
 def address_of(elf: ElfFile, text: str) -> int:
-    """The address that `text` means: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
+    """Return the address that `text` names: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
 
     In this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
     Raises FormatError for what is none of them, or the name of several functions.

@@ -1,4 +1,4 @@
-"""Notes, and what names a file for its debug information: the build-id, the debug link."""
+"""Notes, and the two names of a file's debug information: the build-id, the debug link."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Note(NamedTuple):
 
 
 def notes_of(elf: ElfFile) -> Iterator[Note]:
-    """Every note of every PT_NOTE, or of SHT_NOTE sections where a file has no program headers."""
+    """Yield every note of every PT_NOTE, or of SHT_NOTE sections if there is no PT_NOTE."""
     places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT_NOTE] or [
         (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT_NOTE
     ]
@@ -33,7 +33,7 @@ def notes_of(elf: ElfFile) -> Iterator[Note]:
 
 
 def check_notes(elf: ElfFile) -> None:
-    """Raises FormatError where notes overlap by more than the two segments that linkers make for some: all are read."""
+    """Raise FormatError if notes overlap by more than the two segments that linkers make for some: each would be read again."""
     sizes = [s.p_filesz for s in elf.segments if s.p_type == PT_NOTE]
     sizes += [s.header.sh_size for s in elf.sections if s.header.sh_type == SHT_NOTE]
     if sum(sizes) > MAX_NOTES_PER_BYTE * len(elf.data):

@@ -1,4 +1,4 @@
-"""What assemblers and linkers put between functions, for each machine: no-ops, traps, zeros. Recognised byte by byte."""
+"""The padding of assemblers and linkers between functions, for each machine: no-ops, traps, zeros. Recognised byte by byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAIL = 0xFFFF  # no state: the bytes are not padding
 def padding_states(machine: int) -> array[int]:
     """The next state for each state * 256 + byte. State 0: all bytes so far are padding; FAIL: they are not."""
     fill = MACHINES[machine].fill
-    states = [array("H", [FAIL]) * 256 for _ in range(2)]  # 0: between instructions; 1: behind a prefix
+    states = [array("H", [FAIL]) * 256 for _ in range(2)]  # 0: between instructions; 1: after a prefix
     for state in states[:]:
         for prefix in fill.prefixes:
             state[prefix] = 1

@@ -1,4 +1,4 @@
-"""Ranges of file offsets, and what can be asked of a list of them."""
+"""Ranges of file offsets: joined, overlapping, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def join(ranges: Iterable[Range]) -> list[Range]:
 
 
 def overlapping(ranges: list[Range], start: int, end: int) -> list[Range]:
-    """Those of ascending disjoint ranges that have a byte in [start, end)."""
+    """Return those of ascending disjoint ranges that have a byte in [start, end)."""
     last = bisect_right(ranges, end - 1, key=lambda item: item.start)
     first = last
     while first and ranges[first - 1].end > start:
@@ -52,7 +52,7 @@ def overlapping(ranges: list[Range], start: int, end: int) -> list[Range]:
 
 
 def gaps(ranges: list[Range], start: int, end: int) -> list[tuple[int, int]]:
-    """The parts of [start, end) that none of ascending disjoint ranges covers."""
+    """Return the parts of [start, end) that none of ascending disjoint ranges covers."""
     found = []
     for item in overlapping(ranges, start, end):
         if start < item.start:

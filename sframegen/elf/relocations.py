@@ -28,7 +28,7 @@ class Columns(NamedTuple):
 
 
 def relocations(elf: ElfFile, section: Section) -> Iterator[Rela]:
-    """Those that apply to a section."""
+    """Yield the relocations that apply to a section."""
     code = RECORDS[Rela, elf.byte_order]
     for table in elf.relocation_tables.get(section.number, ()):
         raw = elf.contents(table)
@@ -55,7 +55,7 @@ def columns(raw: memoryview, byte_order: ByteOrder) -> Columns:
 
 
 def packed_addends(elf: ElfFile) -> Iterator[int]:
-    """What stands in the file where the packed relative relocations (SHT_RELR) add the base to it."""
+    """Yield the numbers in the file to which the packed relative relocations (SHT_RELR) add the base."""
     table = next((section for section in elf.sections if section.header.sh_type == SHT_RELR), None)
     if table is None:
         return

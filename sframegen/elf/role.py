@@ -1,4 +1,4 @@
-"""What a linked file is: a program, a library or a dynamic loader, of which no header says that others name it in PT_INTERP."""
+"""The role of a linked file: program, library or dynamic loader. No header marks a loader, which others name in PT_INTERP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
     from sframegen.elf.file import ElfFile
 
-# What only loaders define, for their C library and for debuggers: glibc's; musl's and uClibc's; Android's.
+# Symbols that only loaders define, for their C library and for debuggers: glibc's; musl's and uClibc's; Android's.
 NAMES = (b"_rtld_global", b"_dl_debug_addr", b"rtld_db_dlactivity", b"__loader_dlopen")
 SONAME = re.compile(rb"ld\d*(-[\w-]+)?\.so(\.\d+)*\0")  # ld-linux-x86-64.so.2, ld64.so.1, ld-android.so
 MAX_SONAME = 256  # bytes
@@ -41,7 +41,7 @@ class Role(Enum):
 
 
 def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
-    """Whether a kernel starts the file, or a dynamic loader maps it, or a kernel has to start other programs with it.
+    """Return whether a kernel starts the file, a dynamic loader maps it, or a kernel starts other programs with it.
 
     A loader runs before any other file is there: it has an entry point, needs no other file, and relocates itself. Libraries from
     older linkers have an entry point, too, and some need no other file; but their relocations have symbols, for what the program
@@ -59,7 +59,7 @@ def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
 
 
 def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:
-    """By the name that programs know it by, or by a symbol."""
+    """True if its soname or a symbol is a dynamic loader's."""
     if DT_STRTAB not in tags:
         return False
     names = bytes(elf.at(tags[DT_STRTAB], tags.get(DT_STRSZ, 0)))

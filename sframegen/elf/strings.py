@@ -1,4 +1,4 @@
-"""Strings of a table that a file's headers name: whole, however long, because linkers' maps have section names whole."""
+"""Strings of a table: complete, however long, because linkers' maps have complete section names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from functools import lru_cache
 
 from cfi.errors import FormatError
 
-# All together are limited: entries that share one endless string would cost the square of its length. Strings that share an end, as
-# .rela.text.f and .text.f do, have twice as many bytes as their table.
+# Their total length is limited: entries that share one endless string would cost the square of its length. Strings that share an
+# end, as .rela.text.f and .text.f do, have twice as many bytes as their table.
 MAX_PER_BYTE, MIN_LIMIT = 4, 1 << 16
 CACHED = 1024  # bytes of a table: objects that one compiler made often have the same
 
 
 def strings_at(table: bytes, places: tuple[int, ...]) -> list[str]:
-    """The string at each place. Raises FormatError where they have far more bytes than the table."""
+    """Return the string at each place. Raises FormatError if they have far more bytes than the table."""
     return (_strings if len(table) <= CACHED else _strings.__wrapped__)(table, places)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
 ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 6, 8
-CHUNK = 1 << 16  # symbols looked at in one go
+CHUNK = 1 << 16  # symbols at a time
 
 
 class Symbol(NamedTuple):
@@ -56,7 +56,7 @@ class SymbolTable:
     """The complete entries of one symbol table, by number."""
 
     def __init__(self, elf: ElfFile, section: Section, raw: memoryview | None = None) -> None:
-        """`raw`: the table's bytes as they stand in the file, for those who write there; without it they are expanded."""
+        """`raw`: the table's bytes in the file, for callers that write there; without it a compressed table is expanded."""
         self._elf = elf
         self.section = section
         raw = elf.contents(section) if raw is None else raw
@@ -124,7 +124,7 @@ def functions_of(elf: ElfFile) -> Iterator[Symbol]:
 
 
 def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
-    """With or without a symbol version."""
+    """Yield the functions with that name, with or without a symbol version."""
     table = _table_of_functions(elf)
     if table is not None and name in table.names:
         yield from (symbol for symbol in functions_of(elf) if symbol.is_named(name))
@@ -139,7 +139,7 @@ def function_symbols(elf: ElfFile) -> list[Symbol]:
 
 
 def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Symbol]:
-    """Those of `function_symbols` that are the last at or before one of the addresses; quicker than all of them."""
+    """Return the last of `function_symbols` at or before each of the addresses; quicker than all of them."""
     table = _table_of_functions(elf)
     if table is None:
         return []

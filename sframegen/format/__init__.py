@@ -1,1 +1,1 @@
-"""The SFrame section's bytes."""
+""".sframe bytes <-> FunctionTable: the records, one rule's words, encoder, decoder, search."""

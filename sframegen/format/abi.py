@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Relocation(NamedTuple):
-    """A relocation of data: a field of this many bytes becomes S + A, or S + A - P where it is relative to its own address."""
+    """A relocation of data: a field of `size` bytes becomes S + A, or S + A - P if it is relative to its own address."""
 
     size: int
     pc_relative: bool

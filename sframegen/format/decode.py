@@ -66,7 +66,7 @@ class SframeSection:
 
     @cached_property
     def seeker(self) -> Seeker:
-        """What finds rows without decoding. Raises FormatError where the functions are not in ascending order."""
+        """Finds rows without decoding. Raises FormatError where the functions are not in ascending order."""
         seeker = Seeker(self)
         if not seeker.ascends():
             raise FormatError("functions are not in ascending order of address: no unwinder can search this section", self.place)
@@ -82,7 +82,7 @@ class SframeSection:
         return None if found is None else found.rule
 
     def look_up(self, pc: int) -> Found | None:
-        """What covers link-time address `pc`. A default function without rows is an outermost frame; a flexible one says nothing.
+        """Return what covers link-time address `pc`. A default function without rows is an outermost frame; a flexible one nothing.
 
         Raises FormatError as `rule_at` does.
         """
@@ -174,7 +174,7 @@ class Decoder:
 
     @property
     def table(self) -> FunctionTable:
-        """What was added so far."""
+        """The functions added so far."""
         self._table.kinds, self._table.rules = list(self._kinds), list(self._rules)
         return self._table
 
@@ -231,7 +231,7 @@ class _Numbering(NamedTuple):
 
 
 def kind_of(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:
-    """What a function's attribute says. Raises FormatError, at `offset`, for an unknown FDE type."""
+    """Return the kind that a function's attribute encodes. Raises FormatError, at `offset`, for an unknown FDE type."""
     try:
         fde_type = FdeType(info2 & FDE_TYPE_MASK)
     except ValueError:

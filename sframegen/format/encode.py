@@ -107,7 +107,7 @@ class Encoder:
 
 
 def kind_bytes(kinds: list[Kind]) -> bytes:
-    """For each kind sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size."""
+    """Return sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size of each kind."""
     return bytes(
         byte
         for kind in kinds

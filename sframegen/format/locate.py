@@ -1,4 +1,4 @@
-"""Where a linked file keeps its SFrame section."""
+"""A linked file -> its SFrame section."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_sframe(elf: ElfFile) -> SframeSection:
 
 
 def read_pieces(elf: ElfFile) -> list[SframeSection]:
-    """The file's section as the sections that a linker that does not know them wrote one after the other; decoded when asked for.
+    """Return the parts of the file's section, if a linker that does not know SFrame joined several; decoded on demand.
 
     Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
     """
@@ -59,7 +59,7 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
 
 
 def pieces(data: memoryview, address: int) -> Iterator[SframeSection]:
-    """The sections that follow one another, with zeros between them; of each the header is read. Raises FormatError."""
+    """Yield the sections that follow one another, with zeros between them; only headers are read. Raises FormatError."""
     at = 0
     while at < len(data):
         piece = open_section(data[at:], address + at)

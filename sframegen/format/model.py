@@ -1,4 +1,4 @@
-"""What an SFrame section says, free of version, byte order and encoding: absolute addresses and plain offsets in flat columns."""
+"""The content of an SFrame section, free of version, byte order and encoding: absolute addresses and offsets in flat columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OUTERMOST = Rule(None)
 
 
 class Kind(NamedTuple):
-    """What all rows of a function have in common."""
+    """The properties that all rows of a function share."""
 
     fde_type: FdeType = FdeType.DEFAULT  #: DEFAULT, or FLEX for flexible rules
     rep_size: int = 0  #: bytes; not 0 for PC type MASK, where rows repeat with that period

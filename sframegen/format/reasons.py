@@ -1,4 +1,4 @@
-"""What a section cannot say, and why: a closed list of reasons."""
+"""Why a section cannot express a rule: a closed list of reasons."""
 
 from __future__ import annotations
 

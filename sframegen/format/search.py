@@ -1,4 +1,4 @@
-"""What covers an address: the function, the row, its rule."""
+"""An address -> the function, the row and the rule that cover it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Found(NamedTuple):
 
 
 def look_up_in(table: FunctionTable, pc: int) -> Found | None:
-    """What covers address `pc` in a table whose functions ascend: where there is no section that could be searched."""
+    """Look up `pc` in a table whose functions ascend, if there is no section to search."""
     function = bisect_right(table.start, pc) - 1
     if function < 0 or pc - table.start[function] >= table.size[function]:
         return None

@@ -77,7 +77,7 @@ class EncodedRules:
         self.at = array("I", accumulate(map(len, blobs), initial=0))
 
     def size(self, rule: int, fde_type: int) -> int:
-        """In bytes; 0 where the type cannot say the rule."""
+        """Size in bytes; 0 if the type cannot express the rule."""
         number = 2 * rule + fde_type
         return self.at[number + 1] - self.at[number]
 
@@ -96,7 +96,7 @@ def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule
 
 
 def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The words after an FRE info byte, as signed and as unsigned numbers."""
+    """Return the words after an FRE info byte, as signed and as unsigned numbers."""
     count = raw[0] >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK
     size = raw[0] >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK
     mark = MARKS[abi.byte_order]
@@ -112,7 +112,7 @@ def words_size(info: int) -> int:
 
 
 def fixed(offset: int) -> Where | None:
-    """Where a register is that has no rule in the row: at its fixed offset from the CFA if the ABI has one, else unchanged."""
+    """Return the place of a register without a rule in the row: at its fixed offset from the CFA, or unchanged (None)."""
     return Where(None, offset, deref=True) if offset else None
 
 
@@ -203,7 +203,7 @@ def _control(where: Where) -> int:
 
 
 def flex_places(words: Sequence[int]) -> list[int]:
-    """Where the control words of CFA, RA and FP are, and what follows: not the end where the words fit no rule."""
+    """Return the places of the control words of CFA, RA and FP, and of what follows: not the end if the words fit no rule."""
     places = [0]
     for _ in range(3):
         at = places[-1]

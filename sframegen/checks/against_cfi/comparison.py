@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # What rules may name, so that a section is judged by what it says: whether stack tracers have the register is another question.
 ALL_REGISTERS = range(32)
-ROOM = 1 << 16  # ranges that are recorded; of more, only the bytes are counted
+ROOM = 1 << 16  # ranges that are recorded; of further ones only the bytes are counted
 
 
 class Verdict(Enum):
@@ -49,7 +49,7 @@ class Verdict(Enum):
 
 @dataclass
 class Truth:
-    """Bytes of executable code by verdict, and what is found by them.
+    """Bytes of executable code by verdict, and the findings.
 
     `table`: what SFrame can say of the CFI. `wrong`: ranges of code of which the section says something wrong, ascending; None
     where there are too many to know.
@@ -67,7 +67,7 @@ class Truth:
 
 
 def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
-    """What a section says of all executable code of its file, which is of that ABI.
+    """Compare a section with the CFI on all executable code of its file, which is for that ABI.
 
     Raises FormatError where the section or the CFI cannot be read, or executable segments overlap or are not in the file.
     """
@@ -133,7 +133,7 @@ def _code(elf: ElfFile) -> Spans:
 
 
 def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.Walker]:
-    """Adds the table's rules to `rules`, in whose order they are numbered: each in its plain form, and as it is shown."""
+    """Add the table's rules to `rules`, whose order numbers them: each in its plain form, and as it is printed."""
     order = array("I", range(len(table)))
     if not ascends(table.start):
         sort(table.start, order, zeros("I", len(order)), zeros("I", 2048))
@@ -152,7 +152,7 @@ def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable
 
 
 def _readable(left_out: Unsaid) -> Unsaid:
-    """Without the code of FDEs that cannot be read: of that it is not known whether SFrame has words for it."""
+    """Leave out the code of FDEs that cannot be read: SFrame may or may not be able to express it."""
     unreadable = REASONS.index(Reason.UNREADABLE)
     if unreadable not in left_out.reason:
         return left_out
@@ -165,7 +165,7 @@ def _readable(left_out: Unsaid) -> Unsaid:
 
 
 def _reasons(left_out: Unsaid) -> Callable[[], sweep.Walker]:
-    """What it says are the reasons' numbers."""
+    """The values of its ranges are the numbers of the reasons."""
     count = len(left_out.start)
     functions = Functions(
         left_out.start, left_out.size, zeros("H", count), array("I", range(count + 1)), zeros("I", count),

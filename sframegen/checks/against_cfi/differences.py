@@ -31,7 +31,7 @@ NAMED = 3  # functions that a note names
 
 
 class Said(Protocol):
-    """What is compared with the CFI: an SframeSection, or the functions of several."""
+    """The side that is compared with the CFI: an SframeSection, or the functions of several."""
 
     @property
     def table(self) -> FunctionTable: ...
@@ -44,7 +44,7 @@ class Said(Protocol):
 
 
 class Ranges(NamedTuple):
-    """What a sweep records, by columns."""
+    """The ranges that a sweep records, as columns."""
 
     start: array[int]
     end: array[int]
@@ -55,7 +55,7 @@ class Ranges(NamedTuple):
 
 
 class Range(NamedTuple):
-    """One of them, as far as FDE number `fde` describes it."""
+    """The part of one range that FDE number `fde` describes."""
 
     fde: int
     start: int
@@ -67,7 +67,7 @@ class Range(NamedTuple):
 
 
 def wrong(elf: ElfFile, section: Said, abi: Abi, rules: Sequence[Rule], found: list[Range], code: int) -> list[Finding]:
-    """For each function of the CFI and each way of being wrong one; `code`: bytes that are wrong, also those not recorded."""
+    """One finding for each function of the CFI and each kind of error; `code`: wrong bytes, recorded or not."""
     groups: dict[tuple[int, str], list[Range]] = {}
     for one in found:
         groups.setdefault((one.fde, _fault(one, section, abi, rules)[0]), []).append(one)
@@ -89,7 +89,7 @@ def wrong(elf: ElfFile, section: Said, abi: Abi, rules: Sequence[Rule], found: l
 
 
 def absent(elf: ElfFile, found: list[Range], code: int) -> Finding:
-    """`code`: bytes that are absent, also those not recorded."""
+    """`code`: bytes that are absent, recorded or not."""
     first = [group[0] for group in {one.fde: [one] for one in reversed(found)}.values()][::-1]
     names = place_names(elf, [one.start for one in first[:NAMED]])
     where = ", ".join(names.values()) + (", ..." if len(first) > NAMED else "")
@@ -98,7 +98,7 @@ def absent(elf: ElfFile, found: list[Range], code: int) -> Finding:
 
 
 def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
-    """`code`: bytes that the section describes and no CFI does, without padding; also those not recorded."""
+    """`code`: bytes that the section describes and no CFI does, without padding, recorded or not."""
     first = list(dict(zip(reversed(found.function), reversed(found.start), strict=True)).values())
     first.reverse()
     names = place_names(elf, first[:NAMED])
@@ -141,7 +141,7 @@ def _bytes(ranges: Sequence[Range]) -> str:
 
 
 def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
-    """`main+0x4`; where no symbol is, `.plt.got+0x8`."""
+    """Return `main+0x4`, or without a symbol `.plt.got+0x8`."""
     names = FunctionNames(function_symbols_before(elf, addresses))
     sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR)
 

@@ -1,4 +1,4 @@
-"""What is said of code, from address to address: ranges that ascend without overlaps, each with a number."""
+"""Claims about code: ranges of addresses, ascending without overlaps, each with the number of a claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENT = -1
 
 
 class Claim(NamedTuple):
-    """What a table says of a range. `rule`: None for what the instructions cannot be asked, PC type MASK and signal frames."""
+    """A table's claim about a range. `rule`: None if instructions cannot confirm it: PC type MASK, signal frames."""
 
     rule: Rule | None
     key_b: bool = False
@@ -28,7 +28,7 @@ class Track(NamedTuple):
     said: array[int]
 
     def add(self, start: int, end: int, said: int) -> None:
-        """After all others, which it cuts where it overlaps with the last."""
+        """Append a range after all others; if it overlaps with the last, that is cut."""
         if self.start and self.end[-1] > start:
             self.end[-1] = start
         if start < end:
@@ -41,12 +41,12 @@ class Track(NamedTuple):
         return self.said[place] if place >= 0 and address < self.end[place] else SILENT
 
     def reaches(self, address: int, other: int) -> bool:
-        """True if the range that holds the one holds the other, after it, too."""
+        """True if the range that holds the first address holds the second, later one, too."""
         place = bisect_right(self.start, address) - 1
         return place >= 0 and address <= other < self.end[place]
 
     def following(self, address: int) -> int:
-        """Where the next range begins; or the address itself, where none does."""
+        """Return the start of the next range; the address itself if there is none."""
         place = bisect_right(self.start, address)
         return self.start[place] if place < len(self.start) else address
 
@@ -56,13 +56,13 @@ def new_track() -> Track:
 
 
 def track(start: array[int], end: array[int], said: array[int]) -> Track:
-    """A track from ascending columns. Where two ranges overlap, the second counts."""
+    """Make claims from ascending columns. Where two ranges overlap, the second counts."""
     cut = array("Q", map(min, end, start[1:]))
     return Track(start, cut + end[len(cut) :], array("q", said))
 
 
 def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | None = None) -> Track:
-    """As a search finds it: the function with the greatest start, the last of several. Adds to `claims`.
+    """Find the functions as a search does: the one with the greatest start, the last of several. Adds to `claims`.
 
     `unsaid`: ranges that no function describes, each with a claim of its own reason.
     """
@@ -85,13 +85,13 @@ def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int
         if place + 1 < len(order):
             end = min(end, table.start[order[place + 1]])
         kind = table.kinds[table.kind[function]]
-        first, behind = table.first_row[function : function + 2]
-        if kind.mask or kind.signal or first == behind:
+        first, after = table.first_row[function : function + 2]
+        if kind.mask or kind.signal or first == after:
             yield start, end, claims.setdefault(Claim(None), len(claims))
             continue
         low = start
-        for row in range(first, behind):
-            high = min(end, start + table.row_start[row + 1]) if row + 1 < behind else end
+        for row in range(first, after):
+            high = min(end, start + table.row_start[row + 1]) if row + 1 < after else end
             said = table.row_rule[row], kind.key_b
             if said not in numbers:
                 numbers[said] = claims.setdefault(Claim(table.rules[said[0]], kind.key_b), len(claims))
@@ -101,7 +101,7 @@ def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int
 
 
 def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
-    """Each range in which nothing changes and somebody says something: (start, end, what each says)."""
+    """(start, end, the claim of each) of every range in which no claim changes, and there is one."""
     places = [0] * len(tracks)
     at = 0
     while True:

@@ -1,4 +1,4 @@
-"""Code where section or CFI are contradicted by the instructions -> findings, as far as it is certain."""
+"""Code where the instructions contradict section or CFI -> findings, where that is certain."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 CONTRADICTED = "contradicted"
 RULES = ("instructions-section", "instructions-cfi", "instructions-both")
 PADS = 2  # in the marks of a piece
-UNKNOWN = ".byte"  # what capstone does not know
+UNKNOWN = ".byte"  # for bytes that capstone does not decode
 AROUND = 3  # instructions before a place, and after it
 
 Range = tuple[int, int]  # [start, end)
 
 
 class Part(NamedTuple):
-    """[start, end) is contradicted. `said`: the claims of section and CFI, as far as they are."""
+    """[start, end) is contradicted. `said`: the claims of section and CFI that are."""
 
     start: int
     end: int
@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Contradictions:
-    """The contradictions of one file. `counts`: bytes of section and CFI by verdict; a false contradiction changes them."""
+    """The contradictions of one file. `counts`: bytes of section and CFI by verdict, corrected where there is none after all."""
 
     def __init__(
         self,
@@ -72,21 +72,21 @@ class Contradictions:
         self.known: dict[tuple[int, str], bool] = {}  # of a function
 
     def findings(self, parts: Iterator[Part]) -> list[Finding]:
-        """One for each stretch of code in which the same ones are contradicted."""
+        """One finding for each stretch of code in which the same claims are contradicted."""
         shown: list[Part] = []  # as far as they go
         rest = 0  # bytes
         last: Part | None = None
-        behind = 0  # that part, with its padding
+        after = 0  # that part, with its padding
         for part in filter(None, map(self._certain, parts)):
             for piece in self._without_padding(part):
-                goes_on = last and piece.start <= behind and _who(last) == _who(piece) and self._same_function(last, piece)
+                goes_on = last and piece.start <= after and _who(last) == _who(piece) and self._same_function(last, piece)
                 if goes_on and not rest:
                     shown[-1] = shown[-1]._replace(end=piece.end)
                 elif not goes_on and len(shown) < SHOWN:
                     shown.append(piece)
                 else:
                     rest += piece.end - piece.start
-                last, behind = piece, part.end
+                last, after = piece, part.end
         names = place_names(self.elf, [stretch.start for stretch in shown])
         findings = [self._finding(stretch, names) for stretch in shown]
         if rest:
@@ -96,7 +96,7 @@ class Contradictions:
         return findings
 
     def _certain(self, part: Part) -> Part | None:
-        """Without the claims that may hold: the caller's FP or RA is in several places, the stack or the entry may be another."""
+        """Drop the claims that may hold: the caller's FP or RA may be in several places, the stack or the entry may differ."""
         doubtful = self.functions[self._function(part.start)][0] not in self.certain or self._clones(part.start)
         said = [
             None if doubtful or (unless and self._copied(part.start, unless)) else claim
@@ -124,7 +124,7 @@ class Contradictions:
         return self.known[key]
 
     def _is_in_pieces(self, piece: Piece) -> bool:
-        """True if it is entered, or left to other code, with another frame than an entry's."""
+        """True if it is entered, or other code is reached from it, with a frame other than an entry's."""
         left_to = (point.target for point in piece.flow_points() if point.flow in (Flow.JUMP, Flow.BRANCH))
         outside = {target for target in left_to if target is not None and not piece.start <= target < piece.end}
         entry = self.isa.entry
@@ -135,22 +135,22 @@ class Contradictions:
         return None if number == SILENT else self.states[number]
 
     def _without_padding(self, part: Part) -> Iterator[Part]:
-        """What fills space may never run: nothing is said of it."""
+        """Drop padding, which may never run: it is undecided."""
         piece = self._piece(part.start)
         begin = at = part.start - piece.start
         end = part.end - piece.start
         while at < end:
             pads = piece.marks[piece.begin(piece.start + at) - piece.start] == PADS
-            behind = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
+            after = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
             if pads:
                 for counts, claim in zip(self.counts, part.said, strict=True):
                     if claim is not None:
-                        counts[CONTRADICTED] -= behind - at
-                        counts[UNDECIDED] += behind - at
+                        counts[CONTRADICTED] -= after - at
+                        counts[UNDECIDED] += after - at
                 if begin < at:
                     yield part._replace(start=piece.start + begin, end=piece.start + at)
-                begin = behind
-            at = behind
+                begin = after
+            at = after
         if begin < end:
             yield part._replace(start=piece.start + begin)
 
@@ -169,7 +169,7 @@ class Contradictions:
         return self.decoded
 
     def _finding(self, first: Part, names: dict[int, str]) -> Finding:
-        """The finding for a range of code, from its first part."""
+        """Return the finding of a stretch, with the claims of its first part."""
         count = count_of(first.end - first.start, "byte")
         by_section, by_cfi = (claim and self._text(claim) for claim in first.said)
         if by_section == by_cfi:
@@ -190,7 +190,7 @@ class Contradictions:
         return equation(rule, self.abi) + (" with key B" if rule.ra_signed and claim.key_b else "")
 
     def _proven(self, state: State, claim: Claim) -> str:
-        """As an equation, with the CFA counted from the register that the claim counts from, if that is known."""
+        """Return the proven frame as an equation, with the CFA counted from the claim's register if that is known."""
         fp = register_name(self.abi.fp, self.abi)
         rule = rule_of(state, self.abi.sp, self.abi.fp, self.abi.fixed_ra_offset)
         cfa = self._cfa(state, claim)

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 HELD = (RIGHT, CONTRADICTED, UNDECIDED)
 WHO = ("section", "cfi")
-MAX_PADDING = 64  # bytes between a call that does not come back and other code
+MAX_PADDING = 64  # bytes between a call that does not return and other code
 
 
 @dataclass
 class Held:
-    """`code`: bytes that the section and the CFI describe, each by what the instructions make of it."""
+    """`code`: bytes that the section and the CFI describe, by verdict."""
 
     code: dict[str, dict[str, int]]
     findings: list[Finding] = field(default_factory=list)
 
 
 def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
-    """What FDEs describe, and, where these are silent, the functions of a section; without PLTs, whose stubs are no functions."""
+    """The ranges of FDEs, and elsewhere those of a section's functions; without PLTs, whose stubs are no functions."""
     headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
     pieces = converted.coverage.pieces
     spans = list(zip(pieces.start, pieces.end, strict=True))
@@ -90,11 +90,11 @@ def hold(
 
 
 def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
-    """What a contradiction must not rest on: where a function may not begin, and where control may not go.
+    """Assumptions that no contradiction may rest on: where a function may not begin, and where control may not go.
 
     A function begins only where the CFI, or where it is silent the section, says what holds at an entry: others say by their
     first row how else they are entered; where they begin with a landing pad, compilers put a no-op before it, and the row after
-    that. Neither a call nor a jump changes the frame: if the rule is another one after it, the call does not come back, or the
+    that. Neither a call nor a jump changes the frame: if the rule changes after it, the call does not return, or the
     jump does not lead there.
     """
     isa = isa_of(abi)
@@ -106,7 +106,7 @@ def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Seq
         return by_cfi, section.at(address) if by_cfi == SILENT else SILENT
 
     def padding(address: int, limit: int) -> int:
-        """Bytes of it from there on."""
+        """Size of the range from there on."""
         end = next((high for low, high in code if low <= address < high), address)
         state = count = 0
         for number, byte in enumerate(elf.at(address, min(limit, end) - address), 1):
@@ -147,7 +147,7 @@ def _parts(
     abi: Abi,
     counts: tuple[Counter[str], Counter[str]],
 ) -> Iterator[Part]:
-    """What is contradicted; the bytes are counted."""
+    """Yield the contradicted parts, and count all bytes."""
     known: dict[tuple[int, int], str] = {}
     for start, end, (by_section, by_cfi, state) in meet(section, cfi, proven):
         contradicted: list[Claim | None] = [None, None]

@@ -1,1 +1,1 @@
-"""The call frame information as pyelftools reads it -> what a section says otherwise. Nothing of `cfi` has a part in it."""
+"""The call frame information as pyelftools reads it -> differences from a section. `cfi` has no part in it."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
 
-SHOWN = 20  # findings of one rule; of the rest the number of bytes
+SHOWN = 20  # findings of one rule; of others the bytes are counted
 ROOM = 1 << 16  # places that are recorded
 MOST_BY_PC = 64  # states: each is run for every place in a period. Linkers write one or two
 BOTH = "the section says {given}; as pyelftools reads the CFI, and sframegen does not, it says {state}"
@@ -34,7 +34,7 @@ LEFT_OUT = "the section says nothing; as pyelftools reads the CFI, and sframegen
 
 
 class Place(NamedTuple):
-    """Code of which the section says `given` (None: nothing), and the CFI `state`. `size` bytes, also where it is repeated."""
+    """Code that has `given` in the section (None: nothing) and `state` in the CFI. `size`: bytes, repetitions included."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 @dataclass
 class SecondReading:
-    """Bytes of code by what comes of comparing them, and what only one of the readers says of them."""
+    """Bytes of code by outcome of the comparison, and bytes that only one reader describes."""
 
     code: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("same", "other", "left_out", "unjudged"), 0))
     findings: list[Finding] = field(default_factory=list)
@@ -59,7 +59,7 @@ class SecondReading:
 def second_reading(
     elf: ElfFile, section: SframeSection, sources: Sources, truth: Truth, abi: Abi, progress: Callable[[int, int], object] | None
 ) -> SecondReading:
-    """`truth`: what the first reader of the CFI makes of the section. Where both call a rule wrong, there is nothing to add."""
+    """`truth`: the comparison with the first reader of the CFI. A rule that both call wrong is reported once."""
     functions = _read(sources, abi, progress)
     spans = function_spans(functions, elf.executable_ranges())
     compared = _Compared(list(functions.states), section_spans(section.table), abi, signal=section.layout.signal)
@@ -119,7 +119,7 @@ class _Compared:
         self.known: dict[tuple[int, int, Given], Verdict] = {}
 
     def places(self, start: int, end: int, state: int) -> Iterator[tuple[str, Place]]:
-        """What comes of all that can be compared from `start` to `end`, where the CFI has one row."""
+        """Compare all code from `start` to `end`, where the CFI has one row."""
         if state == UNJUDGED or (self.skips_by_pc and self.by_pc[state]):
             return
         for low, high, said in self.section.spans.within(start, end):

@@ -1,4 +1,4 @@
-"""What a row of call frame information and a rule of SFrame come to, in numbers: with registers and memory that are made up.
+"""The values that a row of call frame information and a rule of SFrame give, with made-up registers and memory.
 
 Two rules that give the same numbers in worlds of random ones are the same, however either is written. So the rules themselves need
 no common form, and expressions are run, not understood.
@@ -28,11 +28,11 @@ WORD = 0xFFFFFFFFFFFFFFFF
 WORLDS = range(2)
 MAX_CODE = 256  # bytes of an expression: linkers and compilers write some ten
 MAX_PLAIN = 1 << 24  # bytes: an offset that surely has words
-NOWHERE = -1  # the value of what is lost
+NOWHERE = -1  # the value of a register that is lost
 
 
 class Verdict(IntEnum):
-    """What comes of holding a rule against a row."""
+    """The outcome of comparing a rule with a row."""
 
     SAME = 0
     OTHER = 1
@@ -176,7 +176,7 @@ def _parser(*, little: bool) -> DWARFExprParser:
 
 @lru_cache(1 << 10)
 def _parsed(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] | None:
-    """None where pyelftools cannot read it; what it raises then has no common name."""
+    """None if pyelftools cannot read it; its exceptions have no common base."""
     try:
         return tuple(_parser(little=byte_order == "little").parse_expr(code)) if len(code) <= MAX_CODE else None
     except Exception:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""Call frame information as pyelftools reads it: each function's rows, or why they cannot be had from it."""
+"""Call frame information as pyelftools reads it: each function's rows, or why it has none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))
 REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE = 0x0A, 0x0B, 0x2D, 0x2E
 EXPRESSIONS = frozenset((0x0F, 0x10, 0x16))
 NO_REGISTER = frozenset((*ADVANCES, 0x00, 0x01, 0x0E, 0x0F, 0x13, REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE))
-# What pyelftools does wrong without an error. A test shows each; where a release corrects one, it fails.
+# Faults of pyelftools that raise no error. A test shows each, and fails once a release corrects it.
 WRONG = {
     0x01: "DW_CFA_set_loc, whose pointer it takes to be a plain address",
     0x12: "DW_CFA_def_cfa_sf, whose offset it scales by the wrong factor",
@@ -41,7 +41,7 @@ ENTRY_BYTES, ALL_CIE_BYTES = 1 << 18, 1 << 19
 
 
 class Said(NamedTuple):
-    """What a row says of one register or the CFA; `kind` is pyelftools' name, "" for nothing, CFA for register + offset."""
+    """A row's rule for one register or the CFA; `kind` is pyelftools' name, "" for nothing, CFA for register + offset."""
 
     kind: str
     number: int = 0
@@ -50,7 +50,7 @@ class Said(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one row says of what matters to a stack trace."""
+    """The rules of one row that matter to a stack trace."""
 
     ra_column: int
     cfa: Said
@@ -63,7 +63,7 @@ class State(NamedTuple):
 
 
 class Functions:
-    """FDEs by columns, in the order read; rows of FDE i are first_row[i] .. first_row[i + 1] - 1. `state` -1: not to be had."""
+    """FDEs by columns, in the order read; rows of FDE i are first_row[i] .. first_row[i + 1] - 1. `state` -1: unknown."""
 
     def __init__(self) -> None:
         self.start = array("Q")
@@ -73,10 +73,10 @@ class Functions:
         self.row_start = array("Q")  # addresses
         self.row_state = array("i")
         self.states: dict[State, int] = {}
-        self.unread: Counter[str] = Counter()  # functions, by why
+        self.unread: Counter[str] = Counter()  # functions by reason
 
     def add(self, section: int, start: int, end: int, rows: list[tuple[int, State]]) -> None:
-        """Without rows: it is known what code the function is, and nothing else."""
+        """Add a function without rows: only its code is known."""
         self.section.append(section)
         self.start.append(start)
         self.end.append(end)
@@ -90,11 +90,11 @@ class Functions:
 
 
 class UnreadError(Exception):
-    """One CIE or FDE cannot be read; has the reason."""
+    """One CIE or FDE cannot be read; the message says why."""
 
 
 class _Metered(BytesIO):
-    """Bytes that limit how much is read at a time: an entry can claim to hold all that follows it."""
+    """Bytes with a limit on each read: an entry may claim all that follows it."""
 
     allowance = 0
 
@@ -159,7 +159,7 @@ def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
 
 
 class _Reader:
-    """Reads one section. An exception in pyelftools costs one entry; it raises assertions too, and has no common base."""
+    """The reader of one section. Any exception of pyelftools costs one entry; it uses assertions, too, and has no common error."""
 
     def __init__(self, info: CallFrameInfo, stream: _Metered, abi: Abi) -> None:
         self.info = info
@@ -184,7 +184,7 @@ class _Reader:
             self.cies[offset] = UnreadError(DAMAGED)
 
     def read_fde(self, offset: int, end: int, cie_offset: int, unread: Counter[str]) -> tuple[int, int, list[tuple[int, State]]]:
-        """(start, end, rows). UnreadError where it is not even known what code it is."""
+        """(start, end, rows). UnreadError if not even the code is known."""
         if cie_offset < 0:
             raise UnreadError(WIDE)
         cie = self.cies.get(cie_offset)
@@ -244,7 +244,7 @@ class _Reader:
 
 
 def _judged(instructions: list[CallFrameInstruction]) -> list[CallFrameInstruction]:
-    """Without DW_CFA_GNU_args_size, on which pyelftools fails, and which says nothing about registers."""
+    """Remove DW_CFA_GNU_args_size, on which pyelftools fails; it says nothing about registers."""
     for one in instructions:
         if one.opcode in WRONG:
             raise UnreadError(WRONG[one.opcode])
@@ -252,7 +252,7 @@ def _judged(instructions: list[CallFrameInstruction]) -> list[CallFrameInstructi
 
 
 def _steps(instructions: list[CallFrameInstruction]) -> int:
-    """What it costs to make rows of them."""
+    """Return the cost of turning them into rows."""
     registers = len({one.args[0] for one in instructions if one.opcode not in NO_REGISTER})
     code = sum(len(one.args[-1]) for one in instructions if one.opcode in EXPRESSIONS)
     rows = sum(one.opcode in ADVANCES for one in instructions)
@@ -261,7 +261,7 @@ def _steps(instructions: list[CallFrameInstruction]) -> int:
 
 
 def _signed(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:
-    """For each row, whether the return address is signed: pyelftools reads the instruction that says so, and ignores it."""
+    """For each row, True if the return address is signed: pyelftools reads that instruction and ignores it."""
     signed = sum(one.opcode == NEGATE_RA_STATE for one in before) % 2 == 1
     remembered, found = [], []
     for one in instructions:

@@ -1,4 +1,4 @@
-"""What functions say along the code, as one ascending list of places where it changes."""
+"""Functions -> their rules along the code, as one ascending list of places where the rule changes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from sframegen.checks.second.pyelftools_cfi import Functions
     from sframegen.format.model import FunctionTable, Rule
 
-NOTHING, UNJUDGED = -1, -2  # what is said, where it is no number
+NOTHING, UNJUDGED = -1, -2  # in place of the number of a rule
 MASK = 0xFFFFFFFFFFFFFFFF
-LONGEST = 64  # bytes: entries of PLTs are as long, or a part of it
+LONGEST = 64  # bytes: the longest PLT entries; others divide it
 
 
 class Spans:
@@ -49,14 +49,14 @@ class Spans:
             number += 1
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """(start, end, said), without what nothing is said of."""
+        """(start, end, said), without ranges that nothing is said of."""
         for start, end, said in zip(self.places, self.places[1:], self.said, strict=False):
             if said != NOTHING:
                 yield start, end, said
 
 
 class Given(NamedTuple):
-    """What a section says of some code: a rule, and what its function is marked as."""
+    """A section's rule for some code, and the marks of its function."""
 
     rule: Rule
     signal: bool
@@ -64,16 +64,16 @@ class Given(NamedTuple):
 
 
 class SectionSpans:
-    """`given`: what `spans` names; what is repeated has a number below UNJUDGED - its function."""
+    """`given`: the rules that `spans` numbers; repeated blocks have a number below UNJUDGED - their function."""
 
     def __init__(self, spans: Spans, given: list[Given], table: FunctionTable) -> None:
         self.spans = spans
         self.given = given
         self.table = table
-        self._period: tuple[int, list[Given]] = (-1, [])  # of the function that was asked for last
+        self._period: tuple[int, list[Given]] = (-1, [])  # of the latest function
 
     def at(self, said: int, address: int) -> Given | None:
-        """What is given at an address where `said` is; None where it is repeated with a period that no PLT has."""
+        """Return the rule at an address with `said`; None if it is repeated with a period that no PLT has."""
         if said >= 0:
             return self.given[said]
         function = UNJUDGED - 1 - said
@@ -90,7 +90,7 @@ class SectionSpans:
 
 
 def section_spans(table: FunctionTable) -> SectionSpans:
-    """As a search finds it: at each address, the function with the greatest start."""
+    """Find the functions as a search does: at each address, the one with the greatest start."""
     order: Sequence[int] = range(len(table))
     if any(table.start[number] > table.start[number + 1] for number in range(len(table) - 1)):
         order = sorted(order, key=table.start.__getitem__)
@@ -118,7 +118,7 @@ def section_spans(table: FunctionTable) -> SectionSpans:
 
 
 def function_spans(functions: Functions, executable: Sequence[tuple[int, int]]) -> Spans:
-    """The spans of functions in executable code. Code that several describe is judged only if they say the same of the same."""
+    """Spans of the functions in executable code. Code that several describe is judged only if all agree."""
     spans = Spans()
     starts = [low for low, _ in executable]
     order = sorted(range(len(functions.start)), key=functions.start.__getitem__)
@@ -160,7 +160,7 @@ def _said(functions: Functions, one: int) -> tuple[int, int, bytes, bytes]:
 
 
 def without(start: int, end: int, others: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The parts of a range that lie in none of `others`, which ascend without overlaps."""
+    """Return the parts of a range that lie in none of `others`, which ascend without overlaps."""
     number = bisect_right(others, start, key=lambda other: other[1])
     while number < len(others) and others[number][0] < end:
         if others[number][0] > start:

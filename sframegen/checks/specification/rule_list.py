@@ -8,11 +8,11 @@ from sframegen.checks.finding import Severity
 
 NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
 
-KEPT = 20  # findings of one rule that are reported one by one; of the rest the number
+KEPT = 20  # findings of one rule that are listed; others are counted
 
 
 class Rule(NamedTuple):
-    """`says`: what is wrong where the rule is broken. `versions`: those of the format that have it."""
+    """`says`: the fault if the rule is broken. `versions`: those of the format that have it."""
 
     name: str
     severity: Severity

@@ -1,4 +1,4 @@
-"""Checks a section against the specification of its version. Reports the faults of any bytes, and raises nothing."""
+"""Section bytes -> breaches of the specification of its version. Any bytes will do; it raises nothing."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ MAX_RULES = 1 << 16
 ORDERS: tuple[ByteOrder, ...] = ("little", "big")
 ABI_AT = 4  # in the header
 OF_AN_ABI = ("register", "signed-address")
-BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # where these are, FREs have not been counted
+BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # with these, FREs have not been counted
 
 
 @dataclass
 class Facts:
-    """What is known of a section once all of it was looked at; whatever could not be read is None.
+    """All facts about a section; those that could not be read are None.
 
     `counts`: how often each rule of rule_list.RULES is broken; `findings`: at most KEPT of each, and the number of the rest.
     `most_words`, `most_word_bytes`: the most of one FRE. `claimed_rows`: of all functions, also where they share.
@@ -70,8 +70,8 @@ class Facts:
     claimed_rows: int = 0
     without_rows: int = 0  # functions that have bytes, but no FREs
     far: int = 0  # functions more than 2 GiB away
-    wrapped: int = 0  # functions whose distance from the section leads round the end of the address space
-    divides: int = 0  # functions that have bytes, and are repeated with a period of nothing
+    wrapped: int = 0  # functions whose distance from the section wraps around the end of the address space
+    divides: int = 0  # functions that have bytes, and repeat with a period of 0
     divides_rows: int = 0  # those of them whose FREs can be read
 
     def broken(self, *names: str) -> Finding | None:
@@ -81,7 +81,7 @@ class Facts:
         return next(finding for finding in self.findings if finding.rule in names)
 
     def add(self, name: str, detail: str = "", offset: int | None = None, address: int | None = None, count: int = 1) -> None:
-        """`count`: broken so often, and this is the first place."""
+        """`count`: number of breaches; this is the first place."""
         rule = RULES[name]
         known = self.counts.get(name, 0)
         self.counts[name] = known + count
@@ -96,7 +96,7 @@ def well_formed(
     executable: Sequence[tuple[int, int]] | None = None,
     byte_order: ByteOrder | None = None,
 ) -> list[Finding]:
-    """Check a section at `address`. `executable`: (start, end) of executable segments, ascending. `byte_order`: of the file."""
+    """Check a section loaded at `address`. `executable`: (start, end) of segments, ascending. `byte_order`: the file's."""
     return examine(section, address, executable=executable, byte_order=byte_order).findings
 
 
@@ -107,7 +107,7 @@ def examine(
     executable: Sequence[tuple[int, int]] | None = None,
     byte_order: ByteOrder | None = None,
 ) -> Facts:
-    """As `well_formed`, with what consumers.py asks for besides."""
+    """Return the facts of `well_formed` and those that consumers.py needs besides."""
     view = memoryview(section)
     facts = Facts(len(view), address, executable, byte_order)
     header = _read_header(view, facts)
@@ -143,7 +143,7 @@ def _read_header(view: memoryview, facts: Facts) -> Header | None:
 
 
 def _judge_header(header: Header, layout: Layout, facts: Facts, order: ByteOrder) -> Abi:
-    """The ABI, with the fixed offsets of the header; a stand-in where it is unknown."""
+    """Return the ABI with the fixed offsets of the header; a stand-in if it is unknown."""
     if header.flags & ~layout.flags:
         facts.add("flags", f"{header.flags & ~layout.flags:#x}", 3)
     if header.auxhdr_len:
@@ -177,10 +177,10 @@ def _judge_bounds(section: SframeSection, facts: Facts) -> None:
     rest = bytes(section.data[section.end :])
     if not rest.strip(b"\0"):
         return
-    behind = len(section.data) - len(rest.lstrip(b"\0"))
+    end = len(section.data) - len(rest.lstrip(b"\0"))
     mark = MARKS[section.abi.byte_order]
     another = rest.lstrip(b"\0").startswith(struct.pack(mark + "H", MAGIC))
-    facts.add("another-section" if another else "trailing-bytes", "", behind)
+    facts.add("another-section" if another else "trailing-bytes", "", end)
 
 
 def _walk(section: SframeSection, facts: Facts) -> None:

@@ -107,7 +107,7 @@ def test_the_segment_that_holds_it(written: Written) -> None:
 def test_an_earlier_segment(written: Written) -> None:
     written.change_segment(PT_LOAD, 1, p_flags=7)
     assert "segment of type 0x1 at 0x1" in written.findings()
-    assert "changed, and not by the plan" in written.findings()
+    assert "changed, which is not in the plan" in written.findings()
 
 
 def test_a_segment_that_follows_nothing(program: Written) -> None:
@@ -127,7 +127,7 @@ def test_a_segment_past_the_end(written: Written) -> None:
 
 def test_an_earlier_section(written: Written) -> None:
     written.change_section(".text", sh_addr=0x4000)
-    assert ".text changed, and not by the plan" in written.findings()
+    assert ".text changed, which is not in the plan" in written.findings()
 
 
 def test_a_byte_of_code(written: Written) -> None:
@@ -140,7 +140,7 @@ def test_a_byte_of_code(written: Written) -> None:
 def test_a_byte_of_moved_metadata(program: Written) -> None:
     item = next(item for item in program.plan.moves if ".hash" in item.names)
     program.put(item.to_offset, b"\xff")
-    assert f"changed on its way to {item.to_address:#x}" in program.findings()
+    assert f"changed when it moved to {item.to_address:#x}" in program.findings()
 
 
 def test_a_dynamic_tag(program: Written) -> None:
@@ -160,7 +160,7 @@ def test_a_plan_that_writes_over_what_stays(program: Written) -> None:
     item = next(item for item in program.plan.moves if ".note.gnu.build-id" in item.names)
     keeps = [other for other in program.plan.moves if other != item]
     bad = program.plan.__class__(**{**vars(program.plan), "moves": tuple(keeps)})
-    assert ".note.gnu.build-id is written over" in "\n".join(verify(bad, program.original, program.path))
+    assert ".note.gnu.build-id is overwritten" in "\n".join(verify(bad, program.original, program.path))
 
 
 def test_the_build_id(written: Written) -> None:

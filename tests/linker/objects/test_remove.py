@@ -133,7 +133,7 @@ def test_sections_of_others_are_taken_out(made: str, gas: Path, plain: Path, pee
         path = tmp_path / "stripped.o"
         subprocess.run([peers.tool("objcopy"), plain, path], check=True)
     subprocess.run([peers.tool("objcopy"), "-R", ".sframe", "-R", ".rela.sframe", path, expected], check=True)
-    with pytest.raises(RefusedError, match="its SFrame section is by others"):
+    with pytest.raises(RefusedError, match="another tool made its SFrame section"):
         remove(path)
     size = path.stat().st_size
     report = remove(path, force=True)
@@ -292,5 +292,5 @@ def test_the_command_line_says_what_it_did(plain: Path, gas: Path) -> None:
     assert result.stdout.startswith(f"{plain}: as it was before add-section; ")
     assert (
         result.stderr
-        == f"sframegen: {gas}: its SFrame section is by others, or others have written the object since; --force takes it out\n"
+        == f"sframegen: {gas}: another tool made its SFrame section, or has written the object since; --force takes it out\n"
     )
