@@ -33,7 +33,7 @@ from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Se
 from sframegen.format.words import decode_rule, words_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
@@ -80,6 +80,15 @@ class SframeSection:
         """
         found = self.look_up(pc)
         return None if found is None else found.rule
+
+    def rules_at(self, pcs: Iterable[int]) -> list[Rule | None]:
+        """`rule_at` for many addresses, each below 2 ** 64: compiled code searches, and each row that it finds is decoded once."""
+        addresses = array("Q", pcs)
+        functions, rows = zeros("q", len(addresses)), zeros("q", len(addresses))
+        self.seeker.find_all(addresses, functions, rows)
+        places = list(zip(functions, rows, strict=True))
+        rules = {place: self.rule_at(pc) for place, pc in dict(zip(places, addresses, strict=True)).items()}
+        return [rules[place] for place in places]
 
     def look_up(self, pc: int) -> Found | None:
         """Return what covers link-time address `pc`. A default function without rows is an outermost frame; a flexible one nothing.

@@ -49,6 +49,7 @@ def agrees(data: bytes | bytearray, address: int = ADDRESS) -> set[int]:
     within = array("Q", [pc for pc in pcs if 0 <= pc < 1 << 64])
     functions, rows = array("q", bytes(8 * len(within))), array("q", bytes(8 * len(within)))
     section.seeker.find_all(within, functions, rows)
+    assert section.rules_at(within) == [section.rule_at(pc) for pc in within]
     for pc, function, row in zip(within, functions, rows, strict=True):
         assert row == section.seeker.find(pc)
         assert function == (-1 if row == NOT_COVERED else section.seeker.function)

@@ -48,7 +48,7 @@ class Points(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Of the pieces of a function: addresses, places (`bases`, with the end of the last), and where their padding begins."""
+    """The pieces of a function: addresses, places (`bases`, with the end of the last), and where the padding of each begins."""
 
     starts: Column
     bases: Column
