@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from linker.objects.add_to_objects import Objects, open_given
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
@@ -116,7 +116,7 @@ def stripped(objects: Set, directory: Path) -> Set:
 def attempt(row: Row, work: Callable[[], Outcome]) -> Row:
     try:
         row.outcome = work()
-    except (FailedError, OracleError, FormatError, OSError, RuntimeError) as error:
+    except (FailedError, OracleError, SframegenError, OSError, RuntimeError) as error:
         row.outcome.found(" ".join(str(error).split()))
     return row
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from cfi.errors import SframegenError
 from sframegen.code.context.plt import NAMES
 from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.convert import convert_sources
@@ -92,7 +92,7 @@ def main() -> None:
             if elf.header.e_type not in (ET_EXEC, ET_DYN):
                 continue
             missing = judge(elf, silent, found, sections="--sections" in sys.argv)
-        except FormatError:
+        except SframegenError:
             continue
         count += 1
         for what in missing:

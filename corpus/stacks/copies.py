@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sframegen import FormatError, add_section
+from sframegen import SframegenError, add_section
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_EH_FRAME
 
@@ -51,7 +51,7 @@ class Copies:
             copy = self.folder / f"{len(self.made)}-{original.name}"
             try:
                 add_section(original, output=copy, verify=False)
-            except FormatError as error:
+            except SframegenError as error:
                 self.refused[original] = str(error)
                 if not self.without_cfi:
                     return None

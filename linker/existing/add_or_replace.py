@@ -46,7 +46,7 @@ def base_of(elf: ElfFile) -> Base:
 
 
 def plan_section(base: Base, encoder: Encoder, allowed: frozenset[Change] = frozenset()) -> InjectionPlan | Exchange:
-    """In the place of an existing section if it fits, else after the file's end. Raises FormatError if neither is possible.
+    """In the place of an existing section if it fits, else after the file's end. Raises RefusedError if neither is possible.
 
     `allowed`: the changes that only newer kernels accept.
     """
@@ -59,7 +59,7 @@ def plan_section(base: Base, encoder: Encoder, allowed: frozenset[Change] = froz
 
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
-    """Raises FormatError where it does not fit, or would not be the one section that all headers speak of."""
+    """Raises SframegenError where it does not fit, or would not be the one section that all headers speak of."""
     place = find_place(elf)
     kinds = [elf.sections[number].header.sh_type for number in place.sections]
     if len(place.segments) != 1 or kinds != [SHT_GNU_SFRAME] * bool(elf.sections):

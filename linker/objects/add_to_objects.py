@@ -69,7 +69,7 @@ class Prepared(NamedTuple):
 def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Prepared:
     """There is nothing to do if the object has SFrame sections that say the same.
 
-    Raises FormatError where they say something else, unless they are to be replaced.
+    Raises RefusedError where they say something else, unless they are to be replaced.
     """
     abi = abi_of(elf)
     base, record = original_object(elf) or (elf, None)
