@@ -248,7 +248,7 @@ def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, pe
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"instructions": True}, "jumps and calls lead nowhere yet"),
+        ({"instructions": True}, "jumps and calls of an object lead nowhere yet"),
         ({"debug_file": "x"}, "no separate debug file"),
         ({"second_reader": True}, "of linked files only"),
     ],
