@@ -28,7 +28,6 @@ from sframegen.elf.records import (
 from sframegen.format.abi import Relocation
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
-from sframegen.tables.gather import select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +60,7 @@ def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: Encod
         group = group_of.get(placed.section_at(start))
         functions[group.number if group else 0].append(function)
     return [
-        piece(placed, Encoder(select(table, functions[number]), encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
+        piece(placed, Encoder(table.select(functions[number]), encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
         for number in sorted(functions, reverse=True)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from operator import lt
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from sframegen.format.layouts import F_FRAME_POINTER
 from sframegen.format.model import FunctionTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
@@ -69,7 +70,7 @@ class Merger:
         functions = sorted(functions, key=table.start.__getitem__)
         if any(table.start[one] == table.start[other] for one, other in pairwise(functions)):
             functions = _distinct(table, functions)
-        return select(table, functions), dead
+        return table.select(functions), dead
 
 
 def _distinct(table: FunctionTable, functions: Sequence[int]) -> list[int]:
@@ -84,35 +85,6 @@ def _distinct(table: FunctionTable, functions: Sequence[int]) -> list[int]:
     return found
 
 
-def select(table: FunctionTable, functions: Iterable[int]) -> FunctionTable:
-    """The table of some functions, in that order."""
-    out = FunctionTable(kinds=table.kinds, rules=table.rules)
-    first_row = table.first_row
-    for first, end in _runs(functions):
-        rows = slice(first_row[first], first_row[end])
-        moved = len(out.row_start) - first_row[first]
-        out.start += table.start[first:end]
-        out.size += table.size[first:end]
-        out.kind += table.kind[first:end]
-        out.row_start += table.row_start[rows]
-        out.row_rule += table.row_rule[rows]
-        out.first_row.extend([row + moved for row in first_row[first + 1 : end + 1]])
-    return out
-
-
-def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """[first, end) of numbers that follow one another."""
-    first = end = -1
-    for number in numbers:
-        if number != end:
-            if first >= 0:
-                yield first, end
-            first = number
-        end = number + 1
-    if first >= 0:
-        yield first, end
-
-
 def gather(tables: Iterable[FunctionTable]) -> FunctionTable:
     """All functions, those of one table after those of the one before; each kind and each rule once."""
     out = FunctionTable()
@@ -121,12 +93,8 @@ def gather(tables: Iterable[FunctionTable]) -> FunctionTable:
     for table in tables:
         kind_of = [kinds.setdefault(kind, len(kinds)) for kind in table.kinds]
         rule_of = [rules.setdefault(rule, len(rules)) for rule in table.rules]
-        rows = len(out.row_start)
-        out.start += table.start
-        out.size += table.size
-        out.kind += array("H", map(kind_of.__getitem__, table.kind))
-        out.first_row += array("I", [rows + row for row in table.first_row[1:]])
-        out.row_start += table.row_start
-        out.row_rule += array("I", map(rule_of.__getitem__, table.row_rule))
+        kind = array("H", map(kind_of.__getitem__, table.kind))
+        row_rule = array("I", map(rule_of.__getitem__, table.row_rule))
+        out.extend(replace(table, kind=kind, row_rule=row_rule))
     out.kinds, out.rules = list(kinds), list(rules)
     return out

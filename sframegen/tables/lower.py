@@ -102,9 +102,8 @@ class _Lowered:
 
     def _rows(self, function: int, size: int) -> list[Row]:
         """What holds in the function's first `size` bytes; a row of PC type MASK holds in all of them."""
-        span = slice(self.table.first_row[function], self.table.first_row[function + 1])
         rows: list[Row] = []
-        for offset, rule in zip(self.table.row_start[span], self.table.row_rule[span], strict=True):
+        for offset, rule in self.table.numbered_rows(function):
             if offset < size and not (rows and rows[-1][1] == rule):
                 rows.append((offset, rule))
         return rows
@@ -125,14 +124,9 @@ class _Lowered:
     def _emit(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
         """`rows` count from where the first of them begins."""
         fde_type = FdeType(any(self.flex[rule] for _, rule in rows))
-        out = self.out
         base = rows[0][0]
-        out.start.append(start)
-        out.size.append(end - start)
-        out.kind.append(self._kind(kind._replace(fde_type=fde_type)))
-        out.row_start.extend(offset - base for offset, _ in rows)
-        out.row_rule.extend(rule for _, rule in rows)
-        out.first_row.append(len(out.row_start))
+        number = self._kind(kind._replace(fde_type=fde_type))
+        self.out.append(start, end - start, number, [(offset - base, rule) for offset, rule in rows])
 
     def _kind(self, kind: Kind) -> int:
         """Its number in `kinds`, where both FDE types of each stand: `narrow` changes one into the other."""

@@ -17,7 +17,7 @@ UNSAYABLE = 1 << 30  # bytes; more than any function
 
 
 def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
-    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be; its rows become ours.
+    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be.
 
     A function of PC type MASK is never cut: its rows hold in every period.
     """
@@ -26,22 +26,14 @@ def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
     del functions[of_kinds(table.kind, flexible, functions) :]
     if not functions:
         return table
-    out = FunctionTable(kinds=table.kinds, rules=table.rules, row_start=table.row_start, row_rule=table.row_rule)
+    out = FunctionTable(kinds=table.kinds, rules=table.rules)
     done = 0
     for function in functions:
-        _copy(table, out, done, function)
+        out.extend(table, done, function)
         _cut(table, out, function, encoded)
         done = function + 1
-    _copy(table, out, done, len(table))
+    out.extend(table, done)
     return out
-
-
-def _copy(table: FunctionTable, out: FunctionTable, first: int, end: int) -> None:
-    """Functions first .. end - 1 as they are."""
-    out.start += table.start[first:end]
-    out.size += table.size[first:end]
-    out.kind += table.kind[first:end]
-    out.first_row += table.first_row[first + 1 : end + 1]
 
 
 def _cut(table: FunctionTable, out: FunctionTable, function: int, encoded: EncodedRules) -> None:
@@ -54,12 +46,9 @@ def _cut(table: FunctionTable, out: FunctionTable, function: int, encoded: Encod
         rows = [row for _, row in group]
         base = table.row_start[rows[0]]
         limit = table.row_start[rows[-1] + 1] if rows[-1] + 1 < end else table.size[function]
-        out.start.append(table.start[function] + base)
-        out.size.append(limit - base)
-        out.kind.append(table.kinds.index(kind._replace(fde_type=FdeType(fde_type))))
-        out.first_row.append(rows[-1] + 1)
-        for row in rows:
-            out.row_start[row] -= base
+        number = table.kinds.index(kind._replace(fde_type=FdeType(fde_type)))
+        numbered = [(table.row_start[row] - base, table.row_rule[row]) for row in rows]
+        out.append(table.start[function] + base, limit - base, number, numbered)
 
 
 def _types(costs: list[list[int]], function_cost: int) -> list[int]:

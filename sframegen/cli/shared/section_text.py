@@ -48,13 +48,7 @@ def dump_text(section: SframeSection, name_of: NameOf | None = None) -> Iterator
             f"    {'STARTPC' + mark:16}CFA       FP        RA           \n"
         )
         base = 0 if mask else start
-        rows = slice(table.first_row[function], table.first_row[function + 1])
-        yield "".join(
-            [
-                f"    {base + offset:016x}{columns[rule]}"
-                for offset, rule in zip(table.row_start[rows], table.row_rule[rows], strict=True)
-            ]
-        )
+        yield "".join([f"    {base + offset:016x}{columns[rule]}" for offset, rule in table.numbered_rows(function)])
 
 
 def dump_json(section: SframeSection, file: str, name_of: NameOf, code_of: NameOf | None = None) -> Iterator[str]:
@@ -74,12 +68,11 @@ def dump_json(section: SframeSection, file: str, name_of: NameOf, code_of: NameO
         fields = {"name": name_of(function), "start": start, "size": size, **kinds[kind]}
         if code_of is not None:
             fields["section"] = code_of(function)
-        rows = slice(table.first_row[function], table.first_row[function + 1])
         yield "," * (function > 0) + "\n" + json.dumps(fields)[:-1] + ', "rows": ['
         yield ", ".join(
             [
                 f'{{"offset": {offset}, "address": {"null" if mask else start + offset}, {rules[rule]}'
-                for offset, rule in zip(table.row_start[rows], table.row_rule[rows], strict=True)
+                for offset, rule in table.numbered_rows(function)
             ]
         )
         yield "]}"

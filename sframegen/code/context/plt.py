@@ -54,14 +54,11 @@ class Plt(NamedTuple):
         for runs in _alike(_inside(self.runs, within)):
             start, end = runs[0].start, _end(runs[-1])
             stub = runs[0].stub
-            table.start.append(start)
-            table.size.append(end - start)
             kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
-            table.kind.append(kinds.setdefault(kind, len(kinds)))
-            for offset, above_sp in stub.rows:
-                table.row_start.append(offset)
-                table.row_rule.append(rules.setdefault(Rule(Where(self.abi.sp, above_sp), ra), len(rules)))
-            table.first_row.append(len(table.row_start))
+            rows = [
+                (offset, rules.setdefault(Rule(Where(self.abi.sp, above_sp), ra), len(rules))) for offset, above_sp in stub.rows
+            ]
+            table.append(start, end - start, kinds.setdefault(kind, len(kinds)), rows)
         table.kinds, table.rules = list(kinds), list(rules)
         return table
 

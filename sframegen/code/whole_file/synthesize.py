@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -186,27 +185,10 @@ def _with(table: FunctionTable, added: list[Function]) -> FunctionTable:
     done = 0
     for function in added:
         place = bisect_left(table.start, function.start)
-        _copy(table, out, done, place)
+        out.extend(table, done, place)
         done = place
-        out.start.append(function.start)
-        out.size.append(function.size)
-        out.kind.append(kinds.setdefault(function.kind, len(kinds)))
-        for offset, rule in function.rows:
-            out.row_start.append(offset)
-            out.row_rule.append(rules.setdefault(rule, len(rules)))
-        out.first_row.append(len(out.row_start))
-    _copy(table, out, done, len(table))
+        rows = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in function.rows]
+        out.append(function.start, function.size, kinds.setdefault(function.kind, len(kinds)), rows)
+    out.extend(table, done)
     out.kinds, out.rules = list(kinds), list(rules)
     return out
-
-
-def _copy(table: FunctionTable, out: FunctionTable, first: int, end: int) -> None:
-    """Copy functions first .. end - 1 unchanged."""
-    rows = slice(table.first_row[first], table.first_row[end])
-    moved = len(out.row_start) - table.first_row[first]
-    out.start += table.start[first:end]
-    out.size += table.size[first:end]
-    out.kind += table.kind[first:end]
-    out.first_row += array("I", [row + moved for row in table.first_row[first + 1 : end + 1]])
-    out.row_start += table.row_start[rows]
-    out.row_rule += table.row_rule[rows]

@@ -26,7 +26,7 @@ from sframegen.format.layouts import F_FRAME_POINTER, LAYOUTS, V2, V3, WRITABLE
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
 from sframegen.tables.compare import difference
-from sframegen.tables.gather import DEAD, Merger, gather, select
+from sframegen.tables.gather import DEAD, Merger, gather
 from tests import ROOT
 from tests.support.producers import functions
 from tests.support.tables import function_tables
@@ -64,7 +64,7 @@ def said(table: FunctionTable) -> list[object]:
 
 
 def parts(table: FunctionTable, owners: list[int], count: int) -> list[FunctionTable]:
-    return [select(table, [f for f in range(len(table)) if owners[f % len(owners)] == part]) for part in range(count)]
+    return [table.select([f for f in range(len(table)) if owners[f % len(owners)] == part]) for part in range(count)]
 
 
 @settings(max_examples=40)
