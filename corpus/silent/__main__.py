@@ -18,9 +18,9 @@ from cfi.errors import SframegenError
 from sframegen.code.context.plt import NAMES
 from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.coverage import disjoint, without
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
+from sframegen.elf.ranges import disjoint, without
 from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.format.abi import abi_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.ranges import Range, gaps, join
+from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_NOBITS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def free_after(elf: ElfFile, start: int) -> int:
         return 0
     end = min(load.p_offset + load.p_filesz for load in loads)
     headers = [s.header for s in elf.sections if s.header.sh_type != SHT_NOBITS]
-    claimed = join(Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers if header.sh_size)
+    claimed = join(Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers if header.sh_size)
     tables = [elf.header.e_phoff, elf.header.e_shoff, *(s.p_offset for s in elf.segments if s.p_filesz)]
     end = min([end, *(offset for offset in tables if offset >= start)])
     free = gaps(claimed, start, end)
@@ -67,11 +67,11 @@ def free_after(elf: ElfFile, start: int) -> int:
     return len(data) - len(data.lstrip(b"\0"))
 
 
-def extents(elf: ElfFile) -> list[Range]:
+def extents(elf: ElfFile) -> list[Extent]:
     """File ranges that program and section headers name as SFrame sections, ascending."""
     places = [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz]
     places += [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if is_sframe(s)]
-    return join(Range(offset, offset + size, (".sframe",)) for offset, size in places)
+    return join(Extent(offset, offset + size, (".sframe",)) for offset, size in places)
 
 
 def own_loads(elf: ElfFile) -> list[int]:

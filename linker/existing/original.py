@@ -16,7 +16,7 @@ from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.inject.plan import SPARE_HEADERS
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.opening import open_regular
-from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import (
     PF_R,
     PF_W,
@@ -96,7 +96,7 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
     )
 
 
-def code(elf: ElfFile) -> list[Range]:
+def code(elf: ElfFile) -> list[Extent]:
     """Return executable sections and PT_LOADs that do not begin with the headers; of writable ones only what is no metadata."""
     ranges = [
         (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR
@@ -105,14 +105,14 @@ def code(elf: ElfFile) -> list[Range]:
     for load in elf.segments:
         if load.p_type == PT_LOAD and load.p_flags & PF_X and load.p_offset:
             ranges += gaps(data if load.p_flags & PF_W else [], load.p_offset, load.p_offset + load.p_filesz)
-    return join(Range(start, end, ()) for start, end in ranges if start < end)
+    return join(Extent(start, end) for start, end in ranges if start < end)
 
 
-def metadata(elf: ElfFile) -> list[Range]:
+def metadata(elf: ElfFile) -> list[Extent]:
     """Return the ranges of the dynamic section and of symbol tables."""
     headers = [s.header for s in elf.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
-    ranges = [Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers]
-    ranges += [Range(s.p_offset, s.p_offset + s.p_filesz, ()) for s in elf.segments if s.p_type == PT_DYNAMIC]
+    ranges = [Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]
+    ranges += [Extent(s.p_offset, s.p_offset + s.p_filesz) for s in elf.segments if s.p_type == PT_DYNAMIC]
     return join(ranges)
 
 
@@ -139,13 +139,13 @@ def is_grown(load: Phdr, other: Phdr) -> bool:
     return same and 0 <= other.p_filesz - load.p_filesz < FIRST_PAGE and other.p_memsz >= load.p_memsz
 
 
-def may_change(original: ElfFile, elf: ElfFile) -> list[Range]:
+def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     """Return the ranges of the original that may differ: headers, the first page, names of moved metadata, a superseded section."""
     first_page = max(FIRST_PAGE, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
-    headers = Range(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE, ())
+    headers = Extent(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE)
     tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe(s)]
     segments = [s for s in original.segments if s.p_type in (PT_DYNAMIC, PT_GNU_SFRAME)]
-    ranges = [Range(0, first_page, ()), headers]
-    ranges += [Range(table.sh_offset, table.sh_offset + table.sh_size, ()) for table in tables]
-    ranges += [Range(segment.p_offset, segment.p_offset + segment.p_filesz, ()) for segment in segments]
+    ranges = [Extent(0, first_page), headers]
+    ranges += [Extent(table.sh_offset, table.sh_offset + table.sh_size) for table in tables]
+    ranges += [Extent(segment.p_offset, segment.p_offset + segment.p_filesz) for segment in segments]
     return join(ranges)

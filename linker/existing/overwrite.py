@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
 from linker.refusals import Refusal, RefusedError
-from sframegen.elf.ranges import Range, gaps, join
+from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PHDR_SIZE, SHDR_SIZE, Phdr, packed
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     record = undo_record.read(elf.data)
     if record is None:
         return []
-    recorded = join(Range(offset, offset + len(old), ()) for offset, old in record.old)
+    recorded = join(Extent(offset, offset + len(old)) for offset, old in record.old)
     if any(gaps(recorded, offset, min(offset + len(data), record.original_size)) for offset, data in writes):
         message = "the section is a part of the file that sframegen changed, and what it would restore"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)

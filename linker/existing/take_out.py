@@ -16,7 +16,7 @@ from linker.inject.movable import PT_NULL
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import Section
-from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import (
     EHDR_SIZE,
     PHDR_SIZE,
@@ -63,7 +63,7 @@ def plan_removal(elf: ElfFile) -> Removal:
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
     cleared = [
-        Range(*hole, ())
+        Extent(*hole)
         for extent in extents(elf)
         if int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
         for hole in gaps(kept, extent.start, min(extent.end, len(elf.data)))
@@ -77,7 +77,7 @@ def plan_removal(elf: ElfFile) -> Removal:
             segments[number] = UNUSED_SEGMENT
     record = undo_record.parse(elf.data)
     if record is not None and record.start >= image_end(elf):  # of no use any more, and it would look like a payload
-        cleared.append(Range(record.start, len(elf.data), ()))
+        cleared.append(Extent(record.start, len(elf.data)))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]
     writes += [
         Write(elf.header.e_phoff + number * PHDR_SIZE, packed([segment], elf.byte_order))
@@ -121,21 +121,21 @@ def renumbered(header: Shdr, numbers: dict[int, int]) -> Shdr:
     return header
 
 
-def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Range]:
+def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
     """Return the ranges that headers name, except PT_LOADs."""
     header = elf.header
     ranges = [
-        Range(0, EHDR_SIZE, ()),
-        Range(header.e_phoff, header.e_phoff + elf.phnum * PHDR_SIZE, ()),
-        Range(header.e_shoff, header.e_shoff + elf.shnum * SHDR_SIZE, ()),
+        Extent(0, EHDR_SIZE),
+        Extent(header.e_phoff, header.e_phoff + elf.phnum * PHDR_SIZE),
+        Extent(header.e_shoff, header.e_shoff + elf.shnum * SHDR_SIZE),
     ]
-    ranges += [Range(s.p_offset, s.p_offset + s.p_filesz, ()) for s in segments if s.p_type != PT_LOAD]
+    ranges += [Extent(s.p_offset, s.p_offset + s.p_filesz) for s in segments if s.p_type != PT_LOAD]
     headers = [section.header for section in sections if section.header.sh_type != SHT_NOBITS]
-    ranges += [Range(header.sh_offset, header.sh_offset + header.sh_size, ()) for header in headers]
+    ranges += [Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]
     return join(item for item in ranges if item.size)
 
 
-def is_empty(elf: ElfFile, load: Phdr, kept: list[Range], cleared: list[Range], values: list[int]) -> bool:
+def is_empty(elf: ElfFile, load: Phdr, kept: list[Extent], cleared: list[Extent], values: list[int]) -> bool:
     """True if nothing names a byte of it, and all that is not cleared is zero. `values`: of dynamic tags, ascending."""
     start, end = load.p_offset, load.p_offset + load.p_filesz
     tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)

@@ -14,7 +14,7 @@ from linker.inject.layout import Draft, Move, insert_loads, load_at, no_room, sf
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.notes import notes_at
-from sframegen.elf.ranges import Range, align_up, overlapping
+from sframegen.elf.ranges import Extent, align_up, overlapping
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def is_abi_tag(image: Image, segment: Phdr) -> bool:
     return all((note.name, note.type) == (b"GNU\0", NT_GNU_ABI_TAG) for note in notes)
 
 
-def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, int]]]:
+def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
     """(pieces for the new segment, pieces that stay in the first page with new file offsets) so that the table can reach `end`."""
     start = image.table.end
     blocks = overlapping(image.blocks, start, end)
@@ -100,7 +100,7 @@ def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, in
     if not rooms:
         raise no_room(image, "the build-id note would leave the first page of the file")
 
-    def moved(place: int) -> list[Range]:
+    def moved(place: int) -> list[Extent]:
         wanted = {*in_way, *overlapping(image.pieces, place, place + build_id.size)} - {build_id}
         return sorted(wanted)
 
@@ -108,13 +108,13 @@ def make_room(image: Image, end: int) -> tuple[list[Range], list[tuple[Range, in
     return moved(best), [(build_id, best)]
 
 
-def places(image: Image, end: int, piece: Range) -> list[int]:
+def places(image: Image, end: int, piece: Extent) -> list[int]:
     """Return offsets at which a piece could begin in the first page: after the table, or after anything else there."""
     ends = {end, *(item.end for item in [*image.pieces, *image.blocks] if end <= item.end < FIRST_PAGE)}
     return sorted({align_up(place, piece.align) for place in ends})
 
 
-def fits(image: Image, place: int, piece: Range) -> bool:
+def fits(image: Image, place: int, piece: Extent) -> bool:
     last = place + piece.size
     return last <= FIRST_PAGE and may_extend(image, last) and not overlapping(image.blocks, place, last)
 
@@ -144,7 +144,7 @@ def address_of(image: Image, offset: int) -> int:
     return offset + image.load.p_vaddr - image.load.p_offset if image.load else 0
 
 
-def move(image: Image, piece: Range, to_offset: int, to_address: int) -> Move:
+def move(image: Image, piece: Extent, to_offset: int, to_address: int) -> Move:
     return Move(piece.names, piece.size, piece.start, to_offset, address_of(image, piece.start), to_address)
 
 

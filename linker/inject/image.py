@@ -9,7 +9,7 @@ from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, survey
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.notes import check_notes, notes_of
-from sframegen.elf.ranges import Range
+from sframegen.elf.ranges import Extent
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET_DYN,
@@ -42,11 +42,11 @@ class Image(NamedTuple):
     loads: list[Phdr]
     page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096
     end_address: int  # the first after every PT_LOAD
-    table: Range  # the program header table
+    table: Extent  # the program header table
     load: Phdr | None  # the PT_LOAD that holds the table
     dynamic: list[Dyn]
-    pieces: list[Range]  # what may move
-    blocks: list[Range]  # what may not
+    pieces: list[Extent]  # what may move
+    blocks: list[Extent]  # what may not
     build_id: int | None  # file offset of the note's header, if it is in the first page
     role: Role
 
@@ -65,7 +65,7 @@ def read_image(elf: ElfFile) -> Image:
     check_notes(elf)
     dynamic = read_dynamic(elf)
     start = elf.header.e_phoff
-    table = Range(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
+    table = Extent(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
     load = next((load for load in loads if load.p_offset <= start and table.end <= load.p_offset + load.p_filesz), None)
     pieces, blocks = survey(elf, dynamic, table, load)
     return Image(

@@ -26,7 +26,7 @@ from sframegen.elf.dynamic import (
     DT_VERSYM,
 )
 from sframegen.elf.notes import notes_at
-from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import (
     EHDR_SIZE,
     PHDR_SIZE,
@@ -102,7 +102,7 @@ FIXED_SEGMENTS = {
 }
 
 
-def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) -> tuple[list[Range], list[Range]]:
+def survey(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
     """(pieces that may move, pieces that may not): ascending, disjoint. `load` is the PT_LOAD that holds the program header table.
 
     Near the table, bytes that nothing explains may not move.
@@ -115,18 +115,18 @@ def survey(elf: ElfFile, dynamic: list[Dyn], table: Range, load: Phdr | None) ->
     ranges += [section_range(elf.sections[number]) for number in movable] if elf.sections else tagged(elf, tags)
     fixed = fixed_ranges(elf, movable)
     inside = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
-    pieces: list[Range] = []
+    pieces: list[Extent] = []
     blocks = list(fixed)
     for piece in join(ranges):
         free = inside[0] <= piece.start and piece.end <= inside[1] and not overlapping(fixed, piece.start, piece.end)
         (pieces if free else blocks).append(piece)
     window = (table.end, max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE))
     # A new section header table is written elsewhere; Go's linker puts the old one right after the program headers.
-    replaced = [Range(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE, ())] if elf.sections else []
+    replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
     known = join([*pieces, *blocks, *replaced])
     blocks += unexplained(elf, known, window[0], min(window[1], inside[1]), MAX_PADDING if not elf.sections else len(elf.data))
     blocks += unexplained(elf, known, max(window[0], inside[1]), window[1], len(elf.data))
-    return pieces, join([*blocks, Range(len(elf.data), 1 << 63, ("the end of the file",))])
+    return pieces, join([*blocks, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
 
 
 def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
@@ -159,21 +159,21 @@ def valid_align(align: int) -> bool:
     return align & (align - 1) == 0 and align <= FIRST_PAGE
 
 
-def section_range(section: Section) -> Range:
+def section_range(section: Section) -> Extent:
     header = section.header
-    return Range(header.sh_offset, header.sh_offset + header.sh_size, (section.name,), max(1, header.sh_addralign))
+    return Extent(header.sh_offset, header.sh_offset + header.sh_size, (section.name,), max(1, header.sh_addralign))
 
 
-def movable_segments(elf: ElfFile) -> list[Range]:
+def movable_segments(elf: ElfFile) -> list[Extent]:
     """Ranges of notes and the interpreter's name; unnamed where section headers name them."""
     return [
-        Range(s.p_offset, s.p_offset + s.p_filesz, () if elf.sections else (MOVABLE_SEGMENTS[s.p_type],), max(1, s.p_align))
+        Extent(s.p_offset, s.p_offset + s.p_filesz, () if elf.sections else (MOVABLE_SEGMENTS[s.p_type],), max(1, s.p_align))
         for s in elf.segments
         if s.p_filesz and may_move_segment(elf, s)
     ]
 
 
-def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Range]:
+def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
     """Without section headers: the range that each dynamic tag names, up to the next named place, or its size."""
     loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
     starts: dict[int, int] = {}
@@ -183,13 +183,13 @@ def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Range]:
     edges = sorted({*starts, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
     sizes = {DT_STRTAB: tags.get(DT_STRSZ, [0])[0]}
     return [
-        Range(start, min(end, start + sizes.get(starts[start], end)), (MOVABLE_TAGS[starts[start]],), 8)
+        Extent(start, min(end, start + sizes.get(starts[start], end)), (MOVABLE_TAGS[starts[start]],), 8)
         for start, end in itertools.pairwise(edges)
         if starts.get(start) in MOVABLE_TAGS
     ]
 
 
-def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Range]:
+def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     """Sections and segments with bytes in the file, other than the movable ones."""
     ranges = [
         section_range(section)
@@ -197,23 +197,23 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Range]:
         if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT_NULL, SHT_NOBITS)
     ]
     ranges += [
-        Range(s.p_offset, s.p_offset + s.p_filesz, (FIXED_SEGMENTS[s.p_type],))
+        Extent(s.p_offset, s.p_offset + s.p_filesz, (FIXED_SEGMENTS[s.p_type],))
         for s in elf.segments
         if s.p_type in FIXED_SEGMENTS and s.p_filesz
     ]
     ranges += [
-        Range(s.p_offset, s.p_offset + s.p_filesz, ("a note that code may reach",))
+        Extent(s.p_offset, s.p_offset + s.p_filesz, ("a note that code may reach",))
         for s in elf.segments
         if s.p_type == PT_NOTE and s.p_filesz and not may_move_segment(elf, s)
     ]
-    return join([*ranges, Range(0, EHDR_SIZE, ("ELF header",))])
+    return join([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 
 
-def unexplained(elf: ElfFile, known: list[Range], start: int, end: int, padding: int) -> list[Range]:
+def unexplained(elf: ElfFile, known: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
     """Gaps between the known ranges of [start, end) that are not padding: bytes other than FILLERS, or more than `padding`."""
     holes = gaps(known, start, min(end, len(elf.data)))
     return [
-        Range(*hole, ("bytes that no header explains",))
+        Extent(*hole, ("bytes that no header explains",))
         for hole in holes
         if hole[1] - hole[0] > padding or bytes(elf.data[slice(*hole)]).strip(FILLERS)
     ]

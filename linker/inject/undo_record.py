@@ -18,7 +18,7 @@ import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from sframegen.elf.ranges import Range, join
+from sframegen.elf.ranges import Extent, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ def record_size(ranges: Iterable[tuple[int, int]]) -> int:
 
 def overwritten(original_size: int, writes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """(offset, size) of every range of the original that these (offset, size) change; ascending."""
-    ranges = join(Range(offset, offset + size, ()) for offset, size in writes if offset < original_size)
+    ranges = join(Extent(offset, offset + size) for offset, size in writes if offset < original_size)
     return [(item.start, item.size) for item in ranges]
 
 
@@ -77,7 +77,7 @@ def record(original: memoryview, writes: Iterable[Write]) -> bytes:
 def contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
     """(offset, bytes) after all writes, of every range that they cover; ascending."""
     ordered = list(writes)
-    ranges = join(Range(offset, offset + len(data), ()) for offset, data in ordered)
+    ranges = join(Extent(offset, offset + len(data)) for offset, data in ordered)
     result = [(item.start, bytearray(item.size)) for item in ranges]
     starts = [start for start, _ in result]
     for offset, data in ordered:

@@ -11,7 +11,7 @@ from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import Section, open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.ranges import Range, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import (
     PF_R,
     PHDR_SIZE,
@@ -84,7 +84,7 @@ def verify_writes(
         findings.append("program headers are not the planned ones")
     if written.sections != list(map(without_name_offset, sections)):
         findings.append("section headers are not the planned ones")
-    changed = join(Range(offset, offset + len(data), ()) for offset, data in writes)
+    changed = join(Extent(offset, offset + len(data)) for offset, data in writes)
     size = max([len(original.data), *(item.end for item in changed)])
     if len(new.data) != size:
         return [*findings, f"the file has {len(new.data)} bytes, not {size}"]
@@ -280,7 +280,7 @@ def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
     """Headers and metadata in the first page overwrite only themselves, padding, and metadata that moves."""
     patched = {patch.offset for patch in plan.patches}
-    wide = join(Range(offset, offset + size, ()) for offset, size in plan.overwritten() if offset not in patched)
+    wide = join(Extent(offset, offset + size) for offset, size in plan.overwritten() if offset not in patched)
     table = range(original.header.e_phoff, original.header.e_phoff + original.phnum * PHDR_SIZE + 1)
     for section in original.sections:
         header = section.header
@@ -292,7 +292,7 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
 
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
     """Every loaded byte is at its address with its value, except those that the plan names."""
-    named = join(Range(offset, offset + size, ()) for offset, size in plan.overwritten())
+    named = join(Extent(offset, offset + size) for offset, size in plan.overwritten())
     now = {s.p_vaddr: s.p_offset for s in written.segments if s.p_type == PT_LOAD}
     for load in (s for s in original.segments if s.p_type == PT_LOAD):
         shift = now.get(load.p_vaddr, load.p_offset) - load.p_offset
@@ -303,7 +303,7 @@ def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written
 
 def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iterator[str]:
     """Moved metadata is at its new address, and tags and symbols name that."""
-    patched = join(Range(patch.offset, patch.offset + 8, ()) for patch in plan.patches)
+    patched = join(Extent(patch.offset, patch.offset + 8) for patch in plan.patches)
     for item in plan.moves:
         there = result.at(item.to_address, item.size)
         for start, end in gaps(patched, item.to_offset, item.to_offset + item.size):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.merge.maps import read_map
 from linker.objects.function_places import described
-from linker.objects.laid_out import holds, is_code
+from linker.objects.laid_out import is_code
+from sframegen.elf.ranges import holder
 from sframegen.elf.records import RELA_SIZE, SHN_UNDEF
 from sframegen.tables.gather import DEAD
 
@@ -110,7 +111,7 @@ class LinkerMap:
             for section, placed in places.items():
                 for address, size in placed:
                     at = bisect_left(starts, address)
-                    if (at == len(starts) or starts[at] >= address + size) and holds(code, address):
+                    if (at == len(starts) or starts[at] >= address + size) and holder(code, address) is not None:
                         yield Undescribed(_name(file, member), section, size, why)
 
     def _key(self, path: str, member: str) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import ElfFile
-from sframegen.elf.ranges import align_up
+from sframegen.elf.ranges import align_up, holder
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET_DYN,
@@ -46,7 +46,7 @@ from sframegen.elf.symbols import SymbolTable
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sframegen.elf.file import Section
     from sframegen.format.abi import Abi
@@ -97,7 +97,7 @@ class Placed:
         found: dict[int, Anchor] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
-            number = self.section_at(symbol.st_value) if holds(self.sections, symbol.st_value) else SHN_UNDEF
+            number = self.section_at(symbol.st_value) if holder(self.sections, symbol.st_value) is not None else SHN_UNDEF
             named = number != SHN_UNDEF and symbol.st_shndx in (number, SHN_XINDEX)
             if named and (number not in found or symbol.st_info & 15 == STT_SECTION):
                 found[number] = Anchor(symbol.st_value, at, 0)
@@ -122,7 +122,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
                 if not is_sframe(section):
                     anchors.setdefault(anchor.address, anchor)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
-    by_code = [anchors[address] for address in sorted(anchors) if holds(placed, address)]
+    by_code = [anchors[address] for address in sorted(anchors) if holder(placed, address) is not None]
     return Placed(image, tables[0] if tables else None, placed, by_code)
 
 
@@ -174,12 +174,6 @@ def is_code(section: Section) -> bool:
     header = section.header
     flags = SHF_ALLOC | SHF_EXECINSTR
     return header.sh_flags & flags == flags and header.sh_type != SHT_NOBITS and header.sh_size > 0
-
-
-def holds(ranges: Sequence[tuple[int, int] | tuple[int, int, int]], address: int) -> bool:
-    """`ranges`: (start, end) and perhaps a number, ascending."""
-    at = bisect_right(ranges, address, key=lambda one: one[0]) - 1
-    return at >= 0 and address < ranges[at][1]
 
 
 def _addresses(elf: ElfFile) -> list[int]:

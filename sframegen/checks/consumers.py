@@ -12,6 +12,7 @@ from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sframegen.elf.ranges import Range
     from sframegen.format.layouts import Header, Layout
 
 
@@ -246,7 +247,7 @@ def _finding(demand: Demand, offset: int | None = None, address: int | None = No
     return Finding(demand.name, severity, message, demand.consumer, offset, address)
 
 
-def rejected_anyhow(executable: Sequence[tuple[int, int]], version: int) -> list[Finding]:
+def rejected_anyhow(executable: Sequence[Range], version: int) -> list[Finding]:
     """Findings about a file with code in these ranges, which consumers reject whatever a section of this version says."""
     facts = Facts(size=0, address=0, executable=executable)
     readers = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}

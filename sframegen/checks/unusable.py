@@ -12,6 +12,7 @@ from sframegen.format.model import FdeType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable, Rule, Where
 
@@ -40,7 +41,7 @@ class Unusable(NamedTuple):
     notes: list[Finding]
 
 
-def unusable(table: FunctionTable, code: Sequence[tuple[int, int]], abi: Abi) -> Unusable:
+def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi) -> Unusable:
     """`code`: (start, end) of the executable ranges, ascending."""
     executable = _Code(code)
     counts = dict.fromkeys((limit.name for limit in LIMITS), 0)
@@ -101,7 +102,7 @@ def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[
 class _Code:
     """Executable ranges, ascending and disjoint; the time of `within` does not depend on their number."""
 
-    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, ranges: Sequence[Range]) -> None:
         self.starts = [low for low, _ in ranges]
         self.before = list(accumulate((high - low for low, high in ranges), initial=0))
 

@@ -10,11 +10,12 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
-from sframegen.conversion.coverage import Coverage, Pieces, Unsaid, disjoint
-from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort, subtract
+from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
+from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort
 from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Cies, RuleFates, bounds, split
 from sframegen.conversion.translate import Repeated, translate_rule
 from sframegen.elf.columns import Spans
+from sframegen.elf.ranges import Range, disjoint, remaining
 from sframegen.elf.text import count_of
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
@@ -62,7 +63,7 @@ class Converted(NamedTuple):
         return encoder_of(elf, calls.covering(self.table), self.encoded, level, borders)
 
 
-def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Abi, layout: Layout = V3) -> Converted:
+def convert(sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
     """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address."""
     fdes = reader.read(sections, Registers(abi.fp, abi.sp))
     ignored = zeros("Q", len(IGNORED))
@@ -85,7 +86,7 @@ def convert(sections: Iterable[CfiSection], code: list[tuple[int, int]], abi: Ab
     return Converted(table, coverage, encoded)
 
 
-def convert_sources(sources: Sources, code: list[tuple[int, int]], abi: Abi, layout: Layout = V3) -> Converted:
+def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
     """All sections of a file; where one that nobody asked for cannot be read, a warning, and those before it.
 
     FDEs that cannot be read are a warning, too.
@@ -140,7 +141,7 @@ class _Rules:
         return self.numbers.setdefault(rule, len(self.numbers))
 
 
-def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lost: array[int]) -> Pieces:
+def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: array[int]) -> Pieces:
     """The code that each FDE describes; an earlier section's FDEs take precedence over a later one's. `lost`: see resolve."""
     spans = Spans(array("Q", [start for start, _ in code]), array("Q", [end for _, end in code]))
     taken = Pieces(array("I"), array("Q"), array("Q"))
@@ -160,18 +161,17 @@ def _pieces(fdes: FdeTable, code: list[tuple[int, int]], ignored: array[int], lo
         lost += found_lost[: sum(ignored[1:]) - known]
         for column in found:
             del column[kept:]
-        if begin:
-            subtract(found, taken)
-            taken = _merged(taken, found)
-        else:
-            taken = found
+        taken = _with_remaining(taken, found) if begin else found
         begin = section_end
     return taken
 
 
-def _merged(one: Pieces, other: Pieces) -> Pieces:
-    """Both, by address."""
-    both = sorted([*zip(*one, strict=True), *zip(*other, strict=True)], key=lambda piece: piece[1])
+def _with_remaining(taken: Pieces, found: Pieces) -> Pieces:
+    """Both, by address; of `found` the code that `taken` does not describe."""
+    ranges = zip(found.start, found.end, strict=True)
+    rest = remaining(ranges, [*zip(taken.start, taken.end, strict=True)])
+    both = [*zip(*taken, strict=True), *((found.fde[number], start, end) for number, start, end in rest)]
+    both.sort(key=lambda piece: piece[1])
     return Pieces(
         array("I", [fde for fde, _, _ in both]),
         array("Q", [start for _, start, _ in both]),

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.conversion.final_calls import find_final_calls
-from sframegen.conversion.resolve import PieceColumns, subtract
+from sframegen.conversion.resolve import PieceColumns
 from sframegen.conversion.split import UnsaidColumns
 from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.columns import Areas, Spans
 from sframegen.elf.padding import padding_states
+from sframegen.elf.ranges import disjoint, holder
 from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.format.reasons import Reason
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from sframegen.conversion.final_calls import FinalCalls
     from sframegen.elf.file import ElfFile
     from sframegen.elf.function_names import FunctionNames
+    from sframegen.elf.ranges import Range
     from sframegen.format.model import FunctionTable, Kind
 
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
-Range = tuple[int, int]  # [start, end)
 
 # Code without CFI that has rows nevertheless, by what proves them.
 SYNTHESIZED = ("PLT", "program entry", "instructions")
@@ -204,13 +205,13 @@ def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range
     edges = {at for ranges in (code, sections, *(ranges for _, ranges in by_fate)) for one in ranges for at in one}
     starts, ends, places, fates = array("Q"), array("Q"), array("Q"), bytearray()
     for start, end in pairwise(sorted(edges)):
-        number = _holder(code, start)
+        number = holder(code, start)
         if number is not None:
             starts.append(start)
             ends.append(end)
             places.append(offsets[number] + start - code[number][0])
-            given = next((fate for fate, ranges in by_fate if _holder(ranges, start) is not None), CODE)
-            fates.append(given if given != CODE or _holder(sections, start) is not None else NOT_CODE)
+            given = next((fate for fate, ranges in by_fate if holder(ranges, start) is not None), CODE)
+            fates.append(given if given != CODE or holder(sections, start) is not None else NOT_CODE)
     return Areas(elf.data, padding_states(elf.header.e_machine), starts, ends, places, fates)
 
 
@@ -229,27 +230,3 @@ def _executable(elf: ElfFile) -> tuple[list[Range], list[int]]:
         last = end
         offsets.append(load.p_offset + start - load.p_vaddr)
     return code, offsets
-
-
-def disjoint(ranges: Iterable[Range]) -> list[Range]:
-    """The same addresses in ascending ranges without overlaps."""
-    found: list[Range] = []
-    for start, end in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
-
-
-def without(ranges: list[Range], taken: list[Range]) -> list[Range]:
-    """What of the one the other does not hold; both ascend without overlaps."""
-    rest = [array("I", bytes(4 * len(ranges))), array("Q", [low for low, _ in ranges]), array("Q", [high for _, high in ranges])]
-    subtract(rest, [array("I"), array("Q", [low for low, _ in taken]), array("Q", [high for _, high in taken])])
-    return list(zip(rest[1], rest[2], strict=True))
-
-
-def _holder(ranges: list[Range], address: int) -> int | None:
-    """The number of the range that holds an address; the ranges ascend without overlaps."""
-    number = bisect_right(ranges, address, key=lambda one: one[0]) - 1
-    return number if number >= 0 and address < ranges[number][1] else None

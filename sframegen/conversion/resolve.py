@@ -15,9 +15,6 @@ except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Sequence
-
     from cfi.columns import Column, Fdes
     from sframegen.elf.columns import Spans
 
@@ -128,22 +125,3 @@ def resolve(order: Column, fdes: Fdes, code: Spans, pieces: PieceColumns, ignore
             pieces.end[count] = fdes.start[fde] + fdes.size[fde]
             count += 1
     return count
-
-
-def subtract(pieces: Sequence[array[int]], taken: Sequence[array[int]]) -> None:
-    """Cuts from `pieces` (FDE, start, end) the code that `taken` describes; both by address. What remains takes their place."""
-    fdes, starts, ends = (column[:] for column in pieces)
-    for column in pieces:
-        del column[:]
-    _, taken_starts, taken_ends = taken
-    place = 0
-    for fde, start, end in zip(fdes, starts, ends, strict=True):
-        here = start
-        while here < end:
-            while place < len(taken_ends) and taken_ends[place] <= here:
-                place += 1
-            free_until = min(end, taken_starts[place]) if place < len(taken_ends) else end
-            if free_until > here:
-                for column, value in zip(pieces, (fde, here, free_until), strict=True):
-                    column.append(value)
-            here = max(free_until, min(end, taken_ends[place])) if place < len(taken_ends) else end

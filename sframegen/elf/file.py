@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from sframegen.elf.ranges import Range
+
 
 class Section(NamedTuple):
     """A section header with its number and name."""
@@ -115,7 +117,7 @@ class ElfFile:
                 return self.slice(load.p_offset + address - load.p_vaddr, size, "PT_LOAD")
         raise self.error(f"no segment maps {size} bytes at address {address:#x}", "program header table")
 
-    def executable_ranges(self) -> list[tuple[int, int]]:
+    def executable_ranges(self) -> list[Range]:
         """(start, end) addresses of executable PT_LOADs, ascending, without the ELF header and program header table."""
         header = self.header
         tables = max(EHDR_SIZE, header.e_phoff + self.phnum * PHDR_SIZE if header.e_phoff == EHDR_SIZE else 0)

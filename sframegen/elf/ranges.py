@@ -1,23 +1,27 @@
-"""Ranges of file offsets: joined, overlapping, and the gaps between them."""
+"""Ranges of addresses or file offsets: unions, differences, and the range that holds a place."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import TypeAlias
+
+Range: TypeAlias = "tuple[int, int]"  # [start, end)
+
+MAX_NAMES = 8  # of what lies in one extent; more than that overlap in damaged files only
+START = itemgetter(0)
 
 
-MAX_NAMES = 8  # of what lies in one range; more than that overlap in damaged files only
-
-
-class Range(NamedTuple):
+class Extent(NamedTuple):
     """File offsets [start, end), what is there, and the alignment that it needs."""
 
     start: int
     end: int
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
     align: int = 1
 
     @property
@@ -25,37 +29,84 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
+R = TypeVar("R", "tuple[int, int]", "tuple[int, int, int]", Extent)  # begins with start and end
+
+
 def align_up(value: int, align: int) -> int:
     return (value + align - 1) & -align
 
 
-def join(ranges: Iterable[Range]) -> list[Range]:
-    """Ascending disjoint ranges: those that overlap become one."""
-    joined: list[Range] = []
-    for start, end, names, align in sorted(ranges):
+def size_of(ranges: Iterable[Range]) -> int:
+    """Bytes."""
+    return sum(end - start for start, end in ranges)
+
+
+def disjoint(ranges: Iterable[Range]) -> list[Range]:
+    """The same places in ascending ranges; those that overlap or touch become one."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def join(extents: Iterable[Extent]) -> list[Extent]:
+    """Ascending disjoint extents; those that overlap become one, those that touch do not."""
+    joined: list[Extent] = []
+    for start, end, names, align in sorted(extents):
         if joined and start < joined[-1].end:
             last = joined[-1]
             more = tuple(name for name in names if name not in last.names) if len(last.names) < MAX_NAMES else ()
-            joined[-1] = Range(last.start, max(last.end, end), last.names + more, max(last.align, align))
+            joined[-1] = Extent(last.start, max(last.end, end), last.names + more, max(last.align, align))
         else:
-            joined.append(Range(start, end, names, align))
+            joined.append(Extent(start, end, names, align))
     return joined
 
 
-def overlapping(ranges: list[Range], start: int, end: int) -> list[Range]:
-    """Return those of ascending disjoint ranges that have a byte in [start, end)."""
-    last = bisect_right(ranges, end - 1, key=lambda item: item.start)
+# The lists of ranges that all others take are ascending and disjoint.
+
+
+def holder(ranges: Sequence[R], place: int) -> int | None:
+    """Number of the range that holds a place."""
+    number = bisect_right(ranges, place, key=START) - 1
+    return number if number >= 0 and place < ranges[number][1] else None
+
+
+def overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
+    """Those that have a byte in [start, end)."""
+    last = bisect_right(ranges, end - 1, key=START)
     first = last
-    while first and ranges[first - 1].end > start:
+    while first and ranges[first - 1][1] > start:
         first -= 1
-    return ranges[first:last] if start < end else []
+    return list(ranges[first:last]) if start < end else []
 
 
-def gaps(ranges: list[Range], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of [start, end) that none of ascending disjoint ranges covers."""
-    found = []
+def gaps(ranges: Sequence[R], start: int, end: int) -> list[Range]:
+    """The parts of [start, end) that no range covers."""
+    found: list[Range] = []
     for item in overlapping(ranges, start, end):
-        if start < item.start:
-            found.append((start, item.start))
-        start = item.end
+        if start < item[0]:
+            found.append((start, item[0]))
+        start = item[1]
     return [*found, (start, end)] if start < end else found
+
+
+def remaining(ranges: Iterable[Range], taken: Sequence[Range]) -> Iterator[tuple[int, int, int]]:
+    """(number of the range, start, end) of the parts that `taken` does not cover."""
+    place = 0
+    for number, (start, end) in enumerate(ranges):
+        here = start
+        while here < end:
+            while place < len(taken) and taken[place][1] <= here:
+                place += 1
+            low, high = taken[place] if place < len(taken) else (end, end)
+            if here < low:
+                yield number, here, min(low, end)
+            here = max(here, high)
+
+
+def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
+    """The parts that `taken` does not cover."""
+    return [(start, end) for _, start, end in remaining(ranges, taken)]

@@ -17,6 +17,7 @@ from sframegen.format.model import FunctionTable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import Kind, Rule
@@ -49,7 +50,7 @@ class Merger:
         self.fixed_offsets.add((section.abi.fixed_fp_offset, section.abi.fixed_ra_offset))
         return self._decoder.add(section, starts)
 
-    def merged(self, code: Sequence[tuple[int, int]], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
+    def merged(self, code: Sequence[Range], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
         """(all functions by address, number of those left out because no code is there). `code`: ranges, ascending.
 
         Linkers leave functions of which they dropped the code, at address 0 or elsewhere outside of it. `more`: functions of no

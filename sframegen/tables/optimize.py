@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.words import EncodedRules
 
 ROUNDS = 2  # what functions share depends on which stay alone, and that on what they share
@@ -46,7 +47,7 @@ class Borders(NamedTuple):
 
     symbols: Iterable[int]  # addresses that symbols name
     unsaid: Iterable[int] = ()  # addresses where code begins that is left out
-    ignored: Iterable[tuple[int, int]] = ()  # code of FDEs that are ignored: ranges, without overlaps
+    ignored: Iterable[Range] = ()  # code of FDEs that are ignored: ranges, without overlaps
 
 
 def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level: Level, borders: Borders) -> Encoder:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.conversion.convert import convert
-from sframegen.conversion.resolve import subtract
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V2, V3
 from sframegen.format.model import FdeType, FunctionTable, Kind
@@ -200,27 +198,3 @@ def test_debug_frame_beside_an_empty_eh_frame() -> None:
     table, coverage = converted(debug=((0x2000, 0x10, b""), (0x2040, 0x10, PUSH)))
     assert ranges(table) == [(0x2000, 0x2010, [0]), (0x2040, 0x2050, [0, 1])]
     assert coverage.code_bytes == 0x20
-
-
-intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=8)
-
-
-def disjoint(pairs: list[tuple[int, int]]) -> tuple[array[int], array[int], array[int]]:
-    columns = (array("I"), array("Q"), array("Q"))
-    end = 0
-    for number, (start, size) in enumerate(sorted(pairs)):
-        if start >= end:
-            end = start + size
-            for column, value in zip(columns, (number, start, end), strict=True):
-                column.append(value)
-    return columns
-
-
-@given(intervals, intervals)
-def test_subtract_leaves_what_is_not_taken(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
-    pieces, taken = disjoint(one), disjoint(other)
-    owner = {at: fde for fde, start, end in zip(*pieces, strict=True) for at in range(start, end)}
-    gone = {at for _, start, end in zip(*taken, strict=True) for at in range(start, end)}
-    subtract(pieces, taken)
-    left = [(at, fde) for fde, start, end in zip(*pieces, strict=True) for at in range(start, end)]
-    assert left == sorted((at, fde) for at, fde in owner.items() if at not in gone)

@@ -54,7 +54,7 @@ class Ranges(NamedTuple):
     flavours: array[int]
 
 
-class Range(NamedTuple):
+class Stretch(NamedTuple):
     """The part of one range that FDE number `fde` describes."""
 
     fde: int
@@ -66,9 +66,9 @@ class Range(NamedTuple):
     flavours: int
 
 
-def wrong(elf: ElfFile, section: Said, abi: Abi, rules: Sequence[Rule], found: list[Range], code: int) -> list[Finding]:
+def wrong(elf: ElfFile, section: Said, abi: Abi, rules: Sequence[Rule], found: list[Stretch], code: int) -> list[Finding]:
     """One finding for each function of the CFI and each kind of error; `code`: wrong bytes, recorded or not."""
-    groups: dict[tuple[int, str], list[Range]] = {}
+    groups: dict[tuple[int, str], list[Stretch]] = {}
     for one in found:
         groups.setdefault((one.fde, _fault(one, section, abi, rules)[0]), []).append(one)
     shown = list(groups.items())[:SHOWN]
@@ -88,7 +88,7 @@ def wrong(elf: ElfFile, section: Said, abi: Abi, rules: Sequence[Rule], found: l
     return findings
 
 
-def absent(elf: ElfFile, found: list[Range], code: int) -> Finding:
+def absent(elf: ElfFile, found: list[Stretch], code: int) -> Finding:
     """`code`: bytes that are absent, recorded or not."""
     first = [group[0] for group in {one.fde: [one] for one in reversed(found)}.values()][::-1]
     names = place_names(elf, [one.start for one in first[:NAMED]])
@@ -107,19 +107,19 @@ def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
     return Finding("cfi-silent", Severity.NOTE, message, address=first[0])
 
 
-def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Range]:
+def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Stretch]:
     """The ranges, cut where one FDE's code ends and the next one's begins."""
     for start, end, *said in zip(*ranges, strict=True):
         fde = bisect_right(pieces.start, start) - 1
         here = start
         while here < end:
             limit = min(end, pieces.end[fde])
-            yield Range(fde, here, limit, *said)
+            yield Stretch(fde, here, limit, *said)
             here = limit
             fde += 1
 
 
-def _fault(one: Range, section: Said, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
+def _fault(one: Stretch, section: Said, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
     """(the finding's rule, what the CFI says instead)."""
     if one.expected < 0:
         return "cfi-inexpressible", f"; SFrame has no words for the CFI: {REASONS[-1 - one.expected].value}"
@@ -135,7 +135,7 @@ def _fault(one: Range, section: Said, abi: Abi, rules: Sequence[Rule]) -> tuple[
     return "cfi-key", f" with key {keys[0]}; the CFI says key {keys[1]}"
 
 
-def _bytes(ranges: Sequence[Range]) -> str:
+def _bytes(ranges: Sequence[Stretch]) -> str:
     count = sum(one.end - one.start for one in ranges)
     return f"{count:,} byte" + "s" * (count != 1)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.frame_state import State
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import Where
 
@@ -33,8 +34,6 @@ RULES = ("instructions-section", "instructions-cfi", "instructions-both")
 PADS = 2  # in the marks of a piece
 UNKNOWN = ".byte"  # for bytes that capstone does not decode
 AROUND = 3  # instructions before a place, and after it
-
-Range = tuple[int, int]  # [start, end)
 
 
 class Part(NamedTuple):

@@ -20,11 +20,11 @@ from sframegen.elf.padding import FAIL, padding_states
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.checks.against_code.contradictions import Range
     from sframegen.checks.finding import Finding
     from sframegen.code.isa.frame_state import State
     from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
     from sframegen.program.workers import Progress

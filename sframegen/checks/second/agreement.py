@@ -11,7 +11,8 @@ from sframegen.checks.against_cfi.differences import place_names
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.second.meaning import Verdict, depends_on_pc, is_plain, verdict
 from sframegen.checks.second.pyelftools_cfi import Functions, read
-from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans, without
+from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans
+from sframegen.elf.ranges import Range, gaps
 from sframegen.format.equations import equation, register_name
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class Place(NamedTuple):
     state: State
     given: Given | None
 
-    def outside(self, ranges: list[tuple[int, int]]) -> Iterator[Place]:
-        for start, end in without(self.start, self.end, ranges):
+    def outside(self, ranges: list[Range]) -> Iterator[Place]:
+        for start, end in gaps(ranges, self.start, self.end):
             whole = (start, end) == (self.start, self.end)
             yield self._replace(start=start, end=end, size=self.size if whole else end - start)
 

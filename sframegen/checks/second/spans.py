@@ -157,15 +157,3 @@ def _said(functions: Functions, one: int) -> tuple[int, int, bytes, bytes]:
     rows = slice(functions.first_row[one], functions.first_row[one + 1])
     starts, states = functions.row_start[rows].tobytes(), functions.row_state[rows].tobytes()
     return functions.start[one], functions.end[one], starts, states
-
-
-def without(start: int, end: int, others: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Return the parts of a range that lie in none of `others`, which ascend without overlaps."""
-    number = bisect_right(others, start, key=lambda other: other[1])
-    while number < len(others) and others[number][0] < end:
-        if others[number][0] > start:
-            yield start, others[number][0]
-        start = max(start, others[number][1])
-        number += 1
-    if start < end:
-        yield start, end

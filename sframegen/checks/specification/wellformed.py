@@ -35,6 +35,7 @@ from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_plac
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sframegen.elf.ranges import Range
     from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
@@ -57,7 +58,7 @@ class Facts:
 
     size: int
     address: int
-    executable: Sequence[tuple[int, int]] | None = None  # (start, end) of the segments, ascending
+    executable: Sequence[Range] | None = None  # (start, end) of the segments, ascending
     expected_order: ByteOrder | None = None  # the file's byte order
     byte_order: ByteOrder | None = None
     header: Header | None = None
@@ -93,7 +94,7 @@ def well_formed(
     section: memoryview | bytes,
     address: int,
     *,
-    executable: Sequence[tuple[int, int]] | None = None,
+    executable: Sequence[Range] | None = None,
     byte_order: ByteOrder | None = None,
 ) -> list[Finding]:
     """Check a section loaded at `address`. `executable`: (start, end) of segments, ascending. `byte_order`: the file's."""
@@ -104,7 +105,7 @@ def examine(
     section: memoryview | bytes,
     address: int,
     *,
-    executable: Sequence[tuple[int, int]] | None = None,
+    executable: Sequence[Range] | None = None,
     byte_order: ByteOrder | None = None,
 ) -> Facts:
     """Return the facts of `well_formed` and those that consumers.py needs besides."""

@@ -15,14 +15,14 @@ from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from sframegen.code.context.assumptions import Assumptions
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
 
-Range = tuple[int, int]  # [start, end)
 TargetsOf: TypeAlias = "Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
 Callee: TypeAlias = "int | str | None"  # an address, or only a name; None: unknown
 
@@ -108,8 +108,3 @@ class FileContext:
 
     def _named(self, name: str | None) -> Callee:
         return self.defined.get(name, name) if name else None
-
-
-def size_of(ranges: Iterable[Range]) -> int:
-    """Bytes."""
-    return sum(end - start for start, end in ranges)

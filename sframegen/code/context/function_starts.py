@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.isa.machines import machine_of
-from sframegen.conversion.coverage import disjoint, without
 from sframegen.elf.dynamic import (
     DT_FINI,
     DT_FINI_ARRAY,
@@ -22,6 +21,7 @@ from sframegen.elf.dynamic import (
     DT_RELASZ,
     read_dynamic,
 )
+from sframegen.elf.ranges import disjoint, without
 from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PT_LOAD, RELA_SIZE
 from sframegen.elf.relocations import columns
 from sframegen.elf.symbols import functions_of

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.plt_stubs import Stub, Stubs
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
 MAX_SIZE = 1 << 26  # bytes of a section: four million entries
@@ -41,7 +42,7 @@ class Plt(NamedTuple):
         """Return the addresses of all stubs."""
         return {run.start + number * run.stub.size for run in self.runs for number in range(run.number)}
 
-    def functions(self, within: list[tuple[int, int]] | None = None) -> FunctionTable:
+    def functions(self, within: list[Range] | None = None) -> FunctionTable:
         """Return the functions that a linker adds for the PLT, at absolute addresses, ascending.
 
         Kinds as GNU ld's: entries in one function whose rows repeat with their size, the first one in a function of its own.
@@ -119,7 +120,7 @@ def _match(stub: Stub, code: memoryview, at: int) -> int:
     return end if used else at
 
 
-def _inside(runs: list[Run], within: list[tuple[int, int]] | None) -> Iterator[Run]:
+def _inside(runs: list[Run], within: list[Range] | None) -> Iterator[Run]:
     """Return the parts of the runs that are in the ranges, as whole stubs."""
     if within is None:
         yield from runs

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
 MAX_BYTES = 256  # of code that is examined; in C libraries it is shorter than 100
 
 
-def entry_range(elf: ElfFile, abi: Abi, silent: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+def entry_range(elf: ElfFile, abi: Abi, silent: Iterable[Range]) -> Range | None:
     """Return (start, end) of the code that runs first in a process; None if it is in none of the ranges.
 
     It ends with its first call or jump, which does not return; a trap or another call may follow a call.

@@ -8,16 +8,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.code.context.assumptions import unguard
-from sframegen.code.context.file_context import size_of
 from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
 from sframegen.code.function.analysis import Surroundings, analyse
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.frame_state import CALLERS, after
+from sframegen.elf.ranges import Range, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.code.context.file_context import Callee, FileContext, Range
+    from sframegen.code.context.file_context import Callee, FileContext
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
     from sframegen.code.isa.frame_state import State

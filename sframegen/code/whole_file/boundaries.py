@@ -12,8 +12,9 @@ from sframegen.code.isa.effects import Flow
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.code.context.file_context import FileContext, Range, TargetsOf
+    from sframegen.code.context.file_context import FileContext, TargetsOf
     from sframegen.code.decoding.pieces import Piece
+    from sframegen.elf.ranges import Range
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
 IN_STEP_BYTES = 64  # after which decoding from any byte is in step with the real instructions

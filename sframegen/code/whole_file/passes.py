@@ -14,13 +14,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from sframegen.code.context import callees
-from sframegen.code.context.file_context import FileContext, size_of
+from sframegen.code.context.file_context import FileContext
 from sframegen.code.context.function_starts import pointed_at
 from sframegen.code.context.plt import find_plt
 from sframegen.code.function.function import analyse_pieces, analyse_unit
 from sframegen.code.whole_file.boundaries import called, chunks, crossing, sweep
 from sframegen.code.whole_file.crew import TASK_BYTES, Crew
 from sframegen.code.whole_file.proof import is_credible, never_returning, proven
+from sframegen.elf.ranges import Range, size_of
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from sframegen.code.context.assumptions import Assumptions
-    from sframegen.code.context.file_context import Callee, Range
+    from sframegen.code.context.file_context import Callee
     from sframegen.code.function.function import Entries, Found, Unit
     from sframegen.code.isa.frame_state import State
     from sframegen.elf.file import ElfFile

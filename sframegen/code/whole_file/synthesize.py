@@ -13,7 +13,7 @@ from sframegen.code.function.analysis import Row, rule_of, rules
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
-from sframegen.conversion.coverage import without
+from sframegen.elf.ranges import without
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
 from sframegen.format.words import FDE_TYPES, EncodedRules, encode_rule
 from sframegen.tables.narrow import narrow
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from sframegen.code.context.plt import Plt
     from sframegen.code.isa.frame_state import State
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
     from sframegen.program.workers import Progress
 
 MAX_SIZE = 1 << 30  # bytes of a function
 MAX_PADDING = 64  # bytes before code
-Range = tuple[int, int]  # [start, end)
 
 
 class Function(NamedTuple):

@@ -17,7 +17,6 @@ from linker.inject.plan import describe, plan_injection
 from linker.refusals import RefusedError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.ranges import Range, gaps, join, overlapping
 from sframegen.elf.records import (
     PF_R,
     PHDR_SIZE,
@@ -249,16 +248,6 @@ def test_undo_wants_what_was_written() -> None:
     assert record.original_size == len(data)
     for spoiled in (changed[:-1], changed[:30] + b"\xff" + changed[31:], changed[:20], data):
         assert undo_record.read(memoryview(spoiled)) is None
-
-
-def test_ranges() -> None:
-    a, b, c = Range(0, 4, ("a",)), Range(2, 6, ("b",), 8), Range(6, 9, ("c",))
-    assert join([c, b, a]) == [Range(0, 6, ("a", "b"), 8), c]
-    assert [item.names for item in overlapping([a, c], 3, 7)] == [("a",), ("c",)]
-    assert overlapping([a, c], 4, 6) == []
-    assert overlapping([a, c], 5, 5) == []
-    assert gaps([a, c], 2, 12) == [(4, 6), (9, 12)]
-    assert gaps([], 2, 4) == [(2, 4)]
 
 
 @pytest.mark.parametrize("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
