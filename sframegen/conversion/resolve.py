@@ -85,35 +85,43 @@ class PieceColumns:
         self.end = end
 
 
-@cython.locals(order="const unsigned int[::1]", ignored="unsigned long long[::1]", lost="unsigned int[::1]")
+@cython.locals(
+    order="const unsigned int[::1]",
+    ignored="unsigned long long[::1]",
+    lost="unsigned int[::1]",
+    start="unsigned long long[::1]",
+    size="unsigned long long[::1]",
+)
 def resolve(order: Column, fdes: Fdes, code: Spans, pieces: PieceColumns, ignored: Column, lost: Column) -> int:
     """Fills the pieces of code that remain, by address, and returns their number.
 
     `order`: FDE numbers by start, stable; empty if the FDEs are in that order. `code`: the executable ranges. `pieces` and `lost`
     have room for as many as FDEs; `lost` gets the FDEs that are counted in `ignored`, without the empty ones.
     """
+    start = fdes.start
+    size = fdes.size
     count: cython.Py_ssize_t = 0
     losses: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     fde: cython.Py_ssize_t
     what: cython.Py_ssize_t
     place: cython.Py_ssize_t = 0
-    for i in range(len(order) or len(fdes.start)):
+    for i in range(len(order) or len(start)):
         fde = order[i] if len(order) else i
-        while place < len(code.end) and code.end[place] <= fdes.start[fde]:
+        while place < len(code.end) and code.end[place] <= start[fde]:
             place += 1
         what = -1
-        if fdes.size[fde] == 0:
+        if size[fde] == 0:
             what = 0
-        elif place == len(code.end) or fdes.start[fde] < code.start[place] or fdes.size[fde] > code.end[place] - fdes.start[fde]:
+        elif place == len(code.end) or start[fde] < code.start[place] or size[fde] > code.end[place] - start[fde]:
             what = 1
-        elif fdes.size[fde] >> 32:
+        elif size[fde] >> 32:
             what = 2
-        elif count and pieces.start[count - 1] == fdes.start[fde]:
+        elif count and pieces.start[count - 1] == start[fde]:
             what = 3
-        elif count and pieces.end[count - 1] > fdes.start[fde]:
+        elif count and pieces.end[count - 1] > start[fde]:
             what = 4
-            pieces.end[count - 1] = fdes.start[fde]
+            pieces.end[count - 1] = start[fde]
         if what >= 0:
             ignored[what] += 1
         if what > 0:
@@ -121,7 +129,7 @@ def resolve(order: Column, fdes: Fdes, code: Spans, pieces: PieceColumns, ignore
             losses += 1
         if what < 0 or what == 4:
             pieces.fde[count] = fde
-            pieces.start[count] = fdes.start[fde]
-            pieces.end[count] = fdes.start[fde] + fdes.size[fde]
+            pieces.start[count] = start[fde]
+            pieces.end[count] = start[fde] + size[fde]
             count += 1
     return count

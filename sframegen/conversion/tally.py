@@ -57,13 +57,15 @@ def tally(
         fates[piece * stride + first_reason + unsaid.reason[i]] += unsaid.size[i]
 
 
-@cython.locals(fates="unsigned long long[::1]")
+@cython.locals(fates="unsigned long long[::1]", data="const unsigned char[::1]", states="const unsigned short[::1]")
 def tally_gaps(areas: Areas, pieces: Spans, code: cython.Py_ssize_t, padding: cython.Py_ssize_t, fates: Column, gaps: Spans) -> int:
     """Adds to `fates` the bytes of the areas that no piece holds: to the area's fate, except for `code`, where they are looked at.
 
     A gap in `code` begins with `padding`, as far as the area's states accept it; the last no-op may go on in the next piece, as
     before glibc's __restore_rt. What remains of these gaps is recorded, as far as there is room; returns the number of ranges.
     """
+    data = areas.data
+    states = areas.padding
     found: cython.Py_ssize_t = 0
     piece: cython.Py_ssize_t = 0
     area: cython.Py_ssize_t
@@ -91,7 +93,7 @@ def tally_gaps(areas: Areas, pieces: Spans, code: cython.Py_ssize_t, padding: cy
                 end = begin + (high - low)
                 state = 0
                 for pos in range(begin, end):
-                    state = areas.padding[(state << 8) | areas.data[pos]]
+                    state = states[(state << 8) | data[pos]]
                     if state == 0xFFFF:  # FAIL
                         break
                     if state == 0 or pos + 1 == end:

@@ -125,8 +125,8 @@ def group(
     attribute: cython.longlong,
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
-) -> None:
-    """Fills groups.first so that the section of the functions up to each is smallest.
+) -> int:
+    """Fills groups.first so that the section of the functions up to each is smallest; returns the number of groups.
 
     `index_size`, `attribute`: bytes of one. Groups have at most `max_rows` rows and span at most `max_span` bytes of code. What
     `groups.alone` marks afterwards is not what it was while the groups were weighed: call this again.
@@ -180,13 +180,14 @@ def group(
                 size -= words.rule_at[rule + 1] - words.rule_at[rule]
                 rows -= 1
             first -= 1
-    mark(groups)
+    return mark(groups)
 
 
 @cython.cfunc
 @cython.exceptval(-1)
 def mark(groups: Groups) -> cython.Py_ssize_t:
-    """Marks the functions that begin a group, and those that are one."""
+    """Marks the functions that begin a group, and those that are one; returns the number of groups."""
+    count: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(groups.head)
     function: cython.Py_ssize_t
     for function in range(end):
@@ -197,7 +198,8 @@ def mark(groups: Groups) -> cython.Py_ssize_t:
         groups.head[function] = 1
         groups.alone[function] = 1 if function == end - 1 else 0
         end = function
-    return 0
+        count += 1
+    return count
 
 
 def rebuild(functions: Functions, groups: Groups, joined: Functions) -> int:

@@ -29,18 +29,25 @@ def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
     out = FunctionTable(kinds=table.kinds, rules=table.rules)
     done = 0
     for function in functions:
-        out.extend(table, done, function)
-        _cut(table, out, function, encoded)
-        done = function + 1
+        types = _types_of(table, function, encoded)
+        if not all(types):
+            out.extend(table, done, function)
+            _cut(table, out, function, types)
+            done = function + 1
     out.extend(table, done)
     return out
 
 
-def _cut(table: FunctionTable, out: FunctionTable, function: int, encoded: EncodedRules) -> None:
+def _types_of(table: FunctionTable, function: int, encoded: EncodedRules) -> list[int]:
+    """The FDE type of each row of a function."""
+    rules = table.row_rule[table.first_row[function] : table.first_row[function + 1]]
+    costs = [[encoded.size(rule, fde_type) or UNSAYABLE for fde_type in FdeType] for rule in rules]
+    return _types(costs, encoded.layout.index_size + encoded.layout.attribute_size)
+
+
+def _cut(table: FunctionTable, out: FunctionTable, function: int, types: list[int]) -> None:
     """The function as its ranges of one type each."""
     first, end = table.first_row[function], table.first_row[function + 1]
-    costs = [[encoded.size(rule, fde_type) or UNSAYABLE for fde_type in FdeType] for rule in table.row_rule[first:end]]
-    types = _types(costs, encoded.layout.index_size + encoded.layout.attribute_size)
     kind = table.kinds[table.kind[function]]
     for fde_type, group in groupby(zip(types, range(first, end), strict=True), key=itemgetter(0)):
         rows = [row for _, row in group]

@@ -98,9 +98,9 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
     functions, words, _, blocks = encoder.columns()
     groups = Groups(may_follow)
     layout = encoder.layout
+    count = len(table)
     for _ in range(ROUNDS):
-        group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
-    heads = sum(groups.head)
-    joined = FunctionTable.with_room(heads, len(table.row_start), table.kinds, table.rules)
-    joined.shrink(heads, rebuild(functions, groups, joined.columns()))
+        count = group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
+    joined = FunctionTable.with_room(count, len(table.row_start), table.kinds, table.rules)
+    joined.shrink(count, rebuild(functions, groups, joined.columns()))
     return joined
