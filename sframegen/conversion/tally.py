@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
-@cython.locals(kind_fate="const unsigned char[::1]", rule_fate="const unsigned char[::1]", fates="unsigned long long[::1]")
+@cython.locals(
+    kind_fate="const unsigned char[::1]",
+    rule_fate="const unsigned char[::1]",
+    fates="unsigned long long[::1]",
+    start="unsigned long long[::1]",
+    first_row="unsigned int[::1]",
+    row_start="unsigned int[::1]",
+    row_rule="unsigned int[::1]",
+)
 def tally(
     pieces: Spans,
     functions: Functions,
@@ -34,22 +42,26 @@ def tally(
     Every unsaid range lies within one piece. So does every function that is counted; those outside of all pieces are not. All
     ascend. A row's fate is the greater one of its kind's and its rule's. The fate of reason 0 is `first_reason`.
     """
+    start = functions.start
+    first_row = functions.first_row
+    row_start = functions.row_start
+    row_rule = functions.row_rule
     piece: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     row: cython.Py_ssize_t
     fate: cython.Py_ssize_t
     high: cython.ulonglong
-    for i in range(len(functions.start)):
-        while piece < len(pieces.end) and pieces.end[piece] <= functions.start[i]:
+    for i in range(len(start)):
+        while piece < len(pieces.end) and pieces.end[piece] <= start[i]:
             piece += 1
-        if piece == len(pieces.end) or functions.start[i] < pieces.start[piece]:
+        if piece == len(pieces.end) or start[i] < pieces.start[piece]:
             continue
-        for row in range(functions.first_row[i], functions.first_row[i + 1]):
+        for row in range(first_row[i], first_row[i + 1]):
             high = functions.size[i]
-            if row + 1 < functions.first_row[i + 1]:
-                high = functions.row_start[row + 1]
-            fate = max(kind_fate[functions.kind[i]], rule_fate[functions.row_rule[row]])
-            fates[piece * stride + fate] += high - functions.row_start[row]
+            if row + 1 < first_row[i + 1]:
+                high = row_start[row + 1]
+            fate = max(kind_fate[functions.kind[i]], rule_fate[row_rule[row]])
+            fates[piece * stride + fate] += high - row_start[row]
     piece = 0
     for i in range(len(unsaid.start)):
         while pieces.end[piece] <= unsaid.start[i]:

@@ -206,14 +206,8 @@ class Decoder:
 
         kind = zeros("H", count)
         fill_numbers(bytes(section.data), attribute, first_row, block_at, row_at, self._numbering(section), kind, row_rule)
-        table = self._table
-        rows = len(table.row_start)
-        table.start += start if starts is None else array("Q", starts)
-        table.size += size
-        table.kind += kind
-        table.first_row += array("I", [rows + row for row in first_row[1:]]) if rows else first_row[1:]
-        table.row_start += row_start
-        table.row_rule += row_rule
+        start = start if starts is None else array("Q", starts)
+        self._table.extend(FunctionTable(start, size, kind, first_row, row_start, row_rule))
         return size
 
     def _numbering(self, section: SframeSection) -> _Numbering:

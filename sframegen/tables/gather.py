@@ -26,7 +26,7 @@ DEAD = (1 << 64) - 1  # the address of a function whose code was dropped; no fun
 
 
 class Merger:
-    """Takes SFrame sections of one ABI, of whatever versions, one after the other; none is kept."""
+    """Takes SFrame sections of one ABI and of any versions, one after the other; keeps none."""
 
     def __init__(self) -> None:
         self.abi: Abi | None = None
@@ -75,7 +75,7 @@ class Merger:
 
 
 def _distinct(table: FunctionTable, functions: Sequence[int]) -> list[int]:
-    """Each once. Of several at one address a search finds the last: the longest, in whatever order they came."""
+    """Each once. Of several at one address a search finds the last: the longest, in any order of the input."""
     found: list[int] = []
     for _, group in groupby(functions, table.start.__getitem__):
         same = list(group)

@@ -117,9 +117,9 @@ class _Lowered:
                 self.lost[reason] += limit - start - group[0][0]
                 continue
             for first in range(0, len(group), MAX_FUNCTION_ROWS):
-                behind = group[first + MAX_FUNCTION_ROWS : first + MAX_FUNCTION_ROWS + 1]
+                after = group[first + MAX_FUNCTION_ROWS : first + MAX_FUNCTION_ROWS + 1]
                 part = group[first : first + MAX_FUNCTION_ROWS]
-                self._emit(kind, part, start + part[0][0], start + behind[0][0] if behind else limit)
+                self._emit(kind, part, start + part[0][0], start + after[0][0] if after else limit)
 
     def _emit(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
         """`rows` count from where the first of them begins."""
