@@ -16,9 +16,10 @@ from sframegen.elf.text import printable
 from sframegen.format.locate import read_sframe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from linker.objects.object_view import ObjectView
+    from sframegen.cli.shared.section_text import NameOf
     from sframegen.format.decode import SframeSection
 
 
@@ -80,22 +81,28 @@ def _documents(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
         with run.file(path):
             given = open_views(path)
             if not isinstance(given, ElfFile):
-                yield _document_of_objects(given, path)
+                yield _document_of_objects(path, [section for view in given for section in _sections_of(view)])
                 continue
             section = read_sframe(given)
             yield dump_json(section, path, _names_in(given, section))
 
 
-def _document_of_objects(views: list[ObjectView], path: str) -> Iterator[str]:
+def _sections_of(view: ObjectView) -> Iterator[Iterator[str]]:
+    """Its sections as JSON. All is decoded first: a fault found later would leave the JSON unfinished. Raises FormatError."""
+    for piece, section in enumerate(view.sections()):
+        section.table  # noqa: B018 - it is cached
+        yield dump_json(section, view.elf.name, view.names(piece), view.code_of(piece))
+
+
+def _document_of_objects(path: str, sections: list[Iterator[str]]) -> Iterator[str]:
     yield json.dumps({"file": path})[:-1] + ', "sections": ['
-    sections = ((view, piece, section) for view in views for piece, section in enumerate(view.sections()))
-    for number, (view, piece, section) in enumerate(sections):
+    for number, section in enumerate(sections):
         yield ",\n" * (number > 0)
-        yield from dump_json(section, view.elf.name, view.names(piece), view.code_of(piece))
+        yield from section
     yield "]}"
 
 
-def _names_in(elf: ElfFile, section: SframeSection) -> Callable[[int], str | None]:
+def _names_in(elf: ElfFile, section: SframeSection) -> NameOf:
     """For functions by number."""
     names = FunctionNames(function_symbols(elf))
     return lambda function: names.at(section.table.start[function])

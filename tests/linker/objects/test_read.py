@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +23,6 @@ from tests.support.peers import Compiler
 from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from click.testing import Result
 
     from tests.support.cross import Machine
@@ -118,6 +118,27 @@ def test_dump_names_functions_by_their_sections(ours: Path, gas: Path) -> None:
             ("_Z5callsi", ".text._Z5callsi", 0),
             ("main", ".text.main", 0),
         }
+
+
+@pytest.mark.parametrize("fault", ["its sections overlap", "row"])
+def test_json_is_whole_where_an_object_is_damaged(fault: str, ours: Path, tmp_path: Path) -> None:
+    damaged, after = (Path(shutil.copy(ours, tmp_path / name)) for name in ("damaged.o", "after.o"))
+    elf = open_elf(ours)
+    if fault == "row":
+        section = next(one for one in elf.sections if one.header.sh_type == SHT_GNU_SFRAME)
+        offset, data = section.header.sh_offset + section.header.sh_size - 3, b"\xff\xff\xff"
+    else:
+        text = next(one for one in elf.sections if one.name == ".text.main")
+        offset, data = elf.header.e_shoff + 64 * text.number + 32, struct.pack("<Q", len(elf.data))
+    with damaged.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+    result = sframegen_on("dump", "--json", ours, damaged, after)
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert [document["file"] for document in json.loads(result.stdout)] == [str(ours), str(after)]
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"sframegen: {damaged}: ")
+    assert fault in line
 
 
 # -- lookup
