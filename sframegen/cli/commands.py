@@ -100,8 +100,6 @@ def main() -> NoReturn:
     """The program `sframegen`; ends the process."""
     gc.set_threshold(1_000_000)  # many small tuples are made and none in circles: looking for these took a seventh of the time
     with ended_in_one_line():
-        if sys.stdout is None:  # closed by whoever started us
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - to the end of the process
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
         status = 1
         try:

@@ -14,6 +14,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 def main() -> None:
     """Ends the process."""
     try:
+        open_standard_streams()
         from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415 - here and below: not before signals are taken care of
 
         refuse_strangers()
@@ -27,3 +28,14 @@ def main() -> None:
         reason = "not enough memory" if lost else str(error) or "not enough memory"
         os.write(2, f"sframegen: it cannot start: {reason}\n".encode())
         sys.exit(1)
+
+
+def open_standard_streams() -> None:
+    """Those that whoever started us has closed lead nowhere; else the next file that is opened would be given their messages."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115 - here and below: until the process ends
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115

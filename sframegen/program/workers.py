@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
 
 REFUSALS = (SframegenError, OSError, MemoryError, ImportError)  # the last of a library for which there is no memory
-TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM)  # the user's limit on processes, or memory for one more
+TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # for one more process: limits on processes and files, memory
 
 
 def attempt(work: Callable[[I], T], item: I) -> T | Exception:
@@ -36,8 +36,8 @@ def attempt(work: Callable[[I], T], item: I) -> T | Exception:
 def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Generator[Outcome[T]]:
     """What comes of each item, in the order in which it comes; `jobs` items at a time, begun in that order of their numbers.
 
-    A process that dies is a ChildProcessError for its item. If the iteration is left early, SIGTERM ends the processes, and they
-    are waited for: they may have temporary files to remove.
+    A process that dies is a ChildProcessError for its item, one that cannot be started an OSError. If the iteration is left early,
+    SIGTERM ends the processes, and they are waited for: they may have temporary files to remove.
     """
     from multiprocessing.connection import wait  # noqa: PLC0415 - for those who need it
 
@@ -51,12 +51,14 @@ def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Itera
                         worker = Worker(work, items, [other.pipe for other in busy.values()])
                         busy[worker.pipe] = worker
                 except OSError as error:
-                    if not busy or error.errno not in TOO_LITTLE:
+                    if error.errno not in TOO_LITTLE:
                         raise
-                    jobs = len(busy)
+                    if not busy:
+                        yield waiting.popleft(), OSError(error.errno, f"cannot start a process: {error.strerror}")
+                    jobs = len(busy) or jobs
                 else:
                     worker.begin(waiting.popleft())
-            for pipe in wait([worker.pipe for worker in busy.values()]):
+            for pipe in wait([worker.pipe for worker in busy.values()]) if busy else ():
                 worker = busy[pipe]
                 number, outcome = worker.number, worker.outcome()
                 if waiting and not worker.pipe.closed:

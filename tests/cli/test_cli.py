@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import sframegen
 from cfi.errors import FormatError
 from sframegen.cli.commands import COMMANDS, cli, main
 from sframegen.cli.shared.output import Run, json_list, outputs_of
@@ -230,6 +232,18 @@ def test_full_disk_is_one_line(program: Path) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         result = process("dump", program, stdout=full)
     assert (result.returncode, result.stderr) == (1, "sframegen: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_closed_streams_change_nothing_else(closed: tuple[int, ...], compile_c: Compiler, tmp_path: Path) -> None:
+    """Files would be opened with the numbers of those that are closed, and messages written into them."""
+    files = [shutil.copy(compile_c("int f(void) { return 1; }", "-shared"), tmp_path / name) for name in ("one", "two")]
+    command = [sys.executable, "-m", "sframegen", "add-section", "-j2", *files, tmp_path / "none"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=lambda: [*map(os.close, closed)])
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 2 * (1 not in closed)
+    assert done.stderr == f"sframegen: {tmp_path / 'none'}: No such file or directory\n" * (2 not in closed)
+    assert all(sframegen.read(file).header.num_fdes for file in files)
 
 
 def test_file_names_go_out_as_they_came_in(program: Path, tmp_path: Path) -> None:

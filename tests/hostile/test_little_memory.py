@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import resource
 import subprocess
@@ -10,8 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 import sframegen
+from sframegen.cli.commands import cli
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AMD64
@@ -65,6 +69,19 @@ def test_too_little_memory_refuses_an_item(work: object, jobs: int, capfd: pytes
     found = list(outcomes(work, ["one", "two"], jobs))  # type: ignore[arg-type,var-annotated]
     assert [type(outcome) for _, outcome in found] == [MemoryError, MemoryError]
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("reason", [errno.EAGAIN, errno.EMFILE])
+def test_no_process_refuses_each_file(reason: int, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(os, "fork", fork)
+    result = CliRunner().invoke(cli, ["check", "-j2", "--json", str(library), str(library.parent / "other")])
+    assert (result.exit_code, json.loads(result.stdout)) == (1, [])
+    assert result.stderr.splitlines() == [
+        f"sframegen: {path}: cannot start a process: {os.strerror(reason)}" for path in (library, library.parent / "other")
+    ]
 
 
 def test_capstone_s_lack_of_memory_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
