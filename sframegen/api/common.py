@@ -71,7 +71,7 @@ def refuse(findings: list[str]) -> None:
 
 def layout_of(version: int) -> Layout:
     if version not in WRITABLE:
-        raise ValueError(f"SFrame version {version} is not written, only {', '.join(map(str, WRITABLE))}")
+        raise ValueError(f"SFrame version {version!r} is not written, only {', '.join(map(str, WRITABLE))}")
     return WRITABLE[version]
 
 

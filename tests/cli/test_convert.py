@@ -450,6 +450,8 @@ def test_versions_that_are_not_written(file: Path) -> None:
         api.convert(file, 1)
     with pytest.raises(ValueError, match="version 4 is not written, only 2, 3"):
         api.add_section(file, version=4)
+    with pytest.raises(ValueError, match="version '3' is not written, only 2, 3"):
+        api.convert(file, "3")  # type: ignore[arg-type]
 
 
 def test_the_error_names_the_file(tmp_path: Path) -> None:
