@@ -1,6 +1,6 @@
 """Reads the bytes of a section: its functions and rows as columns, or the one row that covers an address. Compiled.
 
-Every read is fenced. Types: reader.pxd.
+Every read is fenced. Types: section_bytes.pxd.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cfi.numbers import Numbers
 
 if TYPE_CHECKING:
     from cfi.columns import Column
-    from sframegen.format.decode import SframeSection
-    from sframegen.format.layouts import Layout
+    from sframegen.format.abi import Abi
+    from sframegen.format.layouts import Header, Layout
 
 COMPILED: bool = cython.compiled
 
@@ -57,13 +57,36 @@ class Fields:
         self.outermost = layout.outermost
 
 
+class Opened(Protocol):
+    """A section whose header has been read: decode.SframeSection says more of each."""
+
+    @property
+    def data(self) -> bytes | memoryview: ...
+    @property
+    def abi(self) -> Abi: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def header(self) -> Header: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def relative(self) -> bool: ...
+    @property
+    def index_at(self) -> int: ...
+    @property
+    def fres_at(self) -> int: ...
+    @property
+    def fres_end(self) -> int: ...
+
+
 class SectionBytes(Numbers):
     """A section's bytes: where its parts are, as far as they lie in `data`, and the fields of each function.
 
     After `read_attribute`: `count`, `info`, `info2`, `rep_size` of the function, and where its `info` stands, `attribute_at`.
     """
 
-    def __init__(self, section: SframeSection) -> None:
+    def __init__(self, section: Opened) -> None:
         size = len(section.data)
         Numbers.__init__(self, section.data, section.abi.byte_order == "big")
         self.fields = Fields(section.layout)
@@ -101,7 +124,7 @@ class SectionBytes(Numbers):
 class Unpacker(SectionBytes):
     """Reads all functions and rows into columns. Where that fails, `fault` is a number in FAULTS, and `at` its place."""
 
-    def __init__(self, section: SframeSection) -> None:
+    def __init__(self, section: Opened) -> None:
         SectionBytes.__init__(self, section)
         self.fault = self.at = 0
 
@@ -277,7 +300,7 @@ class Seeker(SectionBytes):
     in bytes from the function's start or the repeated block's; after BAD the number of the `fault` in FAULTS, and its place `at`.
     """
 
-    def __init__(self, section: SframeSection) -> None:
+    def __init__(self, section: Opened) -> None:
         SectionBytes.__init__(self, section)
         self.function = self.start = self.size = 0
         self.row_offset = 0
