@@ -20,8 +20,6 @@ PACKAGES = ("cfi", "sframegen", "linker")
 # From the lowest up: a room imports from those before it only.
 ORDER = (
     "cfi",
-    "linker",
-    "sframegen",
     "sframegen.elf",
     "sframegen.program",
     "sframegen.format",
@@ -33,11 +31,14 @@ ORDER = (
     "sframegen.checks",
     "linker.files",
     "linker.inject",
+    "linker.existing",
     "linker.objects",
     "linker.merge",
     "sframegen.api",
     "sframegen.cli",
 )
+# Importing these executes no code but the names of the API, which are loaded on first use.
+FACES = {"sframegen", "linker"}
 Graph = dict[str, set[str]]  # importing name -> imported names
 
 
@@ -61,9 +62,8 @@ def modules() -> Graph:
             name = name.rpartition(".")[0]
         return name
 
-    return {
-        name: {module_of(other) for other in imported(ast.parse(file.read_bytes()))} - {"", name} for file, name in names.items()
-    }
+    imports = {name: {module_of(other) for other in imported(ast.parse(file.read_bytes()))} for file, name in names.items()}
+    return {name: others - FACES - {"", name} for name, others in imports.items() if name not in FACES}
 
 
 def room_of(module: str) -> str:

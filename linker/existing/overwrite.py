@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
-from linker.refusals import Refusal, RefusedError
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PHDR_SIZE, SHDR_SIZE, Phdr, packed
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import MAX_ADDRESS, WORD
 from linker.inject.layout import Draft, Move, insert_loads, load_at, no_room, sframe_at
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
-from linker.refusals import Refusal, RefusedError
 from sframegen.elf.notes import notes_at
 from sframegen.elf.ranges import Extent, align_up, overlapping
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr

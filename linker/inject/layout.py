@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from linker.refusals import Refusal, RefusedError
+from linker.files.refusals import Refusal, RefusedError
 from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.front_layout import front
 from linker.inject.image import WORD, Image, read_image
@@ -13,7 +14,6 @@ from linker.inject.kernel_versions import SAFE_SINCE, Change
 from linker.inject.layout import NoRoomError, no_room
 from linker.inject.movable import MOVABLE_TAGS, PT_NULL
 from linker.inject.tail_layout import tail
-from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (

@@ -6,9 +6,9 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.copying import same_bytes
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import find_build_id
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
-from linker.refusals import Refusal, RefusedError
 from sframegen.elf.file import Section, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import Extent, gaps, join, overlapping

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.refusals import Refusal, RefusedError
+from linker.files.refusals import Refusal, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

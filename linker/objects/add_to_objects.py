@@ -6,6 +6,7 @@ import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.copying import copy_file
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.apply import write_all
 from linker.inject.undo_record import Undo, Write
@@ -13,7 +14,6 @@ from linker.objects.archive import is_archive, members, rewritten
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
 from linker.objects.remove_from_objects import original_object
-from linker.refusals import Refusal, RefusedError
 from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ElfFile

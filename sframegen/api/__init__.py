@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cfi.errors import FormatError, SframegenError, VerificationError
-from linker.refusals import Refusal, RefusedError
+from linker.files.refusals import Refusal, RefusedError
 from sframegen.api.added import Summary
 from sframegen.api.adding import add_section
 from sframegen.api.changing import convert, remove

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.existing.add_or_replace import all_writes, base_of, is_written, plan_section
 from linker.existing.find_section import extents
+from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.kernel_versions import Change, safe_on
 from linker.inject.plan import risk_of
 from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
-from linker.refusals import Refusal, RefusedError
 from sframegen.api.added import Summary, total
 from sframegen.api.common import layout_of, level_of, not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.conversion.convert import convert_sources

@@ -11,11 +11,11 @@ from linker.existing.find_section import extents, find_place, own_loads
 from linker.existing.original import check_undo, original_of
 from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.existing.take_out import plan_removal, unchanged
+from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.objects.add_to_objects import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
-from linker.refusals import Refusal, RefusedError
 from sframegen.api.common import layout_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
 from sframegen.api.planned import plan_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 from cfi.errors import VerificationError
 from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
+from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
-from linker.refusals import Refusal, RefusedError
 from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.format.layouts import WRITABLE

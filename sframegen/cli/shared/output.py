@@ -14,8 +14,8 @@ import click
 
 from cfi.errors import SframegenError
 from linker.files.location import locate
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject.kernel_versions import SAFE_SINCE, Change, safe_on
-from linker.refusals import Refusal, RefusedError
 from sframegen.elf.text import printable, shortened
 from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import REFUSALS

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from click.testing import CliRunner, Result
 
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject.kernel_versions import Change, Kernel, kernel_of, safe_on
 from linker.inject.layout import no_room
 from linker.inject.plan import plan_injection
-from linker.refusals import Refusal, RefusedError
 from sframegen import FormatError, add_section, remove
 from sframegen.cli.commands import cli
 from sframegen.elf.dynamic import read_dynamic

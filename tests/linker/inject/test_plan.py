@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cfi.errors import FormatError, SframegenError
+from linker.files.refusals import RefusedError
 from linker.inject import undo_record
 from linker.inject.image import find_build_id
 from linker.inject.plan import describe, plan_injection
-from linker.refusals import RefusedError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import (

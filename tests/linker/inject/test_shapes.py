@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.existing.original import original_of
+from linker.files.refusals import RefusedError
 from linker.inject.plan import plan_injection
 from linker.inject.verify import verify
-from linker.refusals import RefusedError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX
 from tests.support.inputs.linker_inputs import (

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError, SframegenError
+from linker.files.refusals import RefusedError
 from linker.objects.archive import members, rewritten
-from linker.refusals import RefusedError
 from sframegen import add_section, convert, read
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cfi.errors import VerificationError
+from linker.files.refusals import RefusedError
 from linker.objects import remove_from_objects
-from linker.refusals import RefusedError
 from sframegen import FormatError, add_section, check, read, remove
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
