@@ -10,7 +10,8 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
-from sframegen.conversion.coverage import Coverage, Pieces, Unsaid
+from sframegen.conversion.coverage import Coverage
+from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort
 from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Cies, RuleFates, bounds, split
 from sframegen.conversion.translate import Repeated, translate_rule

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.conversion.final_calls import find_final_calls
-from sframegen.conversion.resolve import PieceColumns
-from sframegen.conversion.split import UnsaidColumns
 from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.columns import Areas, Spans
 from sframegen.elf.padding import padding_states
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cfi.rules import FdeFault
+    from sframegen.conversion.described_code import Pieces, Unsaid
     from sframegen.conversion.final_calls import FinalCalls
     from sframegen.elf.file import ElfFile
     from sframegen.elf.function_names import FunctionNames
@@ -54,31 +53,6 @@ IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
     FIRST_REASON + len(Reason), len(FATES) - len(SYNTHESIZED) + 1
 )
 ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported where they are 0, too
-
-
-class Pieces(NamedTuple):
-    """The code that FDEs describe, by address: columns of FDE numbers, start and end addresses."""
-
-    fde: array[int]
-    start: array[int]
-    end: array[int]
-
-    def columns(self) -> PieceColumns:
-        return PieceColumns(*self)
-
-    def spans(self) -> Spans:
-        return Spans(self.start, self.end)
-
-
-class Unsaid(NamedTuple):
-    """The code of pieces that no function covers, by address: columns of starts, sizes and numbers of the Reason."""
-
-    start: array[int]
-    size: array[int]
-    reason: bytearray
-
-    def columns(self) -> UnsaidColumns:
-        return UnsaidColumns(*self)
 
 
 class FunctionFates(NamedTuple):

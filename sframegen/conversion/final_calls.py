@@ -19,7 +19,7 @@ from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.tables.join import symbol_values
 
 if TYPE_CHECKING:
-    from sframegen.conversion.coverage import Pieces
+    from sframegen.conversion.described_code import Pieces
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.format.model import FunctionTable

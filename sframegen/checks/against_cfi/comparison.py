@@ -13,7 +13,7 @@ from sframegen.checks.against_cfi import sweep
 from sframegen.checks.against_cfi.differences import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, place_names, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.coverage import Unsaid
+from sframegen.conversion.described_code import Unsaid
 from sframegen.conversion.resolve import ascends, sort
 from sframegen.elf.columns import Spans
 from sframegen.format.columns import Functions

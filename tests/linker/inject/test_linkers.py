@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.existing.original import original_of
-from linker.inject.verify import verify
 from linker.files.refusals import RefusedError
+from linker.inject.verify import verify
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS
