@@ -1,33 +1,15 @@
-"""Which modules are compiled, and what happens when they cannot be.
+"""How the modules that sframegen/program/build.py lists are compiled, and what happens when they cannot be.
 
-A module listed here is plain Python. With a C compiler it becomes an extension module; without one, or with SFRAMEGEN_PURE=1 in
-the environment, the same file is interpreted, slower and with the same results.
+Such a module is plain Python. With a C compiler it becomes an extension module; without one, or with SFRAMEGEN_PURE=1 in the
+environment, the same file is interpreted, slower and with the same results.
 """
 
 import os
+import runpy
 
 from setuptools import Extension, setup
 
-COMPILED = [
-    "cfi.columns",
-    "cfi.machine",
-    "cfi.numbers",
-    "cfi.scan",
-    "sframegen.checks.against_cfi.sweep",
-    "sframegen.checks.specification.section_walk",
-    "sframegen.code.function.blocks",
-    "sframegen.code.decoding.instruction_columns",
-    "sframegen.conversion.endings",
-    "sframegen.elf.columns",
-    "sframegen.format.columns",
-    "sframegen.format.pack",
-    "sframegen.format.section_bytes",
-    "sframegen.tables.join",
-    "sframegen.conversion.resolve",
-    "sframegen.conversion.split",
-    "sframegen.conversion.tally",
-]
-
+COMPILED = runpy.run_path("sframegen/program/build.py")["MODULES"]
 DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Literal
 
+# setup.py reads this list, too.
 MODULES = (
     "cfi.columns",
     "cfi.machine",
     "cfi.numbers",
     "cfi.scan",
+    "compiled",
     "sframegen.checks.against_cfi.sweep",
     "sframegen.checks.specification.section_walk",
-    "sframegen.code.function.blocks",
     "sframegen.code.decoding.instruction_columns",
+    "sframegen.code.function.blocks",
     "sframegen.conversion.endings",
+    "sframegen.conversion.resolve",
+    "sframegen.conversion.split",
+    "sframegen.conversion.tally",
     "sframegen.elf.columns",
     "sframegen.format.columns",
     "sframegen.format.pack",
     "sframegen.format.section_bytes",
     "sframegen.tables.join",
-    "sframegen.conversion.split",
-    "sframegen.conversion.resolve",
-    "sframegen.conversion.tally",
 )
 
 
