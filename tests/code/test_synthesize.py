@@ -438,7 +438,7 @@ def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytes
 
 def test_an_object_is_refused(compile_c: Compiler, tmp_path: Path) -> None:
     file = compile_c(ASSEMBLY, "-c")
-    with pytest.raises(FormatError, match="what is not linked"):
+    with pytest.raises(FormatError, match="only linked files"):
         sframegen.add_section(file, output=tmp_path / "out", synthesize=True)
 
 
