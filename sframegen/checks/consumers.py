@@ -97,7 +97,6 @@ def _body(header: Header) -> int:
 
 
 FAILS, GIVES_UP, CRASHES, READS_OUT, DROPS, REJECTS = Effect
-FLAGS_NEEDED = F_FDE_SORTED | F_FDE_FUNC_START_PCREL
 
 DEMANDS = (
     Demand("kernel", "kernel-magic", REJECTS, "no magic number in its byte order", ("header-size", "magic", "version")),

@@ -12,7 +12,7 @@ F_FRAME_POINTER = 0x2  # all functions keep the frame pointer
 F_FDE_FUNC_START_PCREL = 0x4
 
 # sfda_func_info
-FRE_TYPE_MASK, PCTYPE_MASK_BIT, PAUTH_KEY_B_BIT, SIGNAL_BIT = 0x0F, 0x10, 0x20, 0x80
+PCTYPE_MASK_BIT, PAUTH_KEY_B_BIT, SIGNAL_BIT = 0x10, 0x20, 0x80  # the low 4 bits: the FRE type
 # sfda_func_info2
 FDE_TYPE_MASK = 0x1F
 # FRE info byte
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
     rep_size_at: int
     default_rep_size: int  # PC type MASK where there is no field for it
     flex: bool  # flexible FDEs
-    signal: bool  # the signal bit
+    signal: bool  # the signal bit; without it, the code of signal frames is left out
     registers_as_odd_offsets: bool  # s390x: a register number n as RA or FP offset 2n + 1
     outermost: bool  # every reader takes an FRE without data words for one; version 2 has that by an erratum
     outermost_without_rows: bool  # what a default FDE without FREs is

@@ -53,7 +53,6 @@ WRITES_ALL = {
     "pushp",
     "popp",
 }  # operands, and unread ones
-PUSHES, POPS = ("push", "pushfq"), ("pop", "popfq")
 WITHOUT_OPERANDS = {
     "leave": (Add(SP, FP, 0), Load(FP, SP, 0), Add(SP, SP, 8)),
     "pushfq": (Add(SP, SP, -8), Store(OTHER, SP, 0, 8)),

@@ -38,7 +38,7 @@ function(_sframegen_launcher launcher others)
         list(APPEND options --optimize ${arg_OPTIMIZE})
     endif()
     list(JOIN options "" suffix)
-    set(directory "${CMAKE_BINARY_DIR}/CMakeFiles/sframegen${suffix}") # other options: another launcher, so that it links anew
+    set(directory "${CMAKE_BINARY_DIR}/CMakeFiles/sframegen${suffix}") # other options need another launcher, so that targets link again
     execute_process(
         COMMAND "${SFRAMEGEN}" link ${options} --install "${directory}"
         RESULT_VARIABLE status OUTPUT_QUIET)

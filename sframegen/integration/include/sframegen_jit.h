@@ -89,7 +89,7 @@ static inline size_t sframegen_jit_count(const struct sframegen_jit_table *table
     return (size_t)(__atomic_load_n(&table->used_len, __ATOMIC_ACQUIRE) / sizeof(struct sframegen_jit_fre));
 }
 
-/* Publishes an entry; before its code runs. -1 where the table is full or has a next one, or the code is not behind all that
+/* Publishes an entry; before its code runs. -1 where the table is full or has a next one, or the code is not after all that
    this table describes. */
 static inline int sframegen_jit_append(struct sframegen_jit_table *table, struct sframegen_jit_fre entry) {
     const size_t count = sframegen_jit_count(table);
@@ -103,7 +103,7 @@ static inline int sframegen_jit_append(struct sframegen_jit_table *table, struct
     return 0;
 }
 
-/* Publishes an empty table as the next one of the chain: for code behind all that the chain describes. -1 where there is one. */
+/* Publishes an empty table as the next one of the chain: for code after all that the chain describes. -1 where there is one. */
 static inline int sframegen_jit_extend(struct sframegen_jit_table *table, struct sframegen_jit_table *next) {
     if (table->next != 0 || next->used_len != 0) return -1;
     __atomic_store_n(&table->next, (uint64_t)(uintptr_t)next, __ATOMIC_RELEASE);
@@ -117,7 +117,7 @@ static inline int sframegen_jit_remove(struct sframegen_jit_table *first, uint32
     for (; table != NULL; table = (struct sframegen_jit_table *)(uintptr_t)table->next) {
         struct sframegen_jit_fre *entries = sframegen_jit_entries(table);
         size_t low = 0, high = sframegen_jit_count(table);
-        while (low < high) { /* the first one behind the offset */
+        while (low < high) { /* the first one after the offset */
             const size_t middle = low + (high - low) / 2;
             if (entries[middle].ip_off <= ip_off) low = middle + 1;
             else high = middle;
