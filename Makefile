@@ -1,7 +1,7 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, BLIND_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores,
-# corpus/stacks, corpus/blind, tests/fuzz, tests/attacks and tests/checks/damages get.
+# STACKS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge,
+# corpus/projects, corpus/cores, corpus/stacks, corpus/blind, corpus/contradictions, tests/fuzz, tests/attacks and tests/checks/damages get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -165,7 +165,7 @@ docs: .venv/docs-tools ## the site, in build/site
 man: .venv/docs-tools ## the man pages, in build/man
 	$(sphinx) --builder man docs build/man
 
-# What is measured has to be named because some of it is large; BENCH_FLAGS: `python -m benchmarks.run --help` tells.
+# What is measured has to be named because some of it is large; BENCH_FLAGS: `python -m benchmarks.run --help` lists them.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
 BENCH_FLAGS ?= --json docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
 

@@ -41,7 +41,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
-    parser.add_argument("--docs", type=Path, help="the document whose table is written anew")
+    parser.add_argument("--docs", type=Path, help="the document whose table is replaced")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         files: Iterable[File] = chain(real_files(), compiled(Path(scratch)))

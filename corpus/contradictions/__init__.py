@@ -1,1 +1,1 @@
-"""CFI that instructions contradict, in many files: found, kept, grouped, told."""
+"""CFI that instructions contradict, in many files: found, kept, grouped, reported."""

@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--kept", type=Path, default=Path("contradictions.jsonl"), help="the file of what is found")
     parser.add_argument("--up-to", type=int, default=1 << 40, metavar="BYTES", help="larger files are left out")
-    parser.add_argument("--docs", type=Path, help="the document whose tables are written anew")
+    parser.add_argument("--docs", type=Path, help="the document whose tables are replaced")
     options = parser.parse_args()
     options.kept.touch()
     known = {found.file: found for found in read(options.kept.read_text().splitlines())}

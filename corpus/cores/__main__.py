@@ -1,4 +1,4 @@
-"""Makes core files of real programs at random moments, walks them, and compares each frame with gdb's: corpus/cores.
+"""Makes core files of real programs at random moments, walks them, and compares each frame with gdb's: corpus/README.md.
 
 Of this machine's programs, cores of the kernel and of gcore; for AArch64 and s390x, programs that crash under qemu. They are tried
 with sections added to program and libraries, and untouched, with --convert. Needs gdb, gdb-multiarch, the cross compilers,

@@ -1,4 +1,4 @@
-"""Walks stacks with glibc's backtrace() and SFrame sections of version 2 alone; compares each frame with DWARF's: corpus/glibc.
+"""Walks stacks with glibc's backtrace() and SFrame sections of version 2 alone; compares each frame with DWARF's: corpus/README.md.
 
 glibc is what tools/get-glibc built with --enable-sframe. A program, a library, libc, libgcc and the dynamic linker get sections, at
 each level of optimisation, and GNU's own ones as `convert` writes them; then nothing leads to their CFI any more (PT_GNU_EH_FRAME

@@ -1,4 +1,4 @@
-"""Compiles objects, links them in many ways, and compares what sframegen merge makes of them with what linkers make: corpus/merge.
+"""Compiles objects, links them in many ways, and compares what sframegen merge and linkers make of them: corpus/README.md.
 
 The head of the report, docs/reports/merging.md, says what is compared. Needs the tools of tools/get-peers, gcc and
 g++, for arm64 and s390x the cross compilers, for some parts mold, clang, rustc and the libraries of benchmarks/samples.py: what is

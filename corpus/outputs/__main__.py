@@ -1,7 +1,7 @@
 """Records a digest of all that sframegen writes for real files, to see whether a change of the code changes the output.
 
-    python corpus/outputs --json before.json [--sframegen PROGRAM] [PATH...]
-    python corpus/outputs --json after.json --against before.json [PATH...]
+    python -m corpus.outputs --json before.json [--sframegen PROGRAM] [PATH...]
+    python -m corpus.outputs --json after.json --against before.json [PATH...]
 
 Without PATHs: the corpus, and every linked ELF file of /usr/bin. Digests are kept for add-section at all levels, in versions 2
 and 3, with --synthesize and of objects; for convert, remove, and merge with and without a map. Exit status 1: a digest differs.

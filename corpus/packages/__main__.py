@@ -1,4 +1,4 @@
-"""Builds packages of this machine's distribution from their sources, with and without sframegen, and compares: corpus/packages.
+"""Builds packages of this machine's distribution from their sources, with and without sframegen, and compares: corpus/README.md.
 
 The sources come by `apt-get source`, from where the machine's own packages come from. All is done in a scratch folder. Exit status
 1: something is not as it has to be.

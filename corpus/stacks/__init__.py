@@ -1,1 +1,1 @@
-"""Stacks of stopped processes, ours beside gdb's. See corpus/stacks."""
+"""Stacks of stopped processes, ours beside gdb's."""

@@ -1,4 +1,4 @@
-"""Stops programs at random moments, and compares the stacks that sframegen stack and gdb see there: corpus/stacks.
+"""Stops programs at random moments, and compares the stacks that sframegen stack and gdb see there: corpus/README.md.
 
 The head of the report, docs/reports/stacks.md, says what is stopped, in which modes, and what is compared. Needs gdb, gcc and g++,
 and for copies root or user namespaces: what is missing is left out and reported. Exit status 1: a stack differs.
