@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.registry.interface import Memory
     from sframegen.registry.structures import CodeJitInfo
 
-# The info byte. Bits of no name are 0.
+# The info byte. Unnamed bits are 0.
 CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the same bit as in SFrame
 RA_SAVED = 0x02  # RA = *(CFA + ra_off), else it is in its register
 FP_SAVED = 0x04  # FP = *(CFA + fp_off), else it is in its register

@@ -1,4 +1,4 @@
-"""What all commands do alike: several files, one line of error for each that is refused, JSON."""
+"""What all commands share: the exit status, one line of error for each refused file, common options, JSON."""
 
 from __future__ import annotations
 
