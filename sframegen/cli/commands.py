@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from sframegen.cli.shared.ending import EndedError, ended_in_one_line
+from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
 COMMANDS = {
     "add-section": "Add an SFrame section to ELF files, made from their call frame information.",

@@ -11,7 +11,6 @@ MODULES = (
     "cfi.machine",
     "cfi.numbers",
     "cfi.scan",
-    "compiled",
     "sframegen.checks.against_cfi.sweep",
     "sframegen.checks.specification.section_walk",
     "sframegen.code.decoding.instruction_columns",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.registry.interface import refuse, text_range
-from sframegen.registry.jit import JitDescriber
+from sframegen.registry.jit_tables import JitDescriber
 from sframegen.registry.regions import CodeObject, Region, RegistryError, SectionDescriber
 from sframegen.registry.structures import CodeElfInfo, CodeJitInfo
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.records import SHN_UNDEF
 from sframegen.elf.symbols import SymbolTable, symbol_tables
-from sframegen.registry.jit import ADDRESSES, JitDescriber, JitTables
+from sframegen.registry.jit_tables import ADDRESSES, JitDescriber, JitTables
 from sframegen.registry.regions import Region, RegistryError
 from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode, size_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from sframegen.registry.jit import FRE_SIZE, REMOVED, TABLE_SIZE
+from sframegen.registry.jit_tables import FRE_SIZE, REMOVED, TABLE_SIZE
 from sframegen.registry.structures import RECORDS, JitEntry, JitTable, encode, size_of
 
 if TYPE_CHECKING:

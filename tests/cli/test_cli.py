@@ -98,7 +98,7 @@ assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
 print([name for name, module in sys.modules.items()
        if name.startswith(("sframegen.", "linker", "cfi", "lief")) and not hasattr(module, "__path__")])
 """
-    light = "['sframegen.elf.text', 'sframegen.program.signals', 'sframegen.cli.shared.ending', 'sframegen.cli.commands']\n"
+    light = "['sframegen.elf.text', 'sframegen.program.signals', 'sframegen.cli.shared.early_end', 'sframegen.cli.commands']\n"
     assert subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout == light
 
 

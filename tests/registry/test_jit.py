@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cfi.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.registry import jit
-from sframegen.registry.jit import JitDescriber, entry_of, rule_of_entry
+from sframegen.registry import jit_tables
 from sframegen.registry.jit_list import JitRegions
+from sframegen.registry.jit_tables import JitDescriber, entry_of, rule_of_entry
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.regions import Registry
 from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode
@@ -72,7 +72,7 @@ class Process:
             if entry.ip_off <= pc - TEXT < entry.ip_off + entry.size:
                 rule = rule_of_entry(entry, self.abi)
                 assert rule is not None
-                return TEXT + entry.ip_off, entry.size, bool(entry.info & jit.IS_SIGNAL), rule
+                return TEXT + entry.ip_off, entry.size, bool(entry.info & jit_tables.IS_SIGNAL), rule
         return None
 
     def describer(self) -> JitDescriber:
@@ -135,8 +135,8 @@ def test_every_info_byte_is_one_rule_or_none(info: int) -> None:
         for offsets in ((0, 0, 0), (16, 0, 0), (16, -8, 0), (16, 0, -8), (16, -8, -16)):
             rule = rule_of_entry(JitEntry(1, 0, *offsets, info), abi)
             if rule is not None:
-                again = entry_of(1, 0, rule, abi, signal=bool(info & jit.IS_SIGNAL))
-                assert again == JitEntry(1, 0, *offsets, info & ~jit.REMOVED)
+                again = entry_of(1, 0, rule, abi, signal=bool(info & jit_tables.IS_SIGNAL))
+                assert again == JitEntry(1, 0, *offsets, info & ~jit_tables.REMOVED)
             if info & 0x40 or (info & 0x80 and abi is not AARCH64):
                 assert rule is None
 
@@ -437,7 +437,7 @@ def test_a_chain_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         def read(self, address: int, size: int) -> bytes:
             return encode(JitTable(0, 0, address + 32, 24, 21))[:size]
 
-    monkeypatch.setattr(jit, "MAX_TABLES", 100)
+    monkeypatch.setattr(jit_tables, "MAX_TABLES", 100)
     with pytest.raises(FormatError, match="more than 100 tables"):
         JitDescriber(Endless(), INFO, AMD64).look_up(TEXT)
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.registry.jit import JitTables
 from sframegen.registry.jit_list import JitRegions, list_address
+from sframegen.registry.jit_tables import JitTables
 from sframegen.stack.objects.loaded_image import read_image
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from sframegen.format.abi import ABIS
-from sframegen.registry.jit import JitTables
 from sframegen.registry.jit_list import JitRegions
+from sframegen.registry.jit_tables import JitTables
 from sframegen.registry.regions import Registry
 from tests.fuzz.seeds import JIT_AT
 from tests.support.processes.memories import Pieces
