@@ -116,6 +116,6 @@ def test_the_report_s_tables() -> None:
         "| gold 2 | section | warning 1 |",
         "| lld 9 | does not link | warning 1 |",
         "1. `no room`",
-        "| killed | yes | 1 | `sframegen: x` | is not there |",
+        "| killed | yes | 1 | `sframegen: x` | does not exist |",
     ):
         assert line in text.splitlines(), line

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from sframegen import FormatError, add_section
+from sframegen import Refusal, RefusedError, add_section
 from tests.support.cross import ARM64, ARM64_BE, BUILDS, MACHINES, S390X, Build
 from tests.support.oracles.compare import Verdict, compare
 from tests.support.programs import AARCH64_ALONE, ALONE, ALONE_PRINTED, HOSTED, PRINTED, PROGRAM, RUNNER, THROWING, THROWN
@@ -74,8 +74,9 @@ def test_exceptions(machine: Machine, static: bool, cross: CrossCompiler, peers:
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_a_static_program_without_room_needs_a_newer_kernel(machine: Machine, cross: CrossCompiler, tmp_path: Path) -> None:
     program, result = cross(machine)(PROGRAM, "-O2", "-static"), tmp_path / "result"
-    with pytest.raises(FormatError, match=r"headers: \.rela\.plt cannot move; --min-kernel 5\.18 puts them at the end of the file"):
+    with pytest.raises(RefusedError, match=r"headers: \.rela\.plt cannot move") as caught:
         add_section(program, output=result)
+    assert caught.value.reason is Refusal.OLD_KERNELS
     assert list(tmp_path.iterdir()) == []
     add_section(program, output=result, min_kernel="5.18")
     assert run(machine, result) == PRINTED
