@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.code.isa import aarch64, s390x, x86_64
 from sframegen.format.abi import AARCH64, AARCH64_BE, AMD64, S390X
 
 if TYPE_CHECKING:
@@ -23,22 +24,30 @@ class Machine(NamedTuple):
     isa: Isa | None = None  #: None: the instructions are not read
 
 
+# ABI -> the module that has its row, and whether its instructions are read. Modules are imported when they are first used:
+# to compile their regular expressions takes 40 ms.
 MACHINES = {
-    AMD64.name: Machine(x86_64.PLT, x86_64.RELATIVE, x86_64.IRELATIVE, x86_64.ISA),
-    AARCH64.name: Machine(aarch64.PLT, aarch64.RELATIVE, aarch64.IRELATIVE, aarch64.ISA),
-    AARCH64_BE.name: Machine(aarch64.PLT, aarch64.RELATIVE, aarch64.IRELATIVE),
-    S390X.name: Machine(s390x.PLT, s390x.RELATIVE, s390x.IRELATIVE),
+    AMD64.name: ("x86_64", True),
+    AARCH64.name: ("aarch64", True),
+    AARCH64_BE.name: ("aarch64", False),
+    S390X.name: ("s390x", False),
 }
 
 
 def machine_of(abi: Abi) -> Machine:
-    return MACHINES[abi.name]
+    return _machine(*MACHINES[abi.name])
+
+
+@cache
+def _machine(name: str, read: bool) -> Machine:
+    module = import_module(f"sframegen.code.isa.{name}")
+    return Machine(module.PLT, module.RELATIVE, module.IRELATIVE, module.ISA if read else None)
 
 
 def isa_of(abi: Abi) -> Isa:
     """Raises FormatError for an ABI whose instructions are not read."""
-    isa = MACHINES[abi.name].isa
+    isa = machine_of(abi).isa
     if isa is None:
-        known = " and ".join(name for name, machine in MACHINES.items() if machine.isa)
+        known = " and ".join(name for name, (_, read) in MACHINES.items() if read)
         raise FormatError(f"instructions of {abi.name} are not read, only those of {known}")
     return isa
