@@ -17,7 +17,7 @@ UNSAYABLE = 1 << 30  # bytes; more than any function
 
 
 def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
-    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be.
+    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be; its rows become ours.
 
     A function of PC type MASK is never cut: its rows hold in every period.
     """
@@ -26,16 +26,24 @@ def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
     del functions[of_kinds(table.kind, flexible, functions) :]
     if not functions:
         return table
-    out = FunctionTable(kinds=table.kinds, rules=table.rules)
+    out = FunctionTable(kinds=table.kinds, rules=table.rules, row_start=table.row_start, row_rule=table.row_rule)
     done = 0
     for function in functions:
         types = _types_of(table, function, encoded)
         if not all(types):
-            out.extend(table, done, function)
+            _copy(table, out, done, function)
             _cut(table, out, function, types)
             done = function + 1
-    out.extend(table, done)
+    _copy(table, out, done, len(table))
     return out
+
+
+def _copy(table: FunctionTable, out: FunctionTable, first: int, end: int) -> None:
+    """Functions first .. end - 1. Their rows are there: a million of them would take longer to copy than all that is cut."""
+    out.start += table.start[first:end]
+    out.size += table.size[first:end]
+    out.kind += table.kind[first:end]
+    out.first_row += table.first_row[first + 1 : end + 1]
 
 
 def _types_of(table: FunctionTable, function: int, encoded: EncodedRules) -> list[int]:
@@ -53,9 +61,12 @@ def _cut(table: FunctionTable, out: FunctionTable, function: int, types: list[in
         rows = [row for _, row in group]
         base = table.row_start[rows[0]]
         limit = table.row_start[rows[-1] + 1] if rows[-1] + 1 < end else table.size[function]
-        number = table.kinds.index(kind._replace(fde_type=FdeType(fde_type)))
-        numbered = [(table.row_start[row] - base, table.row_rule[row]) for row in rows]
-        out.append(table.start[function] + base, limit - base, number, numbered)
+        out.start.append(table.start[function] + base)
+        out.size.append(limit - base)
+        out.kind.append(table.kinds.index(kind._replace(fde_type=FdeType(fde_type))))
+        out.first_row.append(rows[-1] + 1)
+        for row in rows:
+            out.row_start[row] -= base
 
 
 def _types(costs: list[list[int]], function_cost: int) -> list[int]:
