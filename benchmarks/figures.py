@@ -58,7 +58,7 @@ def markdown(figures: Sequence[Figure]) -> str:
 
 
 def _table(part: str, of: str, rows: Sequence[Row]) -> str:
-    """The columns are aligned so that it can be read as it is."""
+    """A Markdown table with aligned columns, readable as plain text."""
     files = list(dict.fromkeys(file for row in rows for file in row.cells))
     lines = [[f"{part}, as a share of {of}" if of else part, *files]]
     for row in rows:

@@ -115,7 +115,7 @@ class LinkerMap:
                         yield Undescribed(_name(file, member), section, size, why)
 
     def _key(self, path: str, member: str) -> tuple[str, str] | None:
-        """Return the map's name of a file: the same name, else the one with the same end of its path, as far as it is needed."""
+        """Return the map's name of a file: the same name, or the one whose path ends most like it. None if there is none."""
         if (normpath(path), member) in self._places:
             return normpath(path), member
         candidates = self._by_end.get((Path(path).name, member), [])

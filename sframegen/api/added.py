@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sframegen.api.planned import Plan, json_lines
-from sframegen.elf.text import count_of, printable
+from sframegen.api.planned import Plan, json_of
+from sframegen.elf.text import count_of, most_first, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -80,14 +80,13 @@ class Summary:
         if self.final_calls:
             calls = f"{self.final_calls_without_padding:,} of {count_of(self.final_calls, 'function')} ending with a call"
             lines.append(f"  {calls}: no padding after it that could have the call's rule")
-        lines += [f"  ignored: {count_of(number, 'FDE')}: {reason}" for reason, number in _most_first(self.ignored_fdes)]
+        lines += [f"  ignored: {count_of(number, 'FDE')}: {reason}" for reason, number in most_first(self.ignored_fdes)]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
-        result = asdict(replace(self, plan=None, per_function=None))
-        result |= {"plan": json_lines(self.plan), "warnings": list(self.warnings)}
-        if self.per_function is not None:  # there can be many, and asdict would copy each
+        result = json_of(replace(self, per_function=None), self.plan)
+        if self.per_function is not None:  # there can be many, and json_of would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]
         return result
 
@@ -160,8 +159,4 @@ def total_fates(summaries: Iterable[Summary]) -> Fates:
 
 
 def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
-    return _most_first(counts) if group == "left_out" else list(counts.items())
-
-
-def _most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return most_first(counts) if group == "left_out" else list(counts.items())

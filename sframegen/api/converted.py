@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sframegen.api.planned import Plan, json_lines
-from sframegen.elf.text import printable
+from sframegen.api.planned import Plan, json_of
+from sframegen.elf.text import most_first, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,10 +48,9 @@ class VersionChange:
 
     def details(self) -> list[str]:
         """Lines for what was left out, by reason, most first."""
-        reasons = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
-        lines = [f"  left out: {size:,} bytes: {reason}" for reason, size in reasons]
+        lines = [f"  left out: {size:,} bytes: {reason}" for reason, size in most_first(self.left_out)]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
-        return asdict(replace(self, plan=None)) | {"plan": json_lines(self.plan), "warnings": list(self.warnings)}
+        return json_of(self, self.plan)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sframegen.api.planned import Plan, json_lines
-from sframegen.elf.text import count_of, printable, shortened
+from sframegen.api.planned import Plan, json_of
+from sframegen.elf.text import count_of, most_first, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,11 +58,9 @@ class Merged:
         lines += [f"  {count_of(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
         lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
         for what, reasons in (("left out", self.left_out), ("not described", self.undescribed)):
-            most = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-            lines += [f"  {what}: {count_of(size, 'byte')}: {reason}" for reason, size in most]
+            lines += [f"  {what}: {count_of(size, 'byte')}: {reason}" for reason, size in most_first(reasons)]
         return lines + [f"  says nothing of its section: {shortened(printable(name))}" for name in self.silent]
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
-        lists = {name: list(getattr(self, name)) for name in ("versions", "others", "silent", "warnings")}
-        return asdict(replace(self, plan=None)) | {"plan": json_lines(self.plan)} | lists
+        return json_of(self, self.plan)

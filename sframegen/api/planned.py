@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ def plan_of(change: object, section_address: int | None = None, section_offset: 
     return Plan(tuple(str(change).splitlines()), section_address, section_offset)
 
 
-def json_lines(plan: Plan | None) -> list[str] | None:
-    """As all results have it in JSON."""
-    return None if plan is None else list(plan.lines)
+def json_of(result: DataclassInstance, plan: Plan | None) -> dict[str, Any]:
+    """A result as JSON has it: lists for tuples, and for its plan the lines of that."""
+    values = asdict(replace(result, plan=None))
+    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return lists | {"plan": None if plan is None else list(plan.lines)}

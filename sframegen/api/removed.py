@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from sframegen.api.planned import Plan, json_lines
+from sframegen.api.planned import Plan, json_of
 from sframegen.elf.text import printable
 
 
@@ -35,4 +35,4 @@ class SectionRemoval:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
-        return asdict(replace(self, plan=None)) | {"plan": json_lines(self.plan), "warnings": list(self.warnings)}
+        return json_of(self, self.plan)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MAX_TEXT, SHOWN = 1000, 400  # characters of a line, and of either end where it is longer
 
 
@@ -20,3 +25,8 @@ def shortened(text: str) -> str:
 def count_of(number: int, noun: str) -> str:
     """`1 function`, `2,000 functions`."""
     return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """(name, count) by count, the largest first; by name where counts are equal."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -133,7 +133,7 @@ def _code(elf: ElfFile) -> Spans:
 
 
 def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.Walker]:
-    """Add the table's rules to `rules`, whose order numbers them: each in its plain form, and as it is printed."""
+    """Add the table's rules to `rules`: plain form -> rule to print. The order of `rules` numbers them."""
     order = array("I", range(len(table)))
     if not ascends(table.start):
         sort(table.start, order, zeros("I", len(order)), zeros("I", 2048))
