@@ -34,6 +34,7 @@ ORDER = (
     "linker.existing",
     "linker.objects",
     "linker.merge",
+    "sframegen.profile",
     "sframegen.api",
     "sframegen.cli",
 )

@@ -1,0 +1,50 @@
+"""What a backend has collected: stacks with their counts, and what was lost. Names come later, from report/."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sframegen.profile.following.files import TracedFile
+    from sframegen.profile.frames import End
+
+
+class Stack(NamedTuple):
+    """`frames`: packed, the innermost first; kernel frames come before user frames."""
+
+    pid: int
+    tid: int  # 0 if threads are not told apart
+    frames: tuple[int, ...]
+    end: End
+
+
+class Moment(NamedTuple):
+    """One sample in time; only kept for formats that show time."""
+
+    nanoseconds: int  # CLOCK_MONOTONIC
+    cpu: int
+    stack: Stack
+
+
+@dataclass
+class Collected:
+    """`event`: as the user named it. `backend`: what sampled, for the report. `lost`: samples without a stack, by reason."""
+
+    event: str
+    backend: str
+    frequency: int
+    started: float = 0.0  # seconds since 1970
+    seconds: float = 0.0  # how long it sampled
+    counts: Counter[Stack] = field(default_factory=Counter)
+    moments: list[Moment] | None = None
+    lost: Counter[str] = field(default_factory=Counter)
+    files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
+    commands: dict[int, str] = field(default_factory=dict)  # names of processes, by pid
+    threads: dict[int, str] = field(default_factory=dict)  # names of threads, by tid
+    notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
+
+    @property
+    def samples(self) -> int:
+        return self.counts.total()

@@ -1,0 +1,1 @@
+"""Counted stacks -> names -> tables, flame graphs, and the formats of other profilers."""

@@ -1,0 +1,50 @@
+"""The decoded table of a file, as the kernel program and the walker of copied stacks search it. bpf/walker.h has the same numbers.
+
+The table is an array of little-endian 64-bit elements, so that it fits a BPF array:
+
+| elements | what |
+| --- | --- |
+| index_at | u32 for each page of 256 bytes of text, and one more: the number of the first row in that page or after it |
+| rows_at | u32 for each row: the low byte of its offset in the page, and in the upper half its rule's number |
+| rules_at | 16 bytes for each rule: i32 cfa_offset, ra_offset, fp_offset; u8 cfa_register, ra_register, fp_register, flags |
+
+A row holds until the next one, across pages. Rule 0 is "no rule". Offset = link-time address - base.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import NamedTuple
+
+PAGE_BITS = 8
+ROW_RULE_SHIFT = 16
+MAX_RULES = 1 << 16
+ELEMENT = 8  # bytes
+RULE_ELEMENTS = 2
+RULE = "<iiiBBBB"
+
+
+class RuleFlag(IntFlag):
+    """(cfa, ra, fp): registers are DWARF numbers; without a *_REGISTER flag RA and FP are relative to the CFA."""
+
+    CFA_DEREF = 1  # cfa = *(register + offset)
+    RA_REGISTER = 2  # ra = register + offset
+    RA_DEREF = 4  # ra = *(...)
+    FP = 8  # FP is recovered; without it it is unchanged
+    FP_REGISTER = 0x10
+    FP_DEREF = 0x20
+    OUTERMOST = 0x40
+    SIGNAL = 0x80  # a signal frame: all registers come from the saved context, and the caller's PC is exact
+
+
+class DecodedTable(NamedTuple):
+    """`base`: link-time address of the first page; `pages`: number of pages; places are in elements of `data`."""
+
+    base: int
+    pages: int
+    index_at: int
+    rows_at: int
+    rules_at: int
+    rows: int
+    rules: int
+    data: bytes | memoryview

@@ -1,0 +1,1 @@
+"""Registers and a copy of the stack -> frames, with decoded tables."""
