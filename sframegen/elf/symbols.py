@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
 from functools import cached_property
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.records import (
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
-ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 6, 8
+ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET, ST_SIZE_OFFSET = 4, 6, 8, 16
+IS_FUNCTION = bytes(info & 15 in (STT_FUNC, STT_GNU_IFUNC) for info in range(256))  # by st_info
 CHUNK = 1 << 16  # symbols at a time
 
 
@@ -115,6 +117,35 @@ def symbol_tables(elf: ElfFile) -> Iterator[Section]:
         yield from islice((section for section in elf.sections if section.header.sh_type == kind), 1)
 
 
+class FunctionColumns:
+    """Functions of .symtab, else of .dynsym, by address: columns, because a program can have a million."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        table = _table_of_functions(elf)
+        self._names = table.names if table else b""
+        raw = bytes(table.raw) if table else b""
+        info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(IS_FUNCTION)
+        sections = zip(raw[ST_SHNDX_OFFSET::SYM_SIZE], raw[ST_SHNDX_OFFSET + 1 :: SYM_SIZE], strict=True)
+        kept = [is_function & (section != (0, 0)) for is_function, section in zip(info, sections, strict=True)]
+        small, large = array("I", raw), array("Q", raw)
+        if elf.byte_order != sys.byteorder:
+            small.byteswap()
+            large.byteswap()
+        addresses = list(compress(large[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8], kept))
+        order = sorted(range(len(addresses)), key=addresses.__getitem__)  # stable: global symbols come after local ones
+        self._addresses = array("Q", map(addresses.__getitem__, order))
+        self._sizes = _in_order(large[ST_SIZE_OFFSET // 8 :: SYM_SIZE // 8], kept, order)
+        self._names_at = _in_order(small[:: SYM_SIZE // 4], kept, order)
+
+    def at(self, address: int) -> Symbol | None:
+        """Return the function that holds an address; one without a size reaches up to the next."""
+        number = bisect_right(self._addresses, address) - 1
+        if number < 0:
+            return None
+        symbol = Symbol(self._names, self._names_at[number], self._addresses[number], self._sizes[number])
+        return symbol if not symbol.size or address - symbol.address < symbol.size else None
+
+
 def functions_of(elf: ElfFile) -> Iterator[Symbol]:
     """Defined functions of .symtab, else of .dynsym, in the table's order."""
     table = _table_of_functions(elf)
@@ -150,6 +181,11 @@ def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Sy
         if place < len(limits) and (place not in found or found[place].address < address):
             found[place] = Symbol(table.names, name_at, address, size)
     return [found[place] for place in sorted(found)]
+
+
+def _in_order(column: array[int], kept: list[int], order: list[int]) -> array[int]:
+    numbers = list(compress(column, kept))
+    return array(column.typecode, map(numbers.__getitem__, order))
 
 
 def _table_of_functions(elf: ElfFile) -> SymbolTable | None:

@@ -12,13 +12,15 @@ import re
 import resource
 import signal
 import struct
+from bisect import bisect_right
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from sframegen.stack.names.rust import demangle_v0
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import BinaryIO
 
 LIBRARY = "libstdc++.so.6"
@@ -27,6 +29,10 @@ LENGTH = struct.Struct("=I")
 MAX_TEXT = 1 << 16  # bytes: longer names are useless
 MAX_MEMORY = 1 << 26  # bytes more than the process has at its start
 MAX_SECONDS = 0.25  # of CPU time for a name
+MAX_SENT = (
+    1 << 15
+)  # bytes of names that are sent before the answers are read: they fit into a pipe, so neither process waits forever
+MAX_PART = 1024  # names, the same
 MAX_DEATHS = 4  # of such processes; after these, names stay mangled
 
 
@@ -52,19 +58,23 @@ class _Helper:
         self._names: BinaryIO
         self._texts: BinaryIO
 
-    def ask(self, name: bytes) -> bytes:
-        """Return the demangled name; empty without an answer."""
-        if self._deaths == MAX_DEATHS:
-            return b""
-        try:
-            if not self._pid:
-                self._start()
-            _send(self._names, name)
-            return _receive(self._texts)
-        except (OSError, EOFError):
-            self._deaths += 1
-            self.end()
-            return b""
+    def ask_all(self, names: list[bytes]) -> list[bytes]:
+        """Return the demangled names, in order; empty without an answer."""
+        texts: list[bytes] = []
+        while len(texts) < len(names) and self._deaths < MAX_DEATHS:
+            part = names[len(texts) : len(texts) + MAX_PART]
+            sizes = accumulate(LENGTH.size + len(name) for name in part)
+            part = part[: max(1, bisect_right(list(sizes), MAX_SENT))]
+            try:
+                if not self._pid:
+                    self._start()
+                _send(self._names, *part)
+                texts.extend(_receive(self._texts) for _ in part)
+            except (OSError, EOFError):  # the first name without an answer ended the process
+                self._deaths += 1
+                self.end()
+                texts.append(b"")
+        return texts + [b""] * (len(names) - len(texts))
 
     def end(self) -> None:
         if self._pid:
@@ -93,8 +103,8 @@ _HELPER = _Helper()
 atexit.register(_HELPER.end)
 
 
-def _send(file: BinaryIO, data: bytes) -> None:
-    file.write(LENGTH.pack(len(data)) + data)
+def _send(file: BinaryIO, *texts: bytes) -> None:
+    file.write(b"".join(LENGTH.pack(len(text)) + text for text in texts))
     file.flush()
 
 
@@ -140,7 +150,14 @@ def _length(address: int) -> int:
 @lru_cache(1 << 14)
 def demangle(name: str) -> str:
     """Demangle a name. It stays unchanged if it is not mangled, cannot be demangled here, or would be too long."""
-    if name.startswith("_R"):
-        return demangle_v0(name) or name
-    text = _HELPER.ask(name.encode()) if name.startswith("_Z") and _functions() else b""
-    return RUST_HASH.sub("", text.decode(errors="replace")) or name
+    return demangle_all([name])[name]
+
+
+def demangle_all(names: Iterable[str]) -> dict[str, str]:
+    """Demangle many names together, which is quicker: {name: text}."""
+    found = {name: (name.startswith("_R") and demangle_v0(name)) or name for name in names}
+    if _functions():
+        mangled = [name for name in found if name.startswith("_Z")]
+        for name, text in zip(mangled, _HELPER.ask_all([name.encode() for name in mangled]), strict=True):
+            found[name] = RUST_HASH.sub("", text.decode(errors="replace")) or name
+    return found

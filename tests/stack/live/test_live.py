@@ -22,7 +22,7 @@ from sframegen.elf.function_names import address_of
 from sframegen.format.locate import sframe_of
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.process import Process
-from sframegen.stack.names import frame_names
+from sframegen.stack.names import file_names
 from sframegen.stack.objects.loaded_objects import Objects
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
@@ -30,7 +30,7 @@ from sframegen.stack.walking.frames import End, How
 from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
-    from sframegen.elf.symbols import Symbol
+    from sframegen.elf.symbols import FunctionColumns
     from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
@@ -535,13 +535,13 @@ def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path
     """A process that executes the same program again and again: its symbols are read once."""
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     read: list[ElfFile] = []
-    functions = frame_names._functions
+    functions = file_names._functions
 
-    def counting(file: ElfFile) -> list[Symbol]:
+    def counting(file: ElfFile) -> FunctionColumns | None:
         read.append(file)
         return functions(file)
 
-    monkeypatch.setattr(frame_names, "_functions", counting)
+    monkeypatch.setattr(file_names, "_functions", counting)
     with Program(program) as running:
         by = Names(running.pid)
         for _ in range(3):

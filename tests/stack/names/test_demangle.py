@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sframegen.stack.names import demangle as module
-from sframegen.stack.names.demangle import demangle
+from sframegen.stack.names.demangle import demangle, demangle_all
 
 pytestmark = pytest.mark.skipif(module._functions() is None, reason="no libstdc++ on this machine")
 
@@ -47,3 +47,19 @@ def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for pid in started:
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, 0)
+
+
+def test_many_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends the process costs no other its text, and more names than a pipe holds make nobody wait."""
+    monkeypatch.setattr(module, "_HELPER", helper := module._Helper())
+    long = "x" * 900
+    names = [f"_Z900{long}{a}{b}" for a in "abcdefhijl" for b in "abcdefhijl"]
+    count = len(names)
+    names += ["_Z1gv", bomb(30), "_Z1hv", "main", "_RNvC7example4main"]
+    names += [f"_Z{len(name)}{name}v" for name in (f"f{number}" for number in range(5000))]
+    found = demangle_all(names)
+    helper.end()
+    assert [*found] == names
+    assert [found[name] for name in names[count:][:5]] == ["g()", bomb(30), "h()", "main", "example::main"]
+    assert [found[name] for name in names[count + 5 :]] == [f"f{number}()" for number in range(5000)]
+    assert all(found[name].startswith(f"{long}(") for name in names[:count])

@@ -1,0 +1,103 @@
+"""Names for the code of one file: functions of its symbol table, or of its debug file, else where call frame information begins."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi import reader
+from cfi.errors import FormatError
+from cfi.section import Registers
+from sframegen.conversion.sources import find_sources
+from sframegen.elf.file import open_elf
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.records import SHT_SYMTAB
+from sframegen.elf.symbols import FunctionColumns
+from sframegen.elf.text import printable
+from sframegen.format.abi import abi_of
+from sframegen.stack.names.demangle import demangle, demangle_all
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sframegen.elf.file import ElfFile
+
+DEBUG_FILES = "/usr/lib/debug/.build-id"
+
+
+class Function(NamedTuple):
+    """`name`: None without a symbol. `start`: link-time address; None if unknown."""
+
+    name: str | None
+    start: int | None
+
+
+class FileNames:
+    """Names by link-time address. Tables are read when the first name is asked for."""
+
+    def __init__(self, file: ElfFile, *, demangled: bool = True) -> None:
+        self._file = file
+        self._demangled = demangled
+        self._symbols: FunctionColumns | None = None
+        self._described: tuple[array[int], array[int]] | None = None
+        self._known: dict[int, Function] = {}
+
+    def at(self, address: int) -> Function:
+        """Return the function that holds an address."""
+        found = self._known.get(address)
+        if found is None:
+            found = self._found(address)
+            if found.name and self._demangled:
+                found = found._replace(name=demangle(found.name))
+            self._known[address] = found
+        return found
+
+    def learn(self, addresses: Collection[int]) -> None:
+        """Find the functions of many addresses together, which is quicker."""
+        found = {address: self._found(address) for address in addresses if address not in self._known}
+        if self._demangled:
+            names = demangle_all({function.name for function in found.values() if function.name})
+            found = {address: Function(names.get(name or "", name), start) for address, (name, start) in found.items()}
+        self._known |= found
+
+    def _found(self, address: int) -> Function:
+        if self._symbols is None:
+            self._symbols = _functions(self._file)
+        symbol = self._symbols.at(address) if self._symbols else None
+        if symbol:
+            return Function(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+        if self._described is None:
+            self._described = _described(self._file)
+        starts, sizes = self._described
+        at = bisect_right(starts, address) - 1
+        return Function(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else None)
+
+
+def _described(file: ElfFile) -> tuple[array[int], array[int]]:
+    """Return ascending starts, and sizes, of the functions that have call frame information. SFrame joins neighbours."""
+    try:
+        abi = abi_of(file)
+        fdes = reader.read(find_sources(file).sections, Registers(abi.fp, abi.sp))
+    except FormatError:
+        return array("Q"), array("Q")
+    order = sorted(range(len(fdes.start)), key=fdes.start.__getitem__)
+    return array("Q", map(fdes.start.__getitem__, order)), array("Q", map(fdes.size.__getitem__, order))
+
+
+def _functions(file: ElfFile) -> FunctionColumns | None:
+    """Return functions by address; from the debug file, if there is one and the file itself names only its exports."""
+    try:
+        if not any(section.header.sh_type == SHT_SYMTAB for section in file.sections):
+            file = _debug_file(file) or file
+        return FunctionColumns(file)
+    except FormatError:
+        return None
+
+
+def _debug_file(file: ElfFile) -> ElfFile | None:
+    build_id = (build_id_of(file) or b"").hex()
+    try:
+        return open_elf(f"{DEBUG_FILES}/{build_id[:2]}/{build_id[2:]}.debug") if build_id else None
+    except (OSError, FormatError):
+        return None

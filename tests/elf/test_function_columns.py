@@ -1,0 +1,67 @@
+"""Functions by address, as columns."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import SHN_UNDEF, SHT_STRTAB, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC
+from sframegen.elf.symbols import FunctionColumns
+
+if TYPE_CHECKING:
+    from sframegen.elf.records import ByteOrder
+
+STT_OBJECT = 1
+NAMES = b"\0local\0global\0sized\0resolver\0data\0elsewhere\0"
+# name, st_info, st_shndx, address, size
+SYMBOLS = [
+    ("sized", STT_FUNC, 1, 0x1000, 0x10),
+    ("local", STT_FUNC, 1, 0xFFFFFFFF80000000, 0),
+    ("data", STT_OBJECT, 1, 0x1008, 0),
+    ("elsewhere", STT_FUNC | 1 << 4, SHN_UNDEF, 0x1004, 0),
+    ("resolver", STT_GNU_IFUNC | 1 << 4, 0x100, 0x1020, 0),
+    ("global", STT_FUNC | 1 << 4, 1, 0xFFFFFFFF80000000, 4),
+]
+
+
+def file_of(order: ByteOrder) -> ElfFile:
+    code = "<" if order == "little" else ">"
+    entries = [
+        struct.pack(f"{code}IBBHQQ", NAMES.index(b"\0" + name.encode() + b"\0") + 1, info, 0, section, address, size)
+        for name, info, section, address, size in SYMBOLS
+    ]
+    table = b"".join(entries)
+    sections = [
+        bytes(64),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_SYMTAB, 0, 0, 64 + 192, len(table), 2, 0, 8, 24),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_STRTAB, 0, 0, 64 + 192 + len(table), len(NAMES), 0, 0, 1, 0),
+    ]
+    ident = b"\x7fELF" + bytes([2, 1 if order == "little" else 2, 1]) + bytes(9)
+    header = ident + struct.pack(f"{code}HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, 3, 0)
+    return ElfFile(memoryview(header + b"".join(sections) + table + NAMES))
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_the_function_that_holds_an_address(order: ByteOrder) -> None:
+    columns = FunctionColumns(file_of(order))
+
+    def at(address: int) -> tuple[str, int] | None:
+        symbol = columns.at(address)
+        return (symbol.name, symbol.address) if symbol else None
+
+    assert at(0xFFF) is None
+    assert at(0x1000) == at(0x100F) == ("sized", 0x1000)
+    assert at(0x1010) is None
+    assert at(0x1020) == at(0xFFFFFFFF7FFFFFFF) == ("resolver", 0x1020)
+    assert at(0xFFFFFFFF80000003) == ("global", 0xFFFFFFFF80000000)
+    assert at(0xFFFFFFFF80000004) is None
+    assert at(0xFFFFFFFFFFFFFFFF) is None
+
+
+def test_a_file_without_symbols() -> None:
+    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
+    assert FunctionColumns(ElfFile(memoryview(header))).at(0) is None
