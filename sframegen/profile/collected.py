@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.frames import End
+    from sframegen.profile.packed_frames import End
 
 
 class Stack(NamedTuple):

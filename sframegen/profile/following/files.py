@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.tables.layout import DecodedTable
+    from sframegen.profile.tables.decoded_table import DecodedTable
 
 
 class FileKey(NamedTuple):
