@@ -1,0 +1,178 @@
+"""struct perf_event_attr: what an event counts and what its records hold; perf_event_open, with its refusals in words."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from dataclasses import astuple, dataclass
+from enum import IntFlag
+from pathlib import Path
+from struct import Struct
+from typing import Self
+
+from cfi.errors import FormatError, SframegenError
+
+TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, TYPE_CACHE, TYPE_RAW = range(5)
+SOFTWARE_DUMMY = 9  # counts nothing: for its records only
+CLOCK_MONOTONIC = 1
+FIRST_SIZE = 64  # bytes of the first published structure: no kernel writes fewer
+SIZE = 128
+LAYOUT = Struct("=IIQQQQQIIQQQQIiQIHHIIQ")
+CLOEXEC = 8
+ENABLE, DISABLE = 0x2400, 0x2401  # requests of ioctl
+SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
+PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.syscall.restype = ctypes.c_long
+
+
+class EventFlag(IntFlag):
+    """Bits of the structure, by their place."""
+
+    DISABLED = 1 << 0
+    INHERIT = 1 << 1
+    PINNED = 1 << 2
+    EXCLUSIVE = 1 << 3
+    EXCLUDE_USER = 1 << 4
+    EXCLUDE_KERNEL = 1 << 5
+    EXCLUDE_HYPERVISOR = 1 << 6
+    EXCLUDE_IDLE = 1 << 7
+    MMAP = 1 << 8
+    COMM = 1 << 9
+    FREQUENCY = 1 << 10  # `period` is a frequency in Hz
+    ENABLE_ON_EXEC = 1 << 12
+    TASK = 1 << 13  # FORK and EXIT
+    WATERMARK = 1 << 14  # `wakeup` counts bytes, else samples
+    MMAP_DATA = 1 << 17
+    SAMPLE_ID_ALL = 1 << 18
+    EXCLUDE_CALLCHAIN_KERNEL = 1 << 21
+    EXCLUDE_CALLCHAIN_USER = 1 << 22
+    MMAP2 = 1 << 23
+    COMM_EXEC = 1 << 24
+    USE_CLOCKID = 1 << 25
+    BUILD_ID = 1 << 34
+
+
+class SampleType(IntFlag):
+    """What a sample holds; the order in the record is that of event_records.SAMPLE_FIELDS."""
+
+    IP = 1 << 0
+    TID = 1 << 1
+    TIME = 1 << 2
+    ADDR = 1 << 3
+    READ = 1 << 4
+    CALLCHAIN = 1 << 5
+    ID = 1 << 6
+    CPU = 1 << 7
+    PERIOD = 1 << 8
+    STREAM_ID = 1 << 9
+    RAW = 1 << 10
+    BRANCH_STACK = 1 << 11
+    REGS_USER = 1 << 12
+    STACK_USER = 1 << 13
+    IDENTIFIER = 1 << 16
+
+
+class EventError(SframegenError):
+    """The kernel refuses an event. `number`: its errno."""
+
+    def __init__(self, message: str, number: int = 0) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+@dataclass(frozen=True)
+class EventAttributes:
+    """struct perf_event_attr in its order. `period`: a frequency in Hz with EventFlag.FREQUENCY."""
+
+    type: int
+    size: int = SIZE
+    config: int = 0
+    period: int = 0
+    sample_type: int = 0
+    read_format: int = 0
+    flags: int = 0
+    wakeup: int = 0  # samples, or bytes with EventFlag.WATERMARK
+    breakpoint_type: int = 0
+    config1: int = 0
+    config2: int = 0
+    branch_sample_type: int = 0
+    user_registers: int = 0  # mask of the kernel's register numbers
+    user_stack: int = 0  # bytes, a multiple of 8 below 65,536
+    clock: int = 0  # with EventFlag.USE_CLOCKID
+    interrupt_registers: int = 0
+    aux_watermark: int = 0
+    max_stack: int = 0
+    reserved_2: int = 0
+    aux_sample_size: int = 0
+    reserved_3: int = 0
+    signal_data: int = 0
+
+    def packed(self) -> bytes:
+        return LAYOUT.pack(*astuple(self))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Self:
+        """Return the attributes in a file, of any version of the structure. Raises FormatError if they are too short."""
+        if len(data) < FIRST_SIZE:
+            raise FormatError(f"expected {FIRST_SIZE} bytes, have {len(data)}", "perf_event_attr", 0)
+        return cls(*LAYOUT.unpack(data[:SIZE].ljust(SIZE, b"\0")))
+
+
+def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "") -> int:
+    """Open an event and return its descriptor. `name`: the user's name of it, for the message. Raises EventError.
+
+    `pid` -1: all processes on that CPU; `cpu` -1: that thread on all CPUs.
+    """
+    number = SYSTEM_CALLS.get(os.uname().machine)
+    if number is None:
+        raise EventError(f"this machine ({os.uname().machine}) is not supported, only {', '.join(SYSTEM_CALLS)}", errno.ENOSYS)
+    structure = ctypes.create_string_buffer(attributes.packed(), SIZE)
+    arguments = (structure, ctypes.c_int(pid), ctypes.c_int(cpu), ctypes.c_int(-1), ctypes.c_ulong(CLOEXEC))
+    descriptor: int = _LIBC.syscall(ctypes.c_long(number), *arguments)
+    if descriptor < 0:
+        refused = ctypes.get_errno()
+        raise EventError(_in_words(refused, attributes, pid, name or "perf"), refused)
+    return descriptor
+
+
+def enable(descriptor: int) -> None:
+    fcntl.ioctl(descriptor, ENABLE, 0)
+
+
+def disable(descriptor: int) -> None:
+    fcntl.ioctl(descriptor, DISABLE, 0)
+
+
+def paranoia() -> int | None:
+    """Return the sysctl kernel.perf_event_paranoid; None if it cannot be read."""
+    try:
+        return int(PARANOID.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> str:
+    match number:
+        case errno.EACCES | errno.EPERM:
+            needed = 0 if pid == -1 else 1 + bool(attributes.flags & EventFlag.EXCLUDE_KERNEL)
+            own = "" if pid == -1 else " and one's own processes"
+            return (
+                f"{name} events are not allowed (kernel.perf_event_paranoid is {paranoia()}): "
+                f"they need root, CAP_PERFMON, or a value of at most {needed}{own}"
+            )
+        case errno.EMFILE | errno.ENFILE:
+            return f"{name} events need more open files than are allowed: raise the limit with `ulimit -n`"
+        case errno.ENOENT | errno.EOPNOTSUPP | errno.ENODEV:
+            return f"this machine has no {name} events"
+        case errno.ESRCH:
+            return f"process {pid}: no such process"
+        case errno.ENOSYS:
+            return "this kernel has no perf events"
+        case errno.ENOMEM:
+            return f"{name} events need more locked memory than is allowed"
+        case _:
+            return f"the kernel refuses {name} events: {os.strerror(number)}"

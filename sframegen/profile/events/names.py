@@ -1,0 +1,88 @@
+"""Names of events, as users of perf know them, and which of them this machine has."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NamedTuple
+
+from sframegen.profile.events.attributes import (
+    TYPE_CACHE,
+    TYPE_HARDWARE,
+    TYPE_SOFTWARE,
+    EventAttributes,
+    EventError,
+    EventFlag,
+    open_event,
+)
+
+
+class Event(NamedTuple):
+    """`by_frequency`: sampled so many times a second; else each event, or each Nth, is a sample."""
+
+    name: str
+    type: int
+    config: int
+    by_frequency: bool
+    aliases: tuple[str, ...] = ()
+
+
+def _cache(cache: int, operation: int) -> int:
+    """Return the number of a cache's misses; operations: 0 loads, 1 stores."""
+    return cache | operation << 8 | 1 << 16
+
+
+EVENTS = (
+    Event("cpu-clock", TYPE_SOFTWARE, 0, by_frequency=True),
+    Event("task-clock", TYPE_SOFTWARE, 1, by_frequency=True),
+    Event("page-faults", TYPE_SOFTWARE, 2, by_frequency=False, aliases=("faults",)),
+    Event("minor-faults", TYPE_SOFTWARE, 5, by_frequency=False),
+    Event("major-faults", TYPE_SOFTWARE, 6, by_frequency=False),
+    Event("context-switches", TYPE_SOFTWARE, 3, by_frequency=False, aliases=("cs",)),
+    Event("cpu-migrations", TYPE_SOFTWARE, 4, by_frequency=False, aliases=("migrations",)),
+    Event("alignment-faults", TYPE_SOFTWARE, 7, by_frequency=False),
+    Event("emulation-faults", TYPE_SOFTWARE, 8, by_frequency=False),
+    Event("cycles", TYPE_HARDWARE, 0, by_frequency=True, aliases=("cpu-cycles",)),
+    Event("instructions", TYPE_HARDWARE, 1, by_frequency=True),
+    Event("cache-references", TYPE_HARDWARE, 2, by_frequency=True),
+    Event("cache-misses", TYPE_HARDWARE, 3, by_frequency=True),
+    Event("branches", TYPE_HARDWARE, 4, by_frequency=True, aliases=("branch-instructions",)),
+    Event("branch-misses", TYPE_HARDWARE, 5, by_frequency=True),
+    Event("bus-cycles", TYPE_HARDWARE, 6, by_frequency=True),
+    Event("stalled-cycles-frontend", TYPE_HARDWARE, 7, by_frequency=True, aliases=("idle-cycles-frontend",)),
+    Event("stalled-cycles-backend", TYPE_HARDWARE, 8, by_frequency=True, aliases=("idle-cycles-backend",)),
+    Event("ref-cycles", TYPE_HARDWARE, 9, by_frequency=True),
+    Event("L1-dcache-load-misses", TYPE_CACHE, _cache(0, 0), by_frequency=True),
+    Event("L1-icache-load-misses", TYPE_CACHE, _cache(1, 0), by_frequency=True),
+    Event("LLC-load-misses", TYPE_CACHE, _cache(2, 0), by_frequency=True),
+    Event("LLC-store-misses", TYPE_CACHE, _cache(2, 1), by_frequency=True),
+    Event("dTLB-load-misses", TYPE_CACHE, _cache(3, 0), by_frequency=True),
+    Event("iTLB-load-misses", TYPE_CACHE, _cache(4, 0), by_frequency=True),
+)
+BY_NAME = {name: event for event in EVENTS for name in (event.name, *event.aliases)}
+NOT_HERE = {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL}
+
+
+def event_named(name: str) -> Event:
+    """Return an event. Raises EventError, with the events of this machine, for an unknown or missing one."""
+    event = BY_NAME.get(name)
+    if event is not None and _is_here(event):
+        return event
+    here = ", ".join(event.name for event in available())
+    what = f"{name}: unknown event" if event is None else f"this machine has no {name} events"
+    raise EventError(f"{what}; choose one of {here}" if here else what)
+
+
+def available() -> list[Event]:
+    """Return the events that this machine has, whether or not we may use them; none if the kernel has no perf events."""
+    return [event for event in EVENTS if _is_here(event)]
+
+
+def _is_here(event: Event) -> bool:
+    """Return True unless the kernel says that there is no such counter: it may still refuse it to us."""
+    flags = EventFlag.DISABLED | EventFlag.EXCLUDE_KERNEL | EventFlag.EXCLUDE_HYPERVISOR
+    try:
+        os.close(open_event(EventAttributes(event.type, config=event.config, flags=flags), 0, -1))
+    except EventError as error:
+        return error.number not in (*NOT_HERE, errno.ENOSYS)
+    return True

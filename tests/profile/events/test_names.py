@@ -1,0 +1,67 @@
+"""Names of events, and what the kernel's refusals become."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from sframegen.profile.events import attributes, names
+from sframegen.profile.events.attributes import EventAttributes, EventError, EventFlag, open_event
+from sframegen.profile.events.names import BY_NAME, EVENTS, event_named
+
+HERE = {"cpu-clock", "page-faults"}
+
+
+@pytest.fixture
+def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has two events."""
+
+    def opened(asked: EventAttributes, _pid: int, _cpu: int) -> int:
+        if any((asked.type, asked.config) == (BY_NAME[name].type, BY_NAME[name].config) for name in HERE):
+            return os.open("/dev/null", os.O_RDONLY)
+        raise EventError("no", errno.ENOENT)
+
+    monkeypatch.setattr(names, "open_event", opened)
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_only_events_of_the_machine_are_given() -> None:
+    assert event_named("faults") is BY_NAME["page-faults"]
+    with pytest.raises(EventError, match=r"^this machine has no cycles events; choose one of cpu-clock, page-faults$"):
+        event_named("cycles")
+    with pytest.raises(EventError, match=r"^cpuclock: unknown event; choose one of cpu-clock, page-faults$"):
+        event_named("cpuclock")
+
+
+def test_no_two_events_are_the_same() -> None:
+    assert len({(event.type, event.config) for event in EVENTS}) == len(EVENTS)
+    assert len(BY_NAME) == sum(1 + len(event.aliases) for event in EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("number", "pid", "flags", "message"),
+    [
+        (errno.EACCES, -1, 0, "cycles events are not allowed .*root, CAP_PERFMON, or a value of at most 0$"),
+        (errno.EPERM, 7, 0, "a value of at most 1 and one's own processes$"),
+        (errno.EACCES, 7, EventFlag.EXCLUDE_KERNEL, "a value of at most 2 and one's own processes$"),
+        (errno.EMFILE, -1, 0, "ulimit -n"),
+        (errno.ENOENT, -1, 0, "^this machine has no cycles events$"),
+        (errno.EOPNOTSUPP, -1, 0, "^this machine has no cycles events$"),
+        (errno.ESRCH, 7, 0, "^process 7: no such process$"),
+        (errno.ENOSYS, 7, 0, "^this kernel has no perf events$"),
+        (errno.EINVAL, 7, 0, "refuses cycles events: Invalid argument$"),
+    ],
+)
+def test_refusals_are_in_words(number: int, pid: int, flags: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        @staticmethod
+        def syscall(*_: object) -> int:
+            return -1
+
+    monkeypatch.setattr(attributes, "_LIBC", Library)
+    monkeypatch.setattr("ctypes.get_errno", lambda: number)
+    with pytest.raises(EventError, match=message) as caught:
+        open_event(EventAttributes(0, flags=flags), pid, -1, name="cycles")
+    assert caught.value.number == number
