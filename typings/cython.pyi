@@ -9,6 +9,7 @@ compiled: bool
 bint = bool
 int = int
 longlong = int
+uint = int
 ulonglong = int
 Py_ssize_t = int
 

@@ -23,6 +23,7 @@ MODULES = (
     "sframegen.format.columns",
     "sframegen.format.pack",
     "sframegen.format.section_bytes",
+    "sframegen.profile.tables.paginate",
     "sframegen.tables.join",
 )
 

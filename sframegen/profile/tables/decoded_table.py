@@ -2,13 +2,14 @@
 
 The table is an array of little-endian 64-bit elements, so that it fits a BPF array:
 
-| elements | what |
+| elements from | what |
 | --- | --- |
 | index_at | u32 for each page of 256 bytes of text, and one more: the number of the first row in that page or after it |
 | rows_at | u32 for each row: the low byte of its offset in the page, and in the upper half its rule's number |
 | rules_at | 16 bytes for each rule: i32 cfa_offset, ra_offset, fp_offset; u8 cfa_register, ra_register, fp_register, flags |
 
-A row holds until the next one, across pages. Rule 0 is "no rule". Offset = link-time address - base.
+The parts are in any order. A row holds until the next one, across pages; before the first there is no rule, and rule 0 is none.
+Offset = link-time address - base.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class RuleFlag(IntFlag):
 
 
 class DecodedTable(NamedTuple):
-    """`base`: link-time address of the first page; `pages`: number of pages; places are in elements of `data`."""
+    """`base`: link-time address of the first page; `pages`: number of pages; places are in elements of `data`.
+
+    `left_out`: how many functions and rules the layout cannot say; their code has no rule.
+    """
 
     base: int
     pages: int
@@ -47,4 +51,5 @@ class DecodedTable(NamedTuple):
     rules_at: int
     rows: int
     rules: int
-    data: bytes | memoryview
+    data: bytes | bytearray | memoryview
+    left_out: int = 0

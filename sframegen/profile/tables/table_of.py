@@ -1,0 +1,148 @@
+"""FunctionTable -> DecodedTable, and the search in one."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.columns import zeros
+from sframegen.conversion.resolve import ascends
+from sframegen.format.model import OUTERMOST, FdeType, Where
+from sframegen.profile.tables.decoded_table import (
+    ELEMENT,
+    MAX_RULES,
+    PAGE_BITS,
+    ROW_RULE_SHIFT,
+    RULE,
+    RULE_ELEMENTS,
+    DecodedTable,
+    RuleFlag,
+)
+from sframegen.profile.tables.paginate import Paginator, RuleNumbers
+
+if TYPE_CHECKING:
+    from sframegen.format.model import FunctionTable, Rule
+
+RULE_BYTES = struct.Struct(RULE)
+NO_RULE = bytes(RULE_BYTES.size)
+LINK_REGISTER = 30  # AArch64's; on x86-64 no rule has the return address in its register
+MAX_BYTES = 1 << 31  # of text: its index then takes 32 MiB
+MAX_REPEATED = 1 << 20  # rows of PC type MASK: a hostile function could repeat a row 4 billion times
+OFFSETS = range(-(1 << 31), 1 << 31)
+REGISTERS = range(1 << 8)
+
+
+class DecodedRule(NamedTuple):
+    """A rule as decoded_table.py describes it."""
+
+    cfa_offset: int
+    ra_offset: int
+    fp_offset: int
+    cfa_register: int
+    ra_register: int
+    fp_register: int
+    flags: RuleFlag
+
+
+def table_of(functions: FunctionTable) -> DecodedTable:
+    """The rule at an address is what a search in `functions` finds: that of the last function that begins at or before it.
+
+    Addresses are link-time ones, or run-time ones where the functions' are. Functions may be in any order. What the layout cannot
+    say has no rule, and is counted in `left_out`.
+    """
+    rules = _Rules(functions)
+    if not len(functions):
+        return DecodedTable(0, 0, 0, 1 + rules.elements, 1, 0, len(rules.packed), bytes(ELEMENT) + rules.data, 0)
+    paginator = Paginator(functions.columns(), rules.numbers(), _order(functions.start), MAX_BYTES, MAX_REPEATED)
+    paginator.measure()
+    pages = paginator.pages
+    rules_at = pages // 2 + 1
+    rows_at = rules_at + rules.elements
+    data = bytearray(ELEMENT * (rows_at + (paginator.rows + 1) // 2))
+    data[ELEMENT * rules_at : ELEMENT * rows_at] = rules.data
+    with memoryview(data) as view, view.cast("I") as numbers, numbers[: pages + 1] as index, numbers[2 * rows_at :] as rows:
+        paginator.fill(index, rows)
+    del data[ELEMENT * (rows_at + (paginator.rows + 1) // 2) :]
+    left_out = paginator.left_out + rules.left_out
+    return DecodedTable(paginator.base, pages, 0, rows_at, rules_at, paginator.rows, len(rules.packed), data, left_out)
+
+
+def find_rule(table: DecodedTable, address: int) -> DecodedRule | None:
+    """The rule at an address, as the kernel program searches it."""
+    offset = address - table.base
+    page = offset >> PAGE_BITS
+    if not 0 <= page < table.pages:
+        return None
+    with memoryview(table.data) as view, view.cast("I") as numbers:
+        first, end = numbers[2 * table.index_at + page : 2 * table.index_at + page + 2]
+        rows = numbers[2 * table.rows_at : 2 * table.rows_at + table.rows]
+        in_page = offset & (1 << PAGE_BITS) - 1
+        row = bisect_right(rows, in_page, first, end, key=lambda row: row & 0xFF) - 1
+        number = rows[row] >> ROW_RULE_SHIFT if row >= 0 else 0
+    return rule_numbered(table, number) if number else None
+
+
+def rule_numbered(table: DecodedTable, number: int) -> DecodedRule:
+    said = DecodedRule(*RULE_BYTES.unpack_from(table.data, ELEMENT * (table.rules_at + RULE_ELEMENTS * number)))
+    return said._replace(flags=RuleFlag(said.flags))
+
+
+def packed_rule(rule: Rule, *, signal: bool = False) -> bytes | None:
+    """A rule's 16 bytes; None where an offset or a register does not fit."""
+    flags = RuleFlag.SIGNAL if signal else RuleFlag(0)
+    if rule.cfa is None:
+        return RULE_BYTES.pack(0, 0, 0, 0, 0, 0, flags | RuleFlag.OUTERMOST)
+    cfa, ra, fp = rule.cfa, rule.ra or Where(LINK_REGISTER, 0), rule.fp or Where(None, 0)
+    places = (cfa, ra, fp)
+    if cfa.register is None or any(where.offset not in OFFSETS or (where.register or 0) not in REGISTERS for where in places):
+        return None
+    flags |= RuleFlag.CFA_DEREF * cfa.deref
+    flags |= RuleFlag.RA_REGISTER * (ra.register is not None) | RuleFlag.RA_DEREF * ra.deref
+    if rule.fp is not None:
+        flags |= RuleFlag.FP | RuleFlag.FP_REGISTER * (fp.register is not None) | RuleFlag.FP_DEREF * fp.deref
+    return RULE_BYTES.pack(*(where.offset for where in places), *(where.register or 0 for where in places), flags)
+
+
+class _Rules:
+    """The rules of a FunctionTable as the layout numbers them."""
+
+    def __init__(self, functions: FunctionTable) -> None:
+        self.kinds = functions.kinds
+        self.packed = {NO_RULE: 0}
+        self.left_out = 0
+        self.outermost = [self._number(OUTERMOST, signal) for signal in (False, True)]
+        self.of_rule = zeros("H", 2 * len(functions.rules))
+        for signal in {functions.kinds[kind].signal for kind in set(functions.kind)}:
+            for number, rule in enumerate(functions.rules):
+                self.of_rule[2 * number + signal] = self._number(rule, signal)
+
+    def numbers(self) -> RuleNumbers:
+        kinds = self.kinds
+        return RuleNumbers(
+            self.of_rule,
+            bytes(kind.signal for kind in kinds),
+            bytes(kind.rep_size if kind.mask else 0 for kind in kinds),
+            array("H", [self.outermost[kind.signal] if kind.fde_type is FdeType.DEFAULT else 0 for kind in kinds]),
+        )
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.packed)
+
+    @property
+    def elements(self) -> int:
+        return RULE_ELEMENTS * len(self.packed)
+
+    def _number(self, rule: Rule, signal: bool) -> int:
+        packed = packed_rule(rule, signal=signal)
+        if packed is None or (packed not in self.packed and len(self.packed) == MAX_RULES):
+            self.left_out += 1
+            return 0
+        return self.packed.setdefault(packed, len(self.packed))
+
+
+def _order(starts: array[int]) -> array[int]:
+    numbers = range(len(starts))
+    return array("I", numbers if ascends(starts) else sorted(numbers, key=starts.__getitem__))
