@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 unexport SFRAMEGEN_PURE PYTHONPATH
 
-SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -path '*/integration/*' -type f)
+SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -name '*.[ch]' -o -path '*/integration/*' -type f)
 LINTED := cfi linker sframegen tests benchmarks docs corpus conftest.py setup.py
 python_name := $(notdir $(PYTHON))
 
@@ -24,6 +24,9 @@ help: ## this list
 # install_packages: installs the apt packages of the shell's list `packages`, or fails and prints the remedy
 install_packages = (($${\#packages[@]} == 0)) || tools/install-packages "$${packages[@]}"
 
+# What compiles the kernel program of sframegen profile; libbpf.so.1 loads it.
+kernel_program_with := clang:clang llvm-strip:llvm
+
 .PHONY: machine
 machine:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -32,6 +35,12 @@ machine:
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || packages+=($(python_name)-venv); \
 	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || packages+=($(python_name)-dev); \
 	$(install_packages)
+	@( \
+	packages=(); \
+	for pair in $(kernel_program_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	ldconfig -p | grep -q 'libbpf\.so\.1 ' || packages+=(libbpf1); \
+	$(install_packages) \
+	) || echo "sframegen profile is then installed without its kernel program." >&2
 
 # What only tests need: those that miss something are skipped, so that it need not be there.
 tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \

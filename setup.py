@@ -1,13 +1,17 @@
-"""How the modules that sframegen/program/build.py lists are compiled, and what happens when they cannot be.
+"""How the modules that sframegen/program/build.py lists are compiled, and the kernel program, and what happens when they cannot be.
 
 Such a module is plain Python. With a C compiler it becomes an extension module; without one, or with SFRAMEGEN_PURE=1 in the
 environment, the same file is interpreted, slower and with the same results.
+
+clang compiles the kernel program of `sframegen profile`. Without clang the package installs without that, and `profile` says so.
 """
 
 import os
 import runpy
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 COMPILED = runpy.run_path("sframegen/program/build.py")["MODULES"]
 DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}
@@ -26,4 +30,17 @@ def extensions() -> list[Extension]:
     return modules
 
 
-setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count()}})
+class BuildWithKernelProgram(build_py):  # type: ignore[misc]  # setuptools has no types
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        folder = "sframegen/profile/bpf"
+        self.mkpath(f"{self.build_lib}/{folder}")
+        compile_objects = runpy.run_path(f"{folder}/object_files.py")["compile_objects"]
+        why = compile_objects(Path(folder), Path(self.build_lib, folder))
+        if why:
+            self.warn(f"the kernel program of sframegen profile is not built: {why}")
+
+
+setup(ext_modules=extensions(), cmdclass={"build_py": BuildWithKernelProgram}, options={"build_ext": {"parallel": os.cpu_count()}})

@@ -1,0 +1,66 @@
+"""Parts of an array that the kernel program reads while it is changed: a part is used again only when nothing can refer to it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUARANTINE = 1.0  # seconds: a run of the program ends long before
+
+
+class Extents:
+    """`referenced` returns the first elements of all extents that some process has: children share those of their parents."""
+
+    def __init__(self, elements: int, referenced: Callable[[], set[int]]) -> None:
+        self._free: list[tuple[int, int]] = [(0, elements)]  # (first, count), sorted, not adjacent
+        self._counts: dict[int, int] = {}  # of extents in use or retired, by their first
+        self._retired: deque[tuple[float, int]] = deque()
+        self._referenced = referenced
+
+    def allocate(self, count: int) -> int | None:
+        """Return the first element of a new extent; None if there is no room."""
+        first = self._take(count)
+        if first is None:
+            self._collect()
+            first = self._take(count)
+        return first
+
+    def retire(self, first: int) -> None:
+        """The extent is no longer written for a process. Others may have it still."""
+        self._retired.append((monotonic(), first))
+
+    def _take(self, count: int) -> int | None:
+        for at, (first, room) in enumerate(self._free):
+            if room >= count:
+                self._free[at : at + 1] = [(first + count, room - count)] if room > count else []
+                self._counts[first] = count
+                return first
+        return None
+
+    def _collect(self) -> None:
+        """Release what was retired long enough ago, and is nobody's since."""
+        now = monotonic()
+        old: list[int] = []
+        while self._retired and now - self._retired[0][0] >= QUARANTINE:
+            old.append(self._retired.popleft()[1])
+        used = self._referenced() if old else set()
+        for first in old:
+            if first in used:
+                self._retired.append((now, first))
+            else:
+                self._release(first)
+
+    def _release(self, first: int) -> None:
+        count = self._counts.pop(first)
+        at = bisect_left(self._free, (first, 0))
+        if at < len(self._free) and self._free[at][0] == first + count:
+            count += self._free.pop(at)[1]
+        if at and sum(self._free[at - 1]) == first:
+            first, before = self._free.pop(at - 1)
+            count += before
+        insort(self._free, (first, count))

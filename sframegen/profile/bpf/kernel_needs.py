@@ -1,0 +1,34 @@
+"""What the kernel program needs from the kernel, and since which release there is."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from sframegen.profile.bpf.libbpf import LoadError
+
+NEEDS = {
+    "arrays of BPF that user space maps": (5, 5),
+    "reading whole hash maps in batches": (5, 6),
+    "ring buffers of BPF": (5, 8),
+    "inner maps of different sizes": (5, 10),
+    "the current task as a typed pointer": (5, 11),
+    "atomic operations of BPF that return a value": (5, 12),
+    "pointers as arguments of global functions": (5, 12),
+    "the user registers of a task": (5, 15),
+}
+MINIMUM = max(NEEDS.values())
+BTF = "/sys/kernel/btf/vmlinux"
+
+
+def check_kernel(release: str | None = None) -> None:
+    """Raise LoadError if the kernel is too old for the program, or has no type information."""
+    release = os.uname().release if release is None else release
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    if numbers and (int(numbers[1]), int(numbers[2])) < MINIMUM:
+        version = int(numbers[1]), int(numbers[2])
+        missing = next(what for what, since in NEEDS.items() if version < since)
+        least = ".".join(map(str, MINIMUM))
+        raise LoadError(f"the kernel is {release}, and the kernel program needs {least} or newer: this one lacks {missing}")
+    if not os.path.exists(BTF):  # noqa: PTH110 - one look
+        raise LoadError(f"the kernel has no {BTF}: it was built without CONFIG_DEBUG_INFO_BTF")

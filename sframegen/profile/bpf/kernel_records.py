@@ -1,0 +1,95 @@
+"""What the kernel program sends through the ring buffer. walker.h has the layouts and the numbers."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeAlias
+
+from sframegen.profile.packed_frames import End
+
+STACK, UNFINISHED, MOMENT = 1, 2, 3
+EXACT, GUESSED = 1, 2  # flags of a walk that stopped
+REGISTERS = 32
+
+_TYPE = struct.Struct("=I")
+_MOMENT = struct.Struct("=IIQQII")
+_STACK = struct.Struct("=IIQQIIII16s")
+_STOPPED = struct.Struct(f"=IIQQQII{REGISTERS}Q")
+
+
+class NewStack(NamedTuple):
+    """A stack that was not counted before: `hash` with `pid` and `tid` is its key in the counts. `frames` are packed."""
+
+    hash: int
+    pid: int
+    tid: int  # 0 if threads are not told apart
+    end: End
+    comm: str
+    frames: tuple[int, ...]
+
+
+class Unfinished(NamedTuple):
+    """A walk that met unknown code. `frames`: those walked, without the one at `pc`, in which it stopped."""
+
+    nanoseconds: int  # CLOCK_MONOTONIC
+    cpu: int
+    pid: int
+    tid: int
+    comm: str
+    end: End
+    frames: tuple[int, ...]
+    pc: int
+    exact: bool  # the next instruction is at `pc`; else a call ends there
+    guessed: bool  # a frame pointer led to this frame
+    known: int  # a bit for each register, by DWARF number
+    registers: tuple[int, ...]  # by DWARF number; the PC is not among them
+    stack_start: int
+    stack: bytes
+
+
+class SampledMoment(NamedTuple):
+    """A finished sample in time; (hash, pid, tid) as in NewStack, except that `tid` is always that of the thread."""
+
+    nanoseconds: int
+    cpu: int
+    hash: int
+    pid: int
+    tid: int
+
+
+KernelRecord: TypeAlias = NewStack | Unfinished | SampledMoment
+
+
+def decode(record: bytes) -> KernelRecord:
+    kind = _TYPE.unpack_from(record)[0]
+    if kind == MOMENT:
+        _, cpu, time, key, pid, tid = _MOMENT.unpack_from(record)
+        return SampledMoment(time, cpu, key, pid, tid)
+    if kind == STACK:
+        _, end, _, key, pid, tid, number, _, comm = _STACK.unpack_from(record)
+        return NewStack(key, pid, tid, End(end), _name(comm), struct.unpack_from(f"={number}Q", record, _STACK.size))
+    _, flags, pc, known, start, size, _, *registers = _STOPPED.unpack_from(record)
+    _, end, time, _, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
+    at = _STOPPED.size + _STACK.size
+    frames = struct.unpack_from(f"={number}Q", record, at)
+    at += 8 * number
+    return Unfinished(
+        time,
+        cpu,
+        pid,
+        tid,
+        _name(comm),
+        End(end),
+        frames,
+        pc,
+        bool(flags & EXACT),
+        bool(flags & GUESSED),
+        known,
+        tuple(registers),
+        start,
+        record[at : at + size],
+    )
+
+
+def _name(comm: bytes) -> str:
+    return comm.split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -1,0 +1,357 @@
+"""The kernel program, loaded and attached: it gets processes, spans and tables, and returns stacks, counts and losses."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.profile.bpf.extents import Extents
+from sframegen.profile.bpf.kernel_needs import check_kernel
+from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode
+from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, RunTime, create_table, enable_run_time, possible_cpus
+from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
+from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
+from sframegen.profile.packed_frames import MAX_FILES, End
+from sframegen.stack.abi.machines import HOSTS, conventions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.profile.following.files import Span
+    from sframegen.profile.tables.decoded_table import DecodedTable
+
+MIB = 1 << 20
+RING_BYTES = 8 * MIB
+COUNTS = 1 << 16  # stacks in each of the two maps of counts
+FOLLOWED = 1 << 16  # processes
+SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
+TABLE_MEMORY = 1024 * MIB
+GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
+USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
+
+_SPAN = struct.Struct("=QQQII")
+_PROCESS = struct.Struct("=III")
+_FILE = struct.Struct("=QIIIIII")
+_COUNT_KEY = struct.Struct("=QII")
+_U32 = struct.Struct("=I")
+_STATE_AT = 24  # in struct file
+PENDING, READY, WITHOUT = 0, 1, 2
+
+EVENT_PROGRAM = "on_event"
+FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
+AREA_PROGRAM = "on_unmapped_area"
+
+STATISTICS = {
+    "samples": 16,
+    "kernel_mode": 17,
+    "frames": 18,
+    "guessed": 19,
+    "filtered": 20,
+    "idle": 21,
+}
+LOST = {
+    22: "the ring buffer was full",
+    23: "the map of counts was full",
+    24: "another sample was being taken on the CPU",
+    25: "a 32-bit program",
+}
+PROCESSES_FULL, MOMENTS_LOST, NUMBERS = 26, 27, 28
+
+
+class Sampling(NamedTuple):
+    """What is sampled: a perf event (type, config), `frequency` times a second, or, if that is 0, once in `period` events."""
+
+    event: tuple[int, int] = (TYPE_SOFTWARE, 0)  # 0: cpu-clock
+    frequency: int = 99
+    period: int = 0
+    kernel_frames: bool = False
+    threads: bool = False  # counts of threads, not of processes
+    moments: bool = False  # a record for each sample
+
+
+class Statistics(NamedTuple):
+    """Totals since it was attached. `ends`: of walks in the kernel; `lost`: samples, by reason."""
+
+    samples: int
+    kernel_mode: int
+    frames: int
+    guessed: int
+    filtered: int
+    idle: int
+    ends: Counter[End]
+    lost: Counter[str]
+    processes_full: int
+    moments_lost: int
+
+
+def read_object() -> bytes:
+    machine = os.uname().machine
+    try:
+        return (HERE / object_name(machine)).read_bytes()
+    except FileNotFoundError:
+        raise LoadError(
+            f"this installation has no kernel program for {machine}: install {COMPILER}, then sframegen again from its sources"
+        ) from None
+
+
+class KernelWalker:
+    """`targets`: pids whose samples and those of their children are taken; None: of every process. Raises LoadError.
+
+    All is gone when the process ends, in whatever way: nothing is pinned.
+    """
+
+    def __init__(self, targets: set[int] | None, sampling: Sampling, memory_limit: int = TABLE_MEMORY) -> None:
+        check_kernel()
+        self.sampling, self.memory_limit = sampling, memory_limit
+        self.memory = 0  # bytes of all tables that are loaded
+        self.dropped: set[int] = set()  # files whose tables went because of the limit
+        self.cpus = possible_cpus()
+        self._program = Program(read_object())
+        spans = SPANS_OF_ALL if targets is None else SPANS
+        self._program.resize(
+            {
+                "processes": FOLLOWED,
+                "epochs": FOLLOWED,
+                "wanted": FOLLOWED,
+                "counts": COUNTS,
+                "more_counts": COUNTS,
+                "spans": spans,
+                "samples": self.cpus,
+                "ring": RING_BYTES,
+            }
+        )
+        ra_mask = conventions_of(HOSTS[os.uname().machine]).ra_mask
+        choices = (targets is None, sampling.kernel_frames, sampling.threads, sampling.moments)
+        self._program.set_constants(struct.pack("=Q4B4x", ra_mask, *choices))
+        try:
+            self._program.load()
+            self._open_maps(spans)
+        except BaseException:
+            self._program.close()
+            raise
+        self._extents = Extents(spans, self._referenced)
+        self._extent_of: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}  # bytes of each loaded table
+        self._links: list[int] = []
+        self._taken: Counter[tuple[int, int, int]] = Counter()
+        self._new_stacks, self._turned = 0, 0.0
+        self._user_epoch = USER_EPOCHS
+        self._run_time = -1
+        for pid in targets or ():
+            self.want(pid)
+
+    def _open_maps(self, spans: int) -> None:
+        program = self._program
+        self._processes = program.map("processes", 4, _PROCESS.size)
+        self._epochs = program.map("epochs", 4, 4)
+        self._wanted = program.map("wanted", 4, 1)
+        self._tables = program.map("tables", 4, 4)
+        self._statistics = program.map("statistics", 4, 8 * self.cpus)
+        self._counts = [program.map(name, _COUNT_KEY.size, 8) for name in ("counts", "more_counts")]
+        self._spans = _mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
+        self._files = _mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
+        self._shared = _mapped(program.bss_fd(), 8)
+        self._ring = RingBuffer(program.map("ring", 0, 0).fd)
+
+    # --- Attaching ------------------------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Begin to sample on all CPUs."""
+        for name in FOLLOWING_PROGRAMS:
+            self._program.attach(name)
+        self._program.attach(AREA_PROGRAM)
+        kind, config = self.sampling.event
+        often = self.sampling.frequency or self.sampling.period
+        attributes = EventAttributes(kind, config=config, period=often, flags=EventFlag.FREQUENCY if self.sampling.frequency else 0)
+        for cpu in _online_cpus():
+            fd = open_event(attributes, -1, cpu)
+            try:
+                self._links.append(self._program.attach_event(EVENT_PROGRAM, fd))
+            except LoadError:
+                os.close(fd)
+                raise
+
+    def detach(self) -> None:
+        """End sampling; what was counted can still be taken."""
+        while self._links:
+            self._program.detach(self._links.pop())
+
+    def close(self) -> None:
+        self.detach()
+        if self._run_time >= 0:
+            os.close(self._run_time)
+            self._run_time = -1
+        self._ring.close()
+        for area in (self._spans, self._files, self._shared):
+            area.close()
+        self._program.close()
+
+    @property
+    def fileno(self) -> int:
+        """Readable when there are records."""
+        return self._ring.fileno
+
+    # --- Processes ------------------------------------------------------------------------------------------------------------
+
+    def want(self, pid: int) -> None:
+        self._wanted.put(_U32.pack(pid), b"\1")
+
+    def epoch(self, pid: int) -> int:
+        """Return the epoch of the process's mappings: read it before the mappings are determined, and publish them with it."""
+        key = _U32.pack(pid)
+        value = self._epochs.get(key)
+        if value is None:
+            self._user_epoch += 1
+            self._epochs.put(key, _U32.pack(self._user_epoch), new=True)
+            value = self._epochs.get(key) or bytes(4)
+        return int(_U32.unpack(value)[0])
+
+    def publish(self, pid: int, spans: Iterable[Span], epoch: int) -> bool:
+        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room."""
+        ordered = sorted(span for span in spans if span.start < span.end)
+        apart = [span for span, after in pairwise([*ordered, None]) if span and (after is None or span.end <= after.start)]
+        first = self._extents.allocate(len(apart)) if apart else None
+        if first is None:
+            return False
+        packed = b"".join(_SPAN.pack(span.start, span.end, span.bias, span.file, 0) for span in apart)
+        self._spans[first * _SPAN.size : first * _SPAN.size + len(packed)] = packed
+        if not self._processes.put(_U32.pack(pid), _PROCESS.pack(first, len(apart), epoch)):
+            self._extents.retire(first)
+            return False
+        self._retire(pid)
+        self._extent_of[pid] = first
+        return True
+
+    def forget(self, pid: int) -> None:
+        """The process has ended. Another one may have its number already: that becomes known again."""
+        self._processes.delete(_U32.pack(pid))
+        self._epochs.delete(_U32.pack(pid))
+        self._retire(pid)
+
+    def _retire(self, pid: int) -> None:
+        first = self._extent_of.pop(pid, None)
+        if first is not None:
+            self._extents.retire(first)
+
+    def _referenced(self) -> set[int]:
+        return {_PROCESS.unpack(value)[0] for _, value in self._processes.items(FOLLOWED)}
+
+    # --- Tables ---------------------------------------------------------------------------------------------------------------
+
+    def add_table(self, number: int, table: DecodedTable | None) -> bool:
+        """Give the kernel program a file's table; None: there is none to come. Return False if memory does not allow it."""
+        if table is None:
+            self._set_state(number, WITHOUT)
+            return True
+        self.drop_table(number)
+        size = len(table.data)
+        if not self._make_room(size):
+            self.dropped.add(number)
+            return False
+        try:
+            fd = create_table(max(1, size // 8))
+        except OSError as error:
+            raise LoadError(f"a table of {size} bytes cannot be loaded: {error.strerror}") from error
+        try:
+            if size:
+                with _mapped(fd, size) as area:
+                    area[:size] = bytes(table.data)
+            places = (table.base, table.pages, table.index_at, table.rows_at, table.rules_at)
+            self._files[number * _FILE.size : (number + 1) * _FILE.size] = _FILE.pack(*places, PENDING, int(monotonic()))
+            self._tables.put(_U32.pack(number), _U32.pack(fd))
+        finally:
+            os.close(fd)
+        self._sizes[number] = size
+        self.memory += size
+        self.dropped.discard(number)
+        self._set_state(number, READY)
+        return True
+
+    def drop_table(self, number: int) -> None:
+        """Samples in the file are walked from copies of the stack from now on."""
+        self._set_state(number, PENDING)
+        if number in self._sizes:
+            self._tables.delete(_U32.pack(number))
+            self.memory -= self._sizes.pop(number)
+
+    def _set_state(self, number: int, state: int) -> None:
+        at = number * _FILE.size + _STATE_AT
+        self._files[at : at + 4] = _U32.pack(state)
+
+    def _make_room(self, size: int) -> bool:
+        """Drop those tables that no sample has needed for the longest time."""
+        if size > self.memory_limit:
+            return False
+        while self.memory + size > self.memory_limit:
+            oldest = min(self._sizes, key=lambda number: _FILE.unpack_from(self._files, number * _FILE.size)[6])
+            self.drop_table(oldest)
+            self.dropped.add(oldest)
+        return True
+
+    # --- What comes back ------------------------------------------------------------------------------------------------------
+
+    def poll(self, milliseconds: int) -> list[KernelRecord]:
+        """Wait that long for the first record, and return all."""
+        records = [decode(record) for record in self._ring.records(milliseconds)]
+        self._new_stacks += sum(isinstance(record, NewStack) for record in records)
+        if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
+            self._turn()
+        return records
+
+    def _turn(self) -> None:
+        """The program counts in the other map, which no run has written for some time."""
+        active = _U32.unpack_from(self._shared)[0]
+        self._drain(self._counts[1 - active])
+        self._shared[:4] = _U32.pack(1 - active)
+        self._new_stacks, self._turned = 0, monotonic()
+
+    def _drain(self, counts: Map) -> None:
+        for key, value in counts.items(COUNTS, take=True):
+            self._taken[_COUNT_KEY.unpack(key)] += int.from_bytes(value, "little")
+
+    def take_counts(self) -> Counter[tuple[int, int, int]]:
+        """Return what is new of the samples of each stack, (hash, pid, tid) of NewStack; all of it once it is detached."""
+        if self._links:
+            if monotonic() - self._turned > GRACE:
+                self._turn()
+        else:
+            for counts in self._counts:
+                self._drain(counts)
+        taken, self._taken = self._taken, Counter()
+        return taken
+
+    def statistics(self) -> Statistics:
+        totals = [
+            sum(struct.unpack(f"={self.cpus}Q", self._statistics.get(_U32.pack(number)) or bytes(8 * self.cpus)))
+            for number in range(NUMBERS)
+        ]
+        ends = Counter({end: totals[end] for end in End if end < min(STATISTICS.values()) and totals[end]})
+        lost = Counter({reason: totals[number] for number, reason in LOST.items() if totals[number]})
+        said = {name: totals[number] for name, number in STATISTICS.items()}
+        return Statistics(**said, ends=ends, lost=lost, processes_full=totals[PROCESSES_FULL], moments_lost=totals[MOMENTS_LOST])
+
+    def measure(self) -> None:
+        """Have the kernel measure how long the program runs, as long as this is open."""
+        self._run_time = enable_run_time()
+
+    def run_time(self) -> RunTime:
+        return self._program.run_time(EVENT_PROGRAM)
+
+
+def _mapped(fd: int, size: int) -> mmap.mmap:
+    return mmap.mmap(fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+
+
+def _online_cpus() -> list[int]:
+    """/sys/devices/system/cpu/online: 0-3,5"""
+    cpus: list[int] = []
+    for part in Path("/sys/devices/system/cpu/online").read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus

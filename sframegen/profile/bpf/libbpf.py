@@ -1,0 +1,303 @@
+"""The few functions of libbpf.so.1 that load a program, through ctypes. What libbpf prints becomes part of the error."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import struct
+from collections import deque
+from errno import EACCES, EPERM
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import SframegenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIBRARY = "libbpf.so.1"
+LOG_LINES = 40  # the verifier says at the end what it refuses
+MAP_TYPE_ARRAY = 2
+INNER_FLAGS = 0x1000 | 0x400  # BPF_F_INNER_MAP, BPF_F_MMAPABLE
+NO_EXIST = 1  # BPF_NOEXIST
+STATS_RUN_TIME = 0
+PROGRAM_INFO_BYTES = 232
+RUN_TIME_AT = 192  # in struct bpf_prog_info: u64 run_time_ns, run_cnt
+
+_Print = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
+_Received = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t)
+
+_POINTER, _INT, _TEXT, _U32 = c.c_void_p, c.c_int, c.c_char_p, c.c_uint32
+_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "libbpf_set_print": (_POINTER, (_POINTER,)),
+    "libbpf_num_possible_cpus": (_INT, ()),
+    "bpf_object__open_mem": (_POINTER, (_TEXT, c.c_size_t, _POINTER)),
+    "bpf_object__load": (_INT, (_POINTER,)),
+    "bpf_object__close": (None, (_POINTER,)),
+    "bpf_object__find_program_by_name": (_POINTER, (_POINTER, _TEXT)),
+    "bpf_object__find_map_by_name": (_POINTER, (_POINTER, _TEXT)),
+    "bpf_object__next_map": (_POINTER, (_POINTER, _POINTER)),
+    "bpf_map__fd": (_INT, (_POINTER,)),
+    "bpf_map__name": (_TEXT, (_POINTER,)),
+    "bpf_map__set_max_entries": (_INT, (_POINTER, _U32)),
+    "bpf_map__initial_value": (_POINTER, (_POINTER, c.POINTER(c.c_size_t))),
+    "bpf_program__set_autoload": (_INT, (_POINTER, c.c_bool)),
+    "bpf_program__fd": (_INT, (_POINTER,)),
+    "bpf_program__attach": (_POINTER, (_POINTER,)),
+    "bpf_program__attach_perf_event": (_POINTER, (_POINTER, _INT)),
+    "bpf_link__destroy": (_INT, (_POINTER,)),
+    "bpf_map_create": (_INT, (_INT, _TEXT, _U32, _U32, _U32, _POINTER)),
+    "bpf_map_update_elem": (_INT, (_INT, _POINTER, _POINTER, c.c_uint64)),
+    "bpf_map_lookup_elem": (_INT, (_INT, _POINTER, _POINTER)),
+    "bpf_map_delete_elem": (_INT, (_INT, _POINTER)),
+    "bpf_map_lookup_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
+    "bpf_map_lookup_and_delete_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
+    "bpf_obj_get_info_by_fd": (_INT, (_INT, _POINTER, _POINTER)),
+    "bpf_enable_stats": (_INT, (_INT,)),
+    "ring_buffer__new": (_POINTER, (_INT, _POINTER, _POINTER, _POINTER)),
+    "ring_buffer__epoll_fd": (_INT, (_POINTER,)),
+    "ring_buffer__poll": (_INT, (_POINTER, _INT)),
+    "ring_buffer__consume": (_INT, (_POINTER,)),
+    "ring_buffer__free": (None, (_POINTER,)),
+}
+
+
+class _CreateOptions(c.Structure):
+    """As libbpf 1 has it: unused members are 0."""
+
+    _fields_ = (
+        ("sz", c.c_size_t),
+        ("btf_fd", c.c_uint32),
+        ("btf_key_type_id", c.c_uint32),
+        ("btf_value_type_id", c.c_uint32),
+        ("btf_vmlinux_value_type_id", c.c_uint32),
+        ("inner_map_fd", c.c_uint32),
+        ("map_flags", c.c_uint32),
+        ("map_extra", c.c_uint64),
+        ("numa_node", c.c_uint32),
+        ("map_ifindex", c.c_uint32),
+    )
+
+
+class LoadError(SframegenError):
+    """The program cannot be loaded or attached. `log`: the last lines that libbpf and the verifier printed."""
+
+    def __init__(self, message: str, log: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class _Library:
+    """The functions, and the last lines that they printed."""
+
+    def __init__(self) -> None:
+        try:
+            self.functions = c.CDLL(LIBRARY, use_errno=True)
+        except OSError as error:
+            raise LoadError(
+                f"{LIBRARY} cannot be loaded: install libbpf (Debian, Ubuntu: libbpf1; Fedora, Arch, SUSE: libbpf)"
+            ) from error
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(self.functions, name)
+            function.restype, function.argtypes = result, arguments
+        self.lines: deque[str] = deque(maxlen=LOG_LINES)
+        format_text = c.CDLL(None).vsnprintf
+        format_text.argtypes = (c.c_char_p, c.c_size_t, c.c_char_p, c.c_void_p)
+        text = c.create_string_buffer(1 << 16)
+
+        def keep(_level: int, form: bytes, arguments: int) -> int:
+            format_text(text, len(text), form, arguments)
+            self.lines.extend(text.value.decode("utf-8", "replace").splitlines())
+            return 0
+
+        self._keep = _Print(keep)  # libbpf has its address
+        self.functions.libbpf_set_print(c.cast(self._keep, c.c_void_p))
+
+    def error(self, what: str, number: int) -> LoadError:
+        message = f"{what}: {os.strerror(number)}"
+        if number in (EPERM, EACCES):
+            refused = next((line for line in reversed(self.lines) if "BPF program load failed" not in line and line.strip()), "")
+            message += "; it needs root, or CAP_BPF and CAP_PERFMON" if number == EPERM else f"; the verifier: {refused.strip()}"
+        return LoadError(message, tuple(self.lines))
+
+
+@cache
+def library() -> _Library:
+    return _Library()
+
+
+def possible_cpus() -> int:
+    return int(library().functions.libbpf_num_possible_cpus())
+
+
+class Map:
+    """One map of a loaded program; keys and values are bytes."""
+
+    def __init__(self, fd: int, name: str, key_size: int, value_size: int) -> None:
+        self.fd, self.name, self.key_size, self.value_size = fd, name, key_size, value_size
+        self._functions = library().functions
+
+    def get(self, key: bytes) -> bytes | None:
+        value = c.create_string_buffer(self.value_size)
+        return value.raw if self._functions.bpf_map_lookup_elem(self.fd, key, value) == 0 else None
+
+    def put(self, key: bytes, value: bytes, *, new: bool = False) -> bool:
+        """Return False if there is no room, or if it must be `new` and is not."""
+        return int(self._functions.bpf_map_update_elem(self.fd, key, value, NO_EXIST if new else 0)) == 0
+
+    def delete(self, key: bytes) -> None:
+        self._functions.bpf_map_delete_elem(self.fd, key)
+
+    def items(self, entries: int, *, take: bool = False) -> list[tuple[bytes, bytes]]:
+        """Return all keys and values of a hash map that has room for `entries`; with `take`, and delete them."""
+        call = self._functions.bpf_map_lookup_and_delete_batch if take else self._functions.bpf_map_lookup_batch
+        keys, values = c.create_string_buffer(entries * self.key_size), c.create_string_buffer(entries * self.value_size)
+        place, start = c.create_string_buffer(8), None
+        found: list[tuple[bytes, bytes]] = []
+        while True:
+            number = c.c_uint32(entries)
+            failed = call(self.fd, start, place, keys, values, c.byref(number), None)
+            raw_keys, raw_values, key, value = keys.raw, values.raw, self.key_size, self.value_size
+            found += [
+                (raw_keys[at * key : at * key + key], raw_values[at * value : at * value + value]) for at in range(number.value)
+            ]
+            if failed or not number.value:  # ENOENT: that was the last
+                return found
+            start = place
+
+
+class RingBuffer:
+    """Collects the records of a ring-buffer map."""
+
+    def __init__(self, fd: int) -> None:
+        self._functions = library().functions
+        self._records: list[bytes] = []
+
+        def receive(_context: int | None, data: int, size: int) -> int:
+            self._records.append(c.string_at(data, size))
+            return 0
+
+        self._receive = _Received(receive)
+        self._ring = self._functions.ring_buffer__new(fd, c.cast(self._receive, c.c_void_p), None, None)
+        if not self._ring:
+            raise library().error("the ring buffer cannot be mapped", c.get_errno())
+        self.fileno: int = self._functions.ring_buffer__epoll_fd(self._ring)
+
+    def records(self, milliseconds: int) -> list[bytes]:
+        """Wait that long for the first, and return all."""
+        if milliseconds:
+            self._functions.ring_buffer__poll(self._ring, milliseconds)
+        self._functions.ring_buffer__consume(self._ring)
+        records, self._records[:] = self._records[:], []
+        return records
+
+    def close(self) -> None:
+        self._functions.ring_buffer__free(self._ring)
+
+
+class RunTime(NamedTuple):
+    nanoseconds: int
+    runs: int
+
+
+class Program:
+    """A compiled object: opened, then loaded, then attached. The kernel ends all with the process that has opened it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._library = library()
+        self._functions = self._library.functions
+        self._data = data
+        self._library.lines.clear()
+        self._object = self._functions.bpf_object__open_mem(data, len(data), None)
+        if not self._object:
+            raise self._library.error("the object file of the kernel program cannot be opened", c.get_errno())
+        self._links: list[int] = []
+
+    def _map(self, name: str) -> int:
+        return int(self._functions.bpf_object__find_map_by_name(self._object, name.encode()))
+
+    def _program(self, name: str) -> int:
+        return int(self._functions.bpf_object__find_program_by_name(self._object, name.encode()))
+
+    def resize(self, entries: dict[str, int]) -> None:
+        for name, number in entries.items():
+            self._functions.bpf_map__set_max_entries(self._map(name), number)
+
+    def set_constants(self, value: bytes) -> None:
+        """Write .rodata, before the program is loaded."""
+        handle = None
+        while handle := self._functions.bpf_object__next_map(self._object, handle):
+            if self._functions.bpf_map__name(handle).endswith(b".rodata"):
+                size = c.c_size_t()
+                place = self._functions.bpf_map__initial_value(handle, c.byref(size))
+                c.memmove(place, value, min(size.value, len(value)))
+
+    def leave_out(self, name: str) -> None:
+        self._functions.bpf_program__set_autoload(self._program(name), False)
+
+    def load(self) -> None:
+        failed = self._functions.bpf_object__load(self._object)
+        if failed:
+            raise self._library.error("the kernel program cannot be loaded", -failed)
+
+    def map(self, name: str, key_size: int, value_size: int) -> Map:
+        return Map(self._functions.bpf_map__fd(self._map(name)), name, key_size, value_size)
+
+    def bss_fd(self) -> int:
+        handle = None
+        while handle := self._functions.bpf_object__next_map(self._object, handle):
+            if self._functions.bpf_map__name(handle).endswith(b".bss"):
+                return int(self._functions.bpf_map__fd(handle))
+        raise LoadError("the object file of the kernel program has no .bss")
+
+    def attach(self, name: str) -> None:
+        """Attach to the tracepoint that the section's name says."""
+        self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
+
+    def attach_event(self, name: str, fd: int) -> int:
+        """Attach to a perf event, whose file descriptor it keeps; return the link."""
+        return self._attached(
+            f"{name} cannot be attached to the event", self._functions.bpf_program__attach_perf_event, self._program(name), fd
+        )
+
+    def _attached(self, what: str, call: Callable[..., int | None], *arguments: int) -> int:
+        link = call(*arguments)
+        if not link:
+            raise self._library.error(what, c.get_errno())
+        self._links.append(link)
+        return link
+
+    def detach(self, link: int) -> None:
+        self._links.remove(link)
+        self._functions.bpf_link__destroy(link)
+
+    def run_time(self, name: str) -> RunTime:
+        """Return what the kernel has measured while statistics were on."""
+        info, size = c.create_string_buffer(PROGRAM_INFO_BYTES), c.c_uint32(PROGRAM_INFO_BYTES)
+        self._functions.bpf_obj_get_info_by_fd(self._functions.bpf_program__fd(self._program(name)), info, c.byref(size))
+        return RunTime(*struct.unpack_from("=QQ", info.raw, RUN_TIME_AT))
+
+    def close(self) -> None:
+        for link in self._links:
+            self._functions.bpf_link__destroy(link)
+        self._links.clear()
+        if self._object:
+            self._functions.bpf_object__close(self._object)
+            self._object = None
+
+
+def create_table(elements: int) -> int:
+    """Return the file descriptor of a new array of 64-bit elements, for an array of maps. Raises OSError."""
+    options = _CreateOptions(sz=c.sizeof(_CreateOptions), map_flags=INNER_FLAGS)
+    fd = library().functions.bpf_map_create(MAP_TYPE_ARRAY, b"table", 4, 8, elements, c.byref(options))
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd))
+    return int(fd)
+
+
+def enable_run_time() -> int:
+    """The kernel measures all programs until the returned file descriptor is closed. Raises LoadError."""
+    fd = library().functions.bpf_enable_stats(STATS_RUN_TIME)
+    if fd < 0:
+        raise library().error("the kernel does not measure programs", -fd)
+    return int(fd)

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What differs between the machines, as in sframegen/stack/abi: registers by DWARF number, signal frames, calls. */
+#ifndef SFRAMEGEN_MACHINE_H
+#define SFRAMEGEN_MACHINE_H
+
+#include "kernel_types.h"
+
+#define BIT(number) (1ull << (number))
+
+#if defined(__TARGET_ARCH_x86)
+
+enum { FP = 6, SP = 7, GENERAL = 16, FRAME_RECORD_GIVES_SP = 1 };
+enum { CONTEXT = 40, CONTEXT_WORDS = 17, CONTEXT_PC = 16 }; /* struct ucontext at SP */
+
+INLINE int in_user_mode(u64 mode) { return (mode & 3) == 3; }
+INLINE int is_32_bit(u64 mode) { return (mode & 0xffff) == 0x23; }
+
+/* Saved: R15 R14 R13 R12 RBP RBX R11 R10 R9 R8 RAX RCX RDX RSI RDI, then orig_rax RIP CS flags RSP */
+INLINE void take_registers(u64 *to, const u64 *saved)
+{
+	to[15] = saved[0], to[14] = saved[1], to[13] = saved[2], to[12] = saved[3], to[6] = saved[4], to[3] = saved[5];
+	to[11] = saved[6], to[10] = saved[7], to[9] = saved[8], to[8] = saved[9], to[0] = saved[10], to[2] = saved[11];
+	to[1] = saved[12], to[4] = saved[13], to[5] = saved[14], to[7] = saved[19];
+}
+
+/* Saved: R8 to R15 RDI RSI RBP RBX RDX RAX RCX RSP RIP */
+INLINE void take_context(u64 *to, const u64 *saved)
+{
+	to[8] = saved[0], to[9] = saved[1], to[10] = saved[2], to[11] = saved[3], to[12] = saved[4], to[13] = saved[5];
+	to[14] = saved[6], to[15] = saved[7], to[5] = saved[8], to[4] = saved[9], to[6] = saved[10], to[3] = saved[11];
+	to[1] = saved[12], to[0] = saved[13], to[2] = saved[14], to[7] = saved[15];
+}
+
+/* mov $15,%rax; syscall: signal handlers return to the first, a sample may see the second */
+INLINE int returns_from_signal(u64 pc)
+{
+	u8 code[9];
+
+	if (read_user(code, sizeof(code), (void *)pc) == 0 && *(u32 *)code == 0x0fc0c748 && *(u32 *)(code + 4) == 0x0f000000 && code[8] == 5)
+		return 1;
+	return read_user(code, sizeof(code), (void *)(pc - 7)) == 0 && *(u32 *)code == 0x0fc0c748 && *(u32 *)(code + 4) == 0x0f000000 &&
+	       code[8] == 5;
+}
+
+/* FF /2: does an indirect call of `size` bytes begin at this ModRM byte? */
+INLINE int is_indirect_call(u8 opcode, u8 modrm, u8 sib, u32 size)
+{
+	u32 mod = modrm >> 6, rm = modrm & 7, length = 2;
+
+	if (opcode != 0xff || (modrm >> 3 & 7) != 2)
+		return 0;
+	if (rm == 4 && mod != 3)
+		length++;
+	if (mod == 0 && (rm == 5 || (rm == 4 && (sib & 7) == 5)))
+		length += 4;
+	else if (mod == 1)
+		length++;
+	else if (mod == 2)
+		length += 4;
+	return length == size;
+}
+
+/* May a call end at this address? A no-op stands there, too: runtimes push addresses after one. */
+INLINE int ends_call(u64 pc)
+{
+	u8 code[8];
+
+	if (read_user(code, sizeof(code), (void *)(pc - 8)))
+		return 0;
+	if (code[3] == 0xe8 || code[7] == 0x90)
+		return 1;
+	return is_indirect_call(code[6], code[7], 0, 2) || is_indirect_call(code[5], code[6], code[7], 3) ||
+	       is_indirect_call(code[4], code[5], code[6], 4) || is_indirect_call(code[2], code[3], code[4], 6) ||
+	       is_indirect_call(code[1], code[2], code[3], 7);
+}
+
+#else
+
+enum { FP = 29, SP = 31, GENERAL = 32, FRAME_RECORD_GIVES_SP = 0 };
+enum { CONTEXT = 128 + 176 + 8, CONTEXT_WORDS = 33, CONTEXT_PC = 32 }; /* siginfo, ucontext, the fault's address, X0 to X30, SP, PC */
+
+INLINE int in_user_mode(u64 mode) { return (mode & 0xf) == 0; }
+INLINE int is_32_bit(u64 mode) { return (mode & 0x10) != 0; }
+
+INLINE void take_registers(u64 *to, const u64 *saved)
+{
+	for (u32 number = 0; number < GENERAL; number++)
+		to[number] = saved[number];
+}
+
+INLINE void take_context(u64 *to, const u64 *saved) { take_registers(to, saved); }
+
+/* mov x8,#139; svc #0 */
+INLINE int returns_from_signal(u64 pc)
+{
+	u32 code[2];
+
+	if (read_user(code, sizeof(code), (void *)pc) == 0 && code[0] == 0xd2801168 && code[1] == 0xd4000001)
+		return 1;
+	return read_user(code, sizeof(code), (void *)(pc - 4)) == 0 && code[0] == 0xd2801168 && code[1] == 0xd4000001;
+}
+
+INLINE int ends_call(u64 pc)
+{
+	u32 word;
+
+	if (read_user(&word, sizeof(word), (void *)(pc - 4)))
+		return 0;
+	return word >> 26 == 0x25 || (word & 0xfefff000) == 0xd63f0000 || word == 0xd503201f || word == 0xaa0003e0;
+}
+
+#endif
+#endif

@@ -1,0 +1,40 @@
+"""The compiled kernel program: an object file for each machine, from clang when the package is built. setup.py runs this file."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCE = "walker.bpf.c"
+TARGETS = {"x86_64": "x86", "aarch64": "arm64"}  # as uname calls the machine: as libbpf's headers do
+FLAGS = ("-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror")
+COMPILER = "clang"
+
+
+def object_name(machine: str) -> str:
+    return f"walker_{machine}.bpf.o"
+
+
+def compile_objects(source: Path, folder: Path) -> str:
+    """Write the objects of the source folder into another one. Return why they cannot be, or an empty text."""
+    clang = shutil.which(COMPILER)
+    if clang is None:
+        return f"there is no {COMPILER}"
+    strip = shutil.which("llvm-strip")
+    for machine, target in TARGETS.items():
+        output = folder / object_name(machine)
+        made = subprocess.run(
+            [clang, *FLAGS, f"-D__TARGET_ARCH_{target}", "-c", SOURCE, "-o", str(output.absolute())],
+            cwd=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            output.unlink(missing_ok=True)
+            return f"{COMPILER} cannot compile {SOURCE}: {next(iter(made.stderr.splitlines()), '')}"
+        if strip:  # BTF stays; DWARF, half of the file, is for nobody
+            subprocess.run([strip, "-g", str(output)], check=True)
+    return ""

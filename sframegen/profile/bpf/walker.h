@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What the kernel program and user space share: numbers, and the layout of maps and records. The Python modules have the same numbers:
+   packed_frames.py, tables/decoded_table.py, kernel_records.py; a test compares them. All structures have no padding. */
+#ifndef SFRAMEGEN_WALKER_H
+#define SFRAMEGEN_WALKER_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef int s32;
+typedef unsigned long long u64;
+
+/* A packed frame: GUESSED << 63 | file << 48 | address */
+enum { FILE_SHIFT = 48, NO_FILE = 0, KERNEL_FILE = 0x7fff, MAX_DEPTH = 1024, KERNEL_DEPTH = 127 };
+#define GUESSED (1ull << 63)
+#define ADDRESS_MASK ((1ull << FILE_SHIFT) - 1)
+
+/* Why a walk ended */
+enum {
+	END_OUTERMOST = 0,
+	END_NO_RETURN = 1,
+	END_NO_PROCESS = 2,
+	END_NO_MAPPING = 3,
+	END_NO_TABLE = 4,
+	END_NO_RULE = 5,
+	END_GUESS_FAILED = 6,
+	END_UNREADABLE = 7,
+	END_NOT_ASCENDING = 8,
+	END_UNKNOWN_REGISTER = 9,
+	END_TOO_DEEP = 10,
+	END_DAMAGED_TABLE = 11,
+	END_KERNEL_THREAD = 12,
+	ENDS = 13
+};
+
+/* Counters of each CPU: those of the ends come first */
+enum {
+	STAT_SAMPLES = 16,     /* of wanted processes */
+	STAT_KERNEL_MODE = 17, /* of those: the event came in the kernel */
+	STAT_FRAMES = 18,
+	STAT_GUESSED = 19,    /* frames that a frame pointer led to */
+	STAT_FILTERED = 20,   /* events in processes that are not wanted */
+	STAT_IDLE = 21,       /* events while the CPU had nothing to do */
+	STAT_RING_FULL = 22,  /* lost: no room in the ring buffer */
+	STAT_COUNTS_FULL = 23, /* lost: no room in the map of counts, or it was locked */
+	STAT_BUSY = 24,       /* lost: another sample was being taken on this CPU */
+	STAT_OTHER_ABI = 25,  /* lost: a 32-bit program */
+	STAT_PROCESSES_FULL = 26, /* more processes than are followed; their samples are not lost, but are copied each time */
+	STAT_MOMENTS_LOST = 27, /* samples that are counted, but whose time is not known */
+	STATS = 28
+};
+
+/* Parts of a decoded table */
+enum { PAGE_BITS = 8, ROW_RULE_SHIFT = 16, RULE_ELEMENTS = 2 };
+enum {
+	RULE_CFA_DEREF = 1,
+	RULE_RA_REGISTER = 2,
+	RULE_RA_DEREF = 4,
+	RULE_FP = 8,
+	RULE_FP_REGISTER = 0x10,
+	RULE_FP_DEREF = 0x20,
+	RULE_OUTERMOST = 0x40,
+	RULE_SIGNAL = 0x80
+};
+
+struct rule {
+	s32 cfa_offset, ra_offset, fp_offset;
+	u8 cfa_register, ra_register, fp_register, flags;
+};
+
+enum { FILE_PENDING = 0, FILE_READY = 1, FILE_WITHOUT = 2 };
+
+/* Places are in elements of the file's table. `used`: second of the last sample that needed it; only the kernel program writes it. */
+struct file {
+	u64 base;
+	u32 pages, index_at, rows_at, rules_at, state, used;
+};
+
+struct span {
+	u64 start, end, bias;
+	u32 file, padding;
+};
+
+/* The extent of `spans` that is a process's. It counts only while `epoch` is that of the process in `epochs`. */
+struct process {
+	u32 first, count, epoch;
+};
+
+struct count_key {
+	u64 hash;
+	u32 tgid, tid;
+};
+
+enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3 };
+enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2 };
+enum { STACK_BYTES = 32768, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64 };
+
+struct moment {
+	u32 type, cpu;
+	u64 time, hash;
+	u32 tgid, tid;
+};
+
+/* `frames` words follow: packed frames, the innermost first */
+struct stack_record {
+	u32 type, end;
+	u64 time, hash;
+	u32 tgid, tid, frames, cpu;
+	char comm[COMM_BYTES];
+};
+
+/* Where a walk stopped: in the frame whose registers these are, which is not among the frames. `registers` by DWARF number, `known` has
+   a bit for each. A stack_record follows with its frames, then `size` bytes of the stack from `start`. */
+struct stopped {
+	u32 type, flags;
+	u64 pc, known, start;
+	u32 size, padding;
+	u64 registers[REGISTERS];
+};
+
+/* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed */
+struct settings {
+	u64 ra_mask;
+	u8 every_process, kernel_frames, threads, moments, padding[4];
+};
+
+/* In .bss, mapped by user space. `active`: which map of counts is written */
+struct shared {
+	u32 active, last_epoch;
+};
+
+#endif

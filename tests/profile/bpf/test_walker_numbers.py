@@ -1,0 +1,72 @@
+"""walker.h and the Python modules have the same numbers, and the kernel program says when it cannot be used."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.profile.bpf import kernel_records, kernel_walker, object_files
+from sframegen.profile.bpf.kernel_needs import MINIMUM, check_kernel
+from sframegen.profile.bpf.libbpf import LoadError
+from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, MAX_DEPTH, NO_FILE, End
+from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS, RuleFlag
+from tests import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER = (ROOT / "sframegen/profile/bpf/walker.h").read_text()
+NUMBERS = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z_0-9]+) = (0x[0-9a-f]+|\d+)\b", HEADER)}
+
+
+def test_ends_and_frames_have_the_same_numbers() -> None:
+    ends = {end.name: end.value for end in End if end is not End.COPY_TOO_SHORT}  # only copies can be too short
+    assert {name.removeprefix("END_"): value for name, value in NUMBERS.items() if name.startswith("END_")} == ends
+    assert NUMBERS["ENDS"] == len(ends)
+    said = {name: NUMBERS[name] for name in ("FILE_SHIFT", "NO_FILE", "KERNEL_FILE", "MAX_DEPTH")}
+    assert said == {"FILE_SHIFT": FILE_SHIFT, "NO_FILE": NO_FILE, "KERNEL_FILE": KERNEL_FILE, "MAX_DEPTH": MAX_DEPTH}
+    assert "#define GUESSED (1ull << 63)" in HEADER
+    assert GUESSED == 1 << 63
+
+
+def test_tables_have_the_same_numbers() -> None:
+    flags = {name.removeprefix("RULE_"): value for name, value in NUMBERS.items() if name.startswith("RULE_")}
+    assert flags.pop("ELEMENTS") == RULE_ELEMENTS
+    assert flags == {flag.name: flag.value for flag in RuleFlag}
+    assert (NUMBERS["PAGE_BITS"], NUMBERS["ROW_RULE_SHIFT"]) == (PAGE_BITS, ROW_RULE_SHIFT)
+
+
+def test_records_and_statistics_have_the_same_numbers() -> None:
+    records = ("STACK", "UNFINISHED", "MOMENT")
+    assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, name) for name in records]
+    assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.EXACT, kernel_records.GUESSED)
+    assert NUMBERS["REGISTERS"] == kernel_records.REGISTERS
+    assert [NUMBERS[f"STAT_{name.upper()}"] for name in kernel_walker.STATISTICS] == [*kernel_walker.STATISTICS.values()]
+    lost = [NUMBERS[f"STAT_{name}"] for name in ("RING_FULL", "COUNTS_FULL", "BUSY", "OTHER_ABI")]
+    assert lost == [*kernel_walker.LOST]
+    more = [NUMBERS[name] for name in ("STAT_PROCESSES_FULL", "STAT_MOMENTS_LOST", "STATS")]
+    assert more == [kernel_walker.PROCESSES_FULL, kernel_walker.MOMENTS_LOST, kernel_walker.NUMBERS]
+    states = [NUMBERS[f"FILE_{name}"] for name in ("PENDING", "READY", "WITHOUT")]
+    assert states == [kernel_walker.PENDING, kernel_walker.READY, kernel_walker.WITHOUT]
+
+
+def test_an_older_kernel_is_refused() -> None:
+    with pytest.raises(LoadError, match=r"the kernel is 5\.10\.0-33-amd64, and the kernel program needs 5\.15"):
+        check_kernel("5.10.0-33-amd64")
+    with pytest.raises(LoadError, match="this one lacks the user registers of a task"):
+        check_kernel("5.14.21")
+    assert MINIMUM == (5, 15)
+
+
+def test_an_installation_without_the_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_walker, "HERE", tmp_path)
+    with pytest.raises(LoadError, match=r"no kernel program for \w+: install clang, then sframegen again"):
+        kernel_walker.read_object()
+
+
+def test_without_clang_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert object_files.compile_objects(object_files.HERE, tmp_path) == "there is no clang"
+    assert not list(tmp_path.iterdir())
