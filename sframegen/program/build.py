@@ -24,6 +24,8 @@ MODULES = (
     "sframegen.format.pack",
     "sframegen.format.section_bytes",
     "sframegen.profile.tables.paginate",
+    "sframegen.profile.walk.columns",
+    "sframegen.profile.walk.steps",
     "sframegen.tables.join",
 )
 

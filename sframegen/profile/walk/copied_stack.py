@@ -1,0 +1,145 @@
+"""Walks copied stacks: registers, bytes of the stack, spans and decoded tables -> packed frames.
+
+It finds what the kernel program finds, and goes on where that cannot: with mappings and tables that came later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.columns import zeros
+from cfi.errors import FormatError
+from sframegen.profile.packed_frames import MAX_DEPTH, End
+from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
+from sframegen.profile.tables.table_of import packed_rule
+from sframegen.profile.walk.columns import MachineColumns, SpanColumns, TableColumns
+from sframegen.profile.walk.steps import REGISTERS, RETURNS, RETURNS_FROM_SIGNAL, Steps
+from sframegen.stack.abi.machines import conventions_of, ends_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from cfi.columns import Bytes
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
+    from sframegen.profile.following.files import Span
+    from sframegen.profile.tables.decoded_table import DecodedTable
+
+WORDS = ELEMENT // 4
+NO_PLACE = -1
+NOTHING_KNOWN = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0)
+
+
+class Start(NamedTuple):
+    """Where a walk begins. `values`: 32 registers by DWARF number; `known`: a bit for each that is known.
+
+    `exact`: the instruction at `pc` runs; else a call ends there. `frames`: those already walked, packed. `guessed`: a frame
+    pointer led to `pc`.
+    """
+
+    values: Sequence[int]
+    known: int
+    pc: int
+    exact: bool = True
+    frames: Sequence[int] = ()
+    guessed: bool = False
+
+
+def span_columns(spans: Iterable[Span]) -> SpanColumns:
+    """The spans of one process, in any order, without overlaps."""
+    rows = sorted(spans)
+    return SpanColumns(
+        array("Q", [span.start for span in rows]),
+        array("Q", [span.end for span in rows]),
+        array("Q", [span.bias for span in rows]),
+        array("I", [span.file for span in rows]),
+    )
+
+
+def table_columns(table: DecodedTable) -> TableColumns:
+    """Raises FormatError if the table's parts do not lie in its data."""
+    words = memoryview(table.data).cast("B").cast("I")
+    index_at, rows_at, rules_at = (WORDS * place for place in (table.index_at, table.rows_at, table.rules_at))
+    ends = (index_at + table.pages + 1, rows_at + table.rows, rules_at + WORDS * RULE_ELEMENTS * table.rules)
+    if min(table[:7]) < 0 or max(ends) > len(words):
+        raise FormatError("the decoded table is cut off")
+    return TableColumns(words, table.base, table.pages, index_at, rows_at, rules_at, table.rows, table.rules)
+
+
+class CopyWalker:
+    """Walks stacks of one ABI, one after the other. After `walk`: `frames()`, packed, the innermost first."""
+
+    def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
+        """`elf_of`: the file with a number, for its code where no rule applies; None if it cannot be read."""
+        self.abi = abi
+        self._frames = zeros("Q", MAX_DEPTH)
+        self._values = zeros("Q", REGISTERS)
+        self._steps = Steps(_machine(abi), conventions_of(abi).ra_mask, self._frames, _Code(abi, elf_of))
+
+    def add_table(self, number: int, table: DecodedTable | None) -> None:
+        """Use this table for the file; None: there is none, and will be none. Raises FormatError if it is cut off."""
+        self._steps.add_table(number, NOTHING_KNOWN if table is None else table_columns(table))
+
+    def drop_table(self, number: int) -> None:
+        self._steps.add_table(number, None)
+
+    def walk(self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes) -> End:
+        """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin."""
+        steps = self._steps
+        self._values[:] = array("Q", start.values)
+        steps.values = self._values
+        steps.known = start.known
+        steps.depth = min(len(start.frames), MAX_DEPTH)
+        for number, frame in enumerate(start.frames[:MAX_DEPTH]):
+            self._frames[number] = frame
+        steps.begin(start.pc, start.exact, start.guessed, stack_start, stack)
+        return End(steps.run(spans))
+
+    def frames(self) -> tuple[int, ...]:
+        return tuple(self._frames[: self._steps.depth])
+
+
+class _Code:
+    """What the code of files says of addresses where no rule applies, each looked at once."""
+
+    def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
+        self.abi = abi
+        self.elf_of = elf_of
+        self._known: dict[tuple[int, int], int] = {}
+
+    def kind(self, file: int, address: int) -> int:
+        found = self._known.get((file, address))
+        if found is None:
+            found = self._known[file, address] = self._look(self.elf_of(file), address)
+        return found
+
+    def _look(self, elf: ElfFile | None, address: int) -> int:
+        if elf is None:
+            return RETURNS  # as for code without a file
+
+        def code(at: int, size: int) -> bytes:
+            try:
+                return bytes(elf.at(at, size))
+            except FormatError:
+                return b""
+
+        contexts = conventions_of(self.abi).contexts
+        signal = any(code(address - at, len(one.code)) == one.code for one in contexts for at in one.instructions)
+        return ends_call(self.abi, code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL
+
+
+def _machine(abi: Abi) -> MachineColumns:
+    conventions = conventions_of(abi)
+    record, context = conventions.frame_record, conventions.contexts[0]
+    if record is None or abi.byte_order != "little":
+        raise FormatError(f"copied stacks of {abi.name} are not walked")
+    places = array("q", [context.places.get(number, NO_PLACE) for number in range(REGISTERS)])
+    guess = _words(packed_rule(record.rule))
+    signal = _words(packed_rule(context.rule(abi.sp, abi.fp), signal=True))
+    return MachineColumns(abi.sp, abi.fp, abi.sp_offset, context.pc, places, guess, signal, record.sp_is_cfa)
+
+
+def _words(rule: bytes | None) -> array[int]:
+    assert rule, "the layout can say what ABIs fix"
+    return array("I", rule)

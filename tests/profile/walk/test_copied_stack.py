@@ -1,0 +1,312 @@
+"""Walks over copied stacks find what the tracer finds in the process itself, and end where a copy ends."""
+
+from __future__ import annotations
+
+import platform
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi.errors import FormatError
+from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.profile.following.files import Span
+from sframegen.profile.packed_frames import ADDRESS_MASK, MAX_DEPTH, End, Frame, unpacked
+from sframegen.profile.tables.make_table import make_table
+from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.abi.registers import Registers
+from sframegen.stack.live.process import Process
+from sframegen.stack.objects.loaded_image import read_image
+from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking import walk as stack_walk
+from sframegen.stack.walking.frames import Described, How
+from sframegen.stack.walking.frames import End as StackEnd
+from tests.support.processes.live import Program, compiled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.profile.tables.decoded_table import DecodedTable
+    from tests.support.peers import Compiler
+
+MACHINES = (AMD64, AARCH64)
+SP = 0x7000_0000
+SIZE = 0x1000  # bytes of stack
+BIAS = 0x40_0000
+FUNCTION = 0x80  # bytes of code of each
+FUNCTIONS = 8
+CODE = range(BIAS + 0x1000, BIAS + 0x1000 + FUNCTION * FUNCTIONS)
+FILE = 5
+SPANS = span_columns([Span(CODE.start, CODE.stop, BIAS, FILE)])
+MASK = (1 << 64) - 1
+
+
+def place(number: int, offset: int = 0x10) -> int:
+    """A run-time address in a function."""
+    return CODE.start + number * FUNCTION + offset
+
+
+def table_of_rules(rules: list[Rule | None], signals: frozenset[int] = frozenset()) -> DecodedTable:
+    functions = FunctionTable(kinds=[Kind(), Kind(signal=True)], rules=[rule for rule in rules if rule])
+    for number, rule in enumerate(rules):
+        if rule:
+            functions.append(place(number, 0) - BIAS, FUNCTION, number in signals, [(0, functions.rules.index(rule))])
+    return table_of(functions)
+
+
+def walker_with(abi: Abi, rules: list[Rule | None], signals: frozenset[int] = frozenset()) -> CopyWalker:
+    walker = CopyWalker(abi, lambda _: None)
+    walker.add_table(FILE, table_of_rules(rules, signals))
+    return walker
+
+
+def start_of(values: dict[int, int], pc: int, *, frames: tuple[int, ...] = (), exact: bool = True) -> Start:
+    known = sum(1 << number for number in values)
+    return Start([values.get(number, 0) for number in range(32)], known, pc, exact, frames)
+
+
+def stack_of(words: dict[int, int], size: int = SIZE) -> bytes:
+    stack = bytearray(size)
+    for address, word in words.items():
+        struct.pack_into("<Q", stack, address - SP, word)
+    return bytes(stack)
+
+
+def addresses(walker: CopyWalker) -> list[int]:
+    return [frame.address for frame in map(unpacked, walker.frames())]
+
+
+class View:
+    """The same code and stack, as the tracer's walk asks for them."""
+
+    def __init__(self, abi: Abi, rules: list[Rule | None], signals: frozenset[int], stack: bytes) -> None:
+        self.abi, self.rules, self.signals, self.stack = abi, rules, signals, stack
+
+    def word(self, address: int) -> int | None:
+        at = address - SP
+        return int.from_bytes(self.stack[at : at + 8], "little") if 0 <= at <= len(self.stack) - 8 else None
+
+    def describe(self, pc: int, exact: bool) -> Described | StackEnd:
+        address = pc if exact else pc - 1
+        if address not in CODE:
+            return StackEnd.NOT_CODE
+        number = (address - CODE.start) // FUNCTION
+        rule = self.rules[number]
+        if rule is None:
+            return stack_walk.guess(self.abi, StackEnd.NOT_COVERED)
+        return Described(rule, number in self.signals, How.SFRAME)
+
+    def stack_at(self, _address: int) -> tuple[int, int] | None:
+        return SP, SP + len(self.stack)
+
+    def returns_to(self, pc: int) -> bool:
+        return pc - 1 in CODE
+
+
+SAME = {
+    StackEnd.OUTERMOST: {End.OUTERMOST},
+    StackEnd.NO_RETURN: {End.NO_RETURN},
+    StackEnd.NOT_CODE: {End.NO_MAPPING},
+    StackEnd.BAD_RETURN: {End.NO_MAPPING},
+    StackEnd.NOT_COVERED: {End.NO_RULE, End.GUESS_FAILED, End.COPY_TOO_SHORT},
+    StackEnd.UNKNOWN_REGISTER: {End.UNKNOWN_REGISTER},
+    StackEnd.UNREADABLE: set(End),  # a saved FP below SP is only lost: our walk can go on
+    StackEnd.NOT_ASCENDING: {End.NOT_ASCENDING},
+    StackEnd.OFF_THE_STACK: {End.COPY_TOO_SHORT},
+    StackEnd.LOOP: {End.TOO_DEEP},
+}
+
+
+@st.composite
+def rules_of(draw: st.DrawFn, abi: Abi) -> Rule | None:
+    kind = draw(st.sampled_from(["none", "outermost", *["rule"] * 8]))
+    if kind != "rule":
+        return OUTERMOST if kind == "outermost" else None
+    register = st.sampled_from([abi.sp, abi.sp, abi.sp, abi.fp, 3])
+    cfa = Where(draw(register), 8 * draw(st.integers(2, 6)), draw(st.integers(0, 5)) == 0)
+    ra = draw(st.sampled_from([Where(None, -8, deref=True)] * 4 + [Where(abi.sp, 8, deref=True), Where(abi.ra % 32, 0)]))
+    saved = Where(abi.sp, 0, deref=True) if cfa.deref else Where(None, -16, deref=True)  # above SP
+    fp = draw(st.sampled_from([None, saved, saved, Where(abi.sp, 0, deref=True), Where(3, 8)]))
+    return Rule(cfa, ra, fp)
+
+
+@pytest.mark.parametrize("abi", MACHINES, ids=lambda abi: abi.name)
+@given(data=st.data())
+def test_the_tracer_walks_the_same_frames(abi: Abi, data: st.DataObject) -> None:
+    """Over random rules of all kinds and random stacks, most of whose words are return addresses and places in the stack."""
+    rules = data.draw(st.lists(rules_of(abi), min_size=FUNCTIONS, max_size=FUNCTIONS))
+    signals = data.draw(st.frozensets(st.integers(0, FUNCTIONS - 1), max_size=1))
+    odd = st.sampled_from([0, 1, SP - 0x100, SP + 3, MASK])
+    words = st.one_of(st.integers(CODE.start, CODE.stop - 1), st.integers(0, 63).map(lambda n: SP + 8 * n), odd)
+    stack = b"".join(word.to_bytes(8, "little") for word in data.draw(st.lists(words, min_size=8, max_size=64)))
+    values = {abi.sp: SP, abi.fp: data.draw(words), 3: data.draw(words), abi.ra % 32: data.draw(words)}
+    pc = data.draw(st.integers(CODE.start - 1, CODE.stop))
+    mask = conventions_of(abi).ra_mask
+    expected = stack_walk.walk(Registers(pc, values, mask), abi, View(abi, rules, signals, stack), MAX_DEPTH)
+    walker = walker_with(abi, rules, signals)
+    end = walker.walk(SPANS, start_of(values, pc), SP, stack)
+    frames = [
+        Frame(FILE, code - BIAS, guessed) if code in CODE else Frame(0, code & ADDRESS_MASK, guessed)
+        for code, guessed in ((frame.code, frame.guessed) for frame in expected.frames)
+    ]
+    assert end in SAME[expected.end]
+    if expected.end is StackEnd.UNREADABLE:
+        assert list(map(unpacked, walker.frames()))[: len(frames)] == frames
+    elif expected.end is not StackEnd.LOOP:
+        assert list(map(unpacked, walker.frames())) == frames
+
+
+RETURN_AT_SP = Rule(Where(7, 16), Where(None, -8, deref=True))
+
+
+def test_goes_on_after_frames_that_are_walked_already() -> None:
+    walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
+    stack = stack_of({SP + 8: place(1)})
+    before = (Frame(9, 0x123).packed(),)
+    end = walker.walk(SPANS, start_of({7: SP}, place(0), frames=before, exact=False), SP, stack)
+    assert end is End.OUTERMOST
+    assert addresses(walker) == [0x123, place(0) - 1 - BIAS, place(1) - 1 - BIAS]
+
+
+def test_a_short_copy_is_not_called_unreadable() -> None:
+    walker = walker_with(AMD64, [RETURN_AT_SP])
+    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, bytes(8)) is End.COPY_TOO_SHORT
+    assert len(walker.frames()) == 1
+    below = walker_with(AMD64, [Rule(Where(7, -32), Where(None, -8, deref=True))])
+    assert below.walk(SPANS, start_of({7: SP}, place(0)), SP, bytes(SIZE)) is End.UNREADABLE
+
+
+def test_a_frame_pointer_saved_below_the_copy_is_lost_not_wrong() -> None:
+    """Epilogues leave it below SP without a new row: the register has its value already, or not."""
+    lost = Rule(Where(7, 8), Where(None, -8, deref=True), Where(None, -16, deref=True))
+    by_fp = Rule(Where(6, 16), Where(None, -8, deref=True), Where(None, -16, deref=True))
+    walker = walker_with(AMD64, [lost, by_fp, OUTERMOST])
+    stack = stack_of({SP: place(1), SP + 0x48: place(2)})
+    assert walker.walk(SPANS, start_of({7: SP, 6: SP + 0x40}, place(0)), SP, stack) is End.UNKNOWN_REGISTER
+    assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS]
+
+
+def test_registers_of_interrupted_code_come_from_the_saved_context() -> None:
+    signal_return = Rule(Where(7, 160, deref=True), Where(7, 168, deref=True), Where(7, 120, deref=True))
+    by_r10 = Rule(Where(10, 0), Where(None, -8, deref=True))
+    walker = walker_with(AMD64, [signal_return, by_r10, OUTERMOST], frozenset({0}))
+    context = conventions_of(AMD64).contexts[0]
+    caller = SP + 0x800
+    words = {SP + context.pc: place(1), SP + context.places[7]: SP + 0x400, SP + context.places[10]: caller, caller - 8: place(2)}
+    assert walker.walk(SPANS, start_of({7: SP}, place(0), exact=False), SP, stack_of(words)) is End.OUTERMOST
+    assert addresses(walker) == [place(0) - 1 - BIAS, place(1) - BIAS, place(2) - 1 - BIAS]
+
+
+def test_interrupted_code_on_another_stack_is_beyond_the_copy() -> None:
+    signal_return = Rule(Where(7, 160, deref=True), Where(7, 168, deref=True), Where(7, 120, deref=True))
+    walker = walker_with(AMD64, [signal_return, RETURN_AT_SP], frozenset({0}))
+    context = conventions_of(AMD64).contexts[0]
+    words = {SP + context.pc: place(1), SP + context.places[7]: SP - 0x10000}
+    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of(words)) is End.COPY_TOO_SHORT
+    assert addresses(walker) == [place(0) - BIAS, place(1) - BIAS]
+
+
+def test_signed_return_addresses_are_stripped() -> None:
+    walker = walker_with(AARCH64, [Rule(Where(31, 0), Where(30, 0)), OUTERMOST])
+    assert walker.walk(SPANS, start_of({31: SP, 30: 0xAB << 56 | place(1)}, place(0)), SP, b"") is End.OUTERMOST
+    assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS]
+
+
+def test_endless_signal_frames_end() -> None:
+    to_itself = Rule(Where(7, 0), Where(7, 0, deref=True))
+    walker = walker_with(AMD64, [to_itself], frozenset({0}))
+    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of({SP: place(0)})) is End.TOO_DEEP
+    assert len(walker.frames()) == MAX_DEPTH
+
+
+def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
+    walker = CopyWalker(AMD64, lambda _: None)
+    start, stack = start_of({7: SP, 6: SP + 0x10}, place(0)), stack_of({SP + 0x18: place(1)})
+    assert walker.walk(SPANS, start, SP, stack) is End.NO_TABLE
+    walker.add_table(FILE, None)
+    assert walker.walk(SPANS, start, SP, stack) is End.GUESS_FAILED
+    assert [frame.guessed for frame in map(unpacked, walker.frames())][:2] == [False, True]
+    walker.add_table(FILE, table_of_rules([OUTERMOST]))
+    assert walker.walk(SPANS, start, SP, stack) is End.OUTERMOST
+    walker.drop_table(FILE)
+    assert walker.walk(SPANS, start, SP, stack) is End.NO_TABLE
+
+
+@given(st.data())
+def test_damaged_tables_do_no_harm(data: st.DataObject) -> None:
+    table = table_of_rules([RETURN_AT_SP, None, OUTERMOST])
+    raw = bytearray(table.data)
+    for _ in range(data.draw(st.integers(1, 8))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    walker = CopyWalker(AMD64, lambda _: None)
+    walker.add_table(FILE, table._replace(data=bytes(raw)))
+    assert isinstance(walker.walk(SPANS, start_of({7: SP, 6: SP}, place(0)), SP, bytes(64)), End)
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 1 << 40}, {"rules": 1 << 40}, {"pages": 1 << 40}, {"rows_at": -1}, {"data": b""}])
+def test_a_table_whose_parts_are_not_in_its_data_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(FormatError, match="cut off"):
+        CopyWalker(AMD64, lambda _: None).add_table(FILE, table_of_rules([RETURN_AT_SP])._replace(**wrong))  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_machines_without_frame_records_are_refused() -> None:
+    with pytest.raises(FormatError, match="s390x are not walked"):
+        CopyWalker(S390X, lambda _: None)
+
+
+HANDLER = r"""
+KEPT void handler(int number) { (void) number; hold(); after++; }
+KEPT int compare(const void *a, const void *b) {
+    static int once;
+    if (!once++) raise(SIGUSR1);
+    return *(const int *) a - *(const int *) b;
+}
+KEPT void realigned(void) {
+    volatile int array[16] __attribute__((aligned(128)));
+    int numbers[] = {3, 1, 2};
+    array[0] = 1;
+    qsort(numbers, 3, sizeof *numbers, compare);
+    after += array[0];
+}
+KEPT void *thread(void *argument) { realigned(); return argument; }
+int main(void) {
+    struct sigaction action = {.sa_handler = handler};
+    pthread_t other;
+    sigaction(SIGUSR1, &action, 0);
+    pthread_create(&other, 0, thread, 0);
+    pthread_join(other, 0);
+    puts("done");
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
+def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_path: Path) -> None:
+    """A handler in a callback of qsort, in a function that realigns its stack, in a thread: each frame, in each thread."""
+    program = compiled(compile_c, tmp_path, HANDLER, "-O2", "-pthread", section=False)
+    with Program(program) as held, Process(held.pid) as process:
+        threads = {thread.tid: thread for thread in Tracer(convert=True).trace_process(process)}
+        walker = CopyWalker(AMD64, lambda _: None)
+        with process.stopped() as snapshot:
+            spans = []
+            for number, row in enumerate((row for row in snapshot.mappings if row.executable), 1):
+                image = read_image(snapshot, row)
+                if image and image.file:
+                    spans.append(Span(row.start, row.end, image.bias, number))
+                    walker.add_table(number, make_table(image.file).table)
+            for tid in snapshot.threads():
+                registers = snapshot.registers(tid)
+                sp = registers.values[AMD64.sp]
+                bounds = snapshot.mappings.stack_at(sp)
+                assert bounds
+                stack = snapshot.memory.read(sp, bounds[1] - sp)
+                assert walker.walk(span_columns(spans), start_of(registers.values, registers.pc), sp, stack) is End.OUTERMOST
+                biases = {span.file: span.bias for span in spans}
+                found = [biases[frame.file] + frame.address for frame in map(unpacked, walker.frames())]
+                assert found == [frame.code for frame in threads[tid].frames]
+    assert max(len(thread.frames) for thread in threads.values()) > 8
