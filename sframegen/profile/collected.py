@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.packed_frames import End
+    from sframegen.stack.names.perf_map import PerfMap
 
 
 class Stack(NamedTuple):
@@ -43,6 +44,8 @@ class Collected:
     files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
     commands: dict[int, str] = field(default_factory=dict)  # names of processes, by pid
     threads: dict[int, str] = field(default_factory=dict)  # names of threads, by tid
+    # By pid, of processes with code in no file: made while the process runs, so that its names can be read after its end.
+    perf_maps: dict[int, PerfMap] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 
     @property

@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import finalize
 
 from sframegen.stack.live.proc import fields_of
 
@@ -34,11 +35,41 @@ class Entry(NamedTuple):
     name: bytes
 
 
+class _Process:
+    """Where the map of a process is, and when it is trusted."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError, also if the process has ended."""
+        fields = fields_of(pid)
+        self.ticks = _ticks(pid)  # when it started: another process may get its id
+        self.users = fields.get("Uid", "").split()[1:2]
+        self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
+        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
+        try:
+            self.folder = os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+        finally:
+            os.close(root)
+        finalize(self, os.close, self.folder)
+
+    def trusts(self, status: os.stat_result) -> bool:
+        """Return True for a regular file that only its owner can write: the user of the process, or root. It must not be older."""
+        started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.ticks / os.sysconf("SC_CLK_TCK")
+        return (
+            stat.S_ISREG(status.st_mode)
+            and not status.st_mode & stat.S_IWOTH
+            and status.st_nlink == 1
+            and str(status.st_uid) in (str(ROOT), *self.users)
+            and status.st_mtime + STARTED_BEFORE >= started
+        )
+
+
 class PerfMap:
-    """The map of one process, which may grow."""
+    """The map of one process, which may grow. It can be read after the end of the process, if that ran when this was made."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._process: _Process | None = None
+        self._look()
         self._file: tuple[int, int] | None = None
         self._read = 0  # bytes of it
         self._places = 0
@@ -46,10 +77,14 @@ class PerfMap:
 
     def read(self) -> None:
         """Read entries that are new since the last read. A file that is not trusted gives no names."""
+        self._look()
+        process = self._process
+        if process is None:
+            return
         try:
-            with _opened(self._pid) as file:
+            with _opened(process) as file:
                 status = os.fstat(file)
-                if not _is_trusted(status, self._pid):
+                if not process.trusts(status):
                     self._forget()
                     return
                 if (status.st_dev, status.st_ino) != self._file or status.st_size < self._read:
@@ -58,6 +93,13 @@ class PerfMap:
                 self._add(os.pread(file, min(status.st_size, MAX_BYTES) - self._read, self._read))
         except OSError:
             self._forget()
+
+    def _look(self) -> None:
+        """Look at the process again, if it still runs: it may have another user or root directory."""
+        with suppress(OSError):
+            process = _Process(self._pid)
+            if self._process is None or self._process.ticks == process.ticks:
+                self._process = process
 
     def find(self, address: int) -> Entry | None:
         """Return the entry at an address: the last one written, because memory is reused."""
@@ -86,34 +128,19 @@ class PerfMap:
 
 
 @contextmanager
-def _opened(pid: int) -> Iterator[int]:
+def _opened(process: _Process) -> Iterator[int]:
     """Open the file in the mount and PID namespaces of the process, following no links. Raises OSError."""
-    name = f"perf-{fields_of(pid).get('NSpid', str(pid)).split()[-1]}.map"
-    opened = [os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)]
+    file = os.open(process.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=process.folder)
     try:
-        opened.append(os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[0]))
-        opened.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=opened[1]))
-        yield opened[2]
+        yield file
     finally:
-        for file in opened:
-            os.close(file)
+        os.close(file)
 
 
-def _is_trusted(status: os.stat_result, pid: int) -> bool:
-    """Return True for a regular file that only its owner can write: the user of the process, or root. It must not be older."""
-    users = fields_of(pid).get("Uid", "").split()
-    return (
-        stat.S_ISREG(status.st_mode)
-        and not status.st_mode & stat.S_IWOTH
-        and status.st_nlink == 1
-        and str(status.st_uid) in (str(ROOT), *users[1:2])
-        and status.st_mtime + STARTED_BEFORE >= _started(pid)
-    )
-
-
-def _started(pid: int) -> float:
-    """Return when the process started, by the clock of files."""
-    with suppress(OSError, IndexError, ValueError):
-        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[19])
-        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
-    return float("inf")
+def _ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks after boot. Raises OSError."""
+    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    try:
+        return int(text.rpartition(") ")[2].split()[19])
+    except (IndexError, ValueError):
+        raise ProcessLookupError from None

@@ -170,6 +170,17 @@ def test_limits(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.names(0x1000, 0x4000, 1 << 15) == ["first", None, None]
 
 
+def test_a_process_that_ended_after_it_was_seen(target: Target) -> None:
+    """A profiler names its stacks when the command has ended."""
+    seen = PerfMap(target.pid)
+    target.file.write_text("1000 10 name\n")
+    target.process.kill()
+    target.process.wait()
+    seen.read()
+    assert found(seen, 0x1000) == ["name"]
+    assert target.names(0x1000) == [None]
+
+
 def test_a_process_that_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()

@@ -1,0 +1,1 @@
+"""Named stacks -> files that other tools and people open."""

@@ -1,0 +1,73 @@
+"""Frames of interpreters and of the code that they make: what /tmp/perf-PID.map calls functions, and which objects interpret."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from sframegen.profile.report.named import Kind, NamedFrame
+
+PYTHON = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")
+# `JS:*name file:///x.js:1:2`, `LazyCompile:~name /x.js:1`: the sign is how it was compiled.
+V8_SCRIPT = re.compile(
+    r"(?:JS|LazyCompile|Function|Script|Eval|Callback):[~^*+']*(?P<function>.*?)(?:\s(?P<path>(?:/|\w+:).*?))?(?::\d+){0,2}"
+)
+V8_OWN = re.compile(r"(?:Builtin|BytecodeHandler|Stub|RegExp|Handler|Wasm|Bytecode\w*):(?P<function>.*)")
+JVM_OWN = re.compile(r"(?:Interpreter|StubRoutines.*|.*(?:[Ss]tub|[Bb]lob|adapters?|trampolines))(?: .*)?")
+INTERPRETERS = re.compile(
+    r"(?:lib)?python[23][\w.]*|node(?:js)?|libnode\.so[\d.]*|libjvm\.so|java|(?:lib)?ruby[\w.-]*|(?:lib)?perl[\w.-]*"
+)
+MADE = "[run-time code]"
+
+
+class Made(NamedTuple):
+    """A function that was made at run time: its name, the file of its source if known, and whether it is the interpreter's own."""
+
+    function: str
+    object: str
+    path: str
+    own: bool = False
+
+
+def read_name(name: str) -> Made:
+    """Read a name of a perf map."""
+    if match := PYTHON.fullmatch(name):
+        return Made(match["function"], _base(match["path"]), match["path"])
+    if match := V8_OWN.fullmatch(name):
+        return Made(name, MADE, "", own=True)
+    if match := V8_SCRIPT.fullmatch(name):
+        path = (match["path"] or "").removeprefix("file://")
+        return Made(match["function"] or "(anonymous)", _base(path) if path else MADE, path)
+    return Made(name, MADE, "", own=bool(JVM_OWN.fullmatch(name)))
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2] if path.startswith("/") else path  # node:internal/timers, <frozen runpy>
+
+
+def is_interpreter(frame: NamedFrame) -> bool:
+    """True for C frames of an interpreter, and for the helper code that it makes for itself."""
+    if frame.kind is Kind.RUNTIME:
+        return frame.object == MADE and read_name(frame.function).own
+    return frame.kind is Kind.USER and INTERPRETERS.fullmatch(frame.object) is not None
+
+
+def collapse(frames: tuple[NamedFrame, ...]) -> tuple[NamedFrame, ...]:
+    """Replace each run of the interpreter's own frames with one frame, which has the name of its object."""
+    kept: list[NamedFrame] = []
+    inside = False
+    for frame in frames:
+        own = is_interpreter(frame)
+        if not own:
+            kept.append(frame)
+        elif inside:
+            if kept[-1].object == MADE or (frame.guessed and not kept[-1].guessed):
+                kept[-1] = _folded(frame if frame.object != MADE else kept[-1], guessed=kept[-1].guessed or frame.guessed)
+        else:
+            kept.append(_folded(frame, guessed=frame.guessed))
+        inside = own
+    return tuple(kept)
+
+
+def _folded(frame: NamedFrame, *, guessed: bool) -> NamedFrame:
+    return frame._replace(function=f"[{frame.object.strip('[]')}]", address=None, guessed=guessed)

@@ -1,0 +1,131 @@
+"""The table on the terminal: the hottest functions and stacks, groups, totals, and what was lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.elf.text import count_of, most_first
+from sframegen.profile.report.grouping import counts_of_groups
+from sframegen.profile.report.named import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.profile.report.named import Named, NamedFrame, NamedStack
+
+ROWS, STACKS, GROUPS = 20, 5, 10
+MIN_WIDTH = 40
+NUMBERS = 19  # columns of both percentages
+ARROW = " < "  # before each caller
+
+
+class Cost(NamedTuple):
+    """Samples in a function itself, and in it and all that it called: a recursive function counts once a sample."""
+
+    function: str
+    object: str
+    self: int
+    total: int
+
+
+def costs(named: Named) -> list[Cost]:
+    """Return all functions, those with most samples of their own first."""
+    own: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for stack in named.stacks:
+        keys = [_key(frame) for frame in stack.frames if frame.kind is not Kind.MISSING]
+        own.update(dict.fromkeys(keys[-1:], stack.count))
+        total.update(dict.fromkeys(keys, stack.count))
+    found = [Cost(*key, own[key], count) for key, count in total.items()]
+    return sorted(found, key=lambda cost: (-cost.self, -cost.total, cost.function, cost.object))
+
+
+def _key(frame: NamedFrame) -> tuple[str, str]:
+    return frame.label, frame.object
+
+
+def table(named: Named, width: int = 100) -> Iterator[str]:
+    """Return the lines; none is wider than `width` characters, or 40."""
+    width = max(width, MIN_WIDTH)
+    if any(stack.frames for stack in named.stacks):
+        yield from _functions(named, width)
+        yield from _stacks(named, width)
+        yield from _groups(named, width)
+    for line in totals(named):
+        yield cut(line, width)
+
+
+def _functions(named: Named, width: int) -> Iterator[str]:
+    rows = costs(named)[:ROWS]
+    objects = min(max([len("OBJECT"), *(len(row.object) for row in rows)]), width // 4)
+    names = min(max([len("FUNCTION"), *(len(row.function) for row in rows)]), width - NUMBERS - objects - 2)
+    yield f"{'SELF %':>8} {'TOTAL %':>8}  {'FUNCTION':<{names}}  OBJECT"
+    for row in rows:
+        numbers = f"{_percent(row.self, named):>8} {_percent(row.total, named):>8}"
+        yield f"{numbers}  {cut(row.function, names):<{names}}  {cut(row.object, objects)}".rstrip()
+
+
+def _stacks(named: Named, width: int) -> Iterator[str]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for stack in named.stacks:
+        counts[stack.labels[:0:-1]] += stack.count
+    yield ""
+    yield cut(f"{'%':>8}  HOTTEST STACKS, the innermost function first", width)
+    for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:STACKS]:
+        yield f"{_percent(count, named):>8}  {cut(ARROW.join(labels), width - 10)}"
+
+
+def _groups(named: Named, width: int) -> Iterator[str]:
+    counts = most_first(counts_of_groups(named))
+    if len(counts) < 2:
+        return
+    yield ""
+    yield f"{'%':>8}  BY {named.by.upper()}"
+    for name, count in counts[:GROUPS]:
+        yield f"{_percent(count, named):>8}  {cut(name, width - 10)}"
+    if counts[GROUPS:]:
+        rest = sum(count for _, count in counts[GROUPS:])
+        yield f"{_percent(rest, named):>8}  {cut(f'{len(counts) - GROUPS:,} more', width - 10)}"
+
+
+def totals(named: Named) -> Iterator[str]:
+    """Return how many samples there are, how their walks ended, and what was lost."""
+    samples = named.samples
+    rate = f", {named.frequency:,} Hz" if named.frequency else ""
+    yield ""
+    yield f"{count_of(samples, 'sample')} of {named.event}{rate} in {named.seconds:.1f} s, from {named.backend}"
+    if samples:
+        complete = sum(stack.count for stack in named.stacks if stack.complete)
+        guessed = sum(stack.count for stack in named.stacks if is_guessed(stack))
+        yield f"complete: {complete:,} ({_percent(complete, named)} %)"
+        if guessed:
+            yield f"with guessed frames: {guessed:,} ({_percent(guessed, named)} %)"
+    for reason, count in most_first(incomplete(named)):
+        yield f"incomplete: {count:,} ({_percent(count, named)} %): {reason}"
+    for reason, count in most_first(named.lost):
+        yield f"lost: {count_of(count, 'sample')}: {reason}"
+    yield from named.notes
+
+
+def is_guessed(stack: NamedStack) -> bool:
+    return any(frame.guessed for frame in stack.frames)
+
+
+def incomplete(named: Named) -> Counter[str]:
+    """Return samples whose walk did not reach the outermost frame, by reason."""
+    counts: Counter[str] = Counter()
+    for stack in named.stacks:
+        if not stack.complete:
+            counts[stack.end] += stack.count
+    return counts
+
+
+def _percent(count: int, named: Named) -> str:
+    """Two digits after the point where one would say 0.0 or 100.0 of a share that is neither."""
+    share = 100 * count / named.samples
+    return f"{share:.2f}" if 0 < share < 0.05 or 99.95 <= share < 100 else f"{share:.1f}"
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

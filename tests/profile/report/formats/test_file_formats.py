@@ -1,0 +1,168 @@
+"""Files of each format, read again with their own schemas."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cfi.errors import SframegenError
+from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write
+from sframegen.profile.report.formats.protobuf import integer, varint
+from sframegen.profile.report.grouping import group
+from sframegen.profile.report.named import Kind, Named, NamedFrame, NamedMoment
+from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOSTILE = ["</script><script>alert(1)</script>", 'a";b\\', "\x1b[31m\u2028\u202e", "--><!--", "${x}`", "\udcff"]
+
+
+def written(profile: Named, ending: str, folder: Path) -> bytes:
+    path = folder / f"profile{ending}"
+    write(profile, str(path))
+    return path.read_bytes()
+
+
+def hostile() -> Named:
+    frames = [NamedFrame(text, text, f"/{text}", number, Kind.USER) for number, text in enumerate(HOSTILE)]
+    huge = NamedFrame("f" * 10_000_000, "o", "/o", 1, Kind.USER)
+    return named(stack_of([*frames, huge], process=HOSTILE[0], thread=HOSTILE[0]))
+
+
+def test_an_unknown_ending_is_refused() -> None:
+    with pytest.raises(SframegenError, match=r"the ending of a\.svg is not that of a format: \.folded, \.txt, "):
+        format_of("a.svg")
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_without_samples_and_hostile_names(ending: str, tmp_path: Path) -> None:
+    """Every file is written, and the same again from the same profile."""
+    written(named(), ending, tmp_path)
+    profile = hostile()
+    assert written(profile, ending, tmp_path) == written(profile, ending, tmp_path)
+
+
+def test_summary(tmp_path: Path) -> None:
+    profile = named(*EXAMPLE)
+    profile.lost["the ring buffer was full"] = 3
+    document = json.loads(written(profile, ".json", tmp_path))
+    assert {key: document[key] for key in ("samples", "complete", "guessed", "lost", "groups")} == {
+        "samples": 10, "complete": 9, "guessed": 1, "lost": {"the ring buffer was full": 3}, "groups": {"program": 10},
+    }  # fmt: skip
+    assert document["functions"][0] == {"function": "spin", "object": "libwork.so", "self": 6, "total": 6}
+    assert sum(function["self"] for function in document["functions"]) == sum(one["samples"] for one in document["stacks"]) == 10
+    assert [document["frames"][number]["function"] for number in document["stacks"][3]["frames"]] == [
+        "[callers unknown]", "lost", "callback",
+    ]  # fmt: skip
+
+
+def stacks_of_speedscope(document: dict[str, Any]) -> dict[str, dict[tuple[str, ...], int]]:
+    found: dict[str, dict[tuple[str, ...], int]] = {}
+    for profile in document["profiles"]:
+        counts = found[profile["name"]] = defaultdict(int)
+        for frames, weight in zip(profile["samples"], profile["weights"], strict=True):
+            counts[tuple(document["shared"]["frames"][number]["name"] for number in frames)] += weight
+        assert (profile["startValue"], profile["endValue"]) == (0, sum(profile["weights"]))
+    return found
+
+
+def test_speedscope(tmp_path: Path) -> None:
+    profile = named(*EXAMPLE, by="pid")
+    found = stacks_of_speedscope(json.loads(written(profile, ".speedscope.json", tmp_path)))
+    assert found == {
+        "program (pid 7)": {
+            ("main", "work", "spin"): 6, ("main", "work"): 2, ("[callers unknown]", "lost", "callback [guess]"): 1,
+        },
+        "program (pid 8)": {("main", "read", "vfs_read"): 1},
+    }  # fmt: skip
+
+
+def test_speedscope_in_the_order_of_time(tmp_path: Path) -> None:
+    profile = named(*EXAMPLE)
+    order = [1, 0, 0, 0, 1]
+    profile.moments = [NamedMoment(1000 - at, 0, EXAMPLE[number]) for at, number in enumerate(order)]
+    (only,) = json.loads(written(profile, ".speedscope.json", tmp_path))["profiles"]
+    assert only["weights"] == [1, 3, 1]
+
+
+# By message of google/pprof/proto/profile.proto: fields that are messages, and repeated integers.
+MESSAGES = {"profile": {1: "type", 2: "sample", 3: "mapping", 4: "location", 5: "function", 11: "type"},
+            "sample": {3: "label"}, "location": {4: "line"}}  # fmt: skip
+LISTS = {"profile": {13}, "sample": {1, 2}}
+
+
+def number_at(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        number |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 0x80:
+            return number, at
+
+
+def fields(data: bytes, kind: str) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = defaultdict(list)
+    at = 0
+    while at < len(data):
+        key, at = number_at(data, at)
+        size, at = number_at(data, at)
+        if key & 7 == 0:
+            found[key >> 3].append(size)
+            continue
+        assert key & 7 == 2
+        part, at = data[at : at + size], at + size
+        assert len(part) == size
+        if key >> 3 in MESSAGES.get(kind, {}):
+            found[key >> 3].append(fields(part, MESSAGES[kind][key >> 3]))
+        elif key >> 3 in LISTS.get(kind, ()):
+            found[key >> 3].extend(numbers(part))
+        else:
+            found[key >> 3].append(part.decode())
+    return found
+
+
+def numbers(data: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(data):
+        number, at = number_at(data, at)
+        yield number
+
+
+def test_pprof(tmp_path: Path) -> None:
+    profile = named(*EXAMPLE)
+    profile.build_ids["/usr/lib/libwork.so"] = "abcd"
+    read = fields(gzip.decompress(written(profile, ".pb.gz", tmp_path)), "profile")
+    strings = read[6]
+    assert strings[0] == ""
+    assert [(strings[one[1][0]], strings[one[2][0]]) for one in read[1]] == [("samples", "count"), ("cpu", "nanoseconds")]
+    functions = {one[1][0]: strings[one[2][0]] for one in read[5]}
+    locations = {one[1][0]: functions[one[4][0][1][0]] for one in read[4]}
+    assert [([locations[number] for number in one[1]], one[2]) for one in read[2]] == [
+        (["spin", "work", "main"], [6, 6 * (10**9 // 99)]),
+        (["work", "main"], [2, 2 * (10**9 // 99)]),
+        (["vfs_read", "read", "main"], [1, 10**9 // 99]),
+        (["callback [guess]", "lost", "[callers unknown]"], [1, 10**9 // 99]),
+    ]
+    assert {strings[one[5][0]]: strings[one[6][0]] if 6 in one else "" for one in read[3]}["/usr/lib/libwork.so"] == "abcd"
+    labels = {strings[one[1][0]]: one[3][0] if 3 in one else strings[one[2][0]] for one in read[2][2][3]}
+    assert labels == {"comm": "program", "process": "program", "pid": 8}
+    assert read[9] == [int(profile.started * 10**9)]
+    by_object = fields(gzip.decompress(written(group(profile, "object"), ".pprof", tmp_path)), "profile")
+    assert "object" in by_object[6]
+
+
+def test_numbers_of_protocol_buffers() -> None:
+    assert [varint(number) for number in (0, 127, 128, 300)] == [b"\0", b"\x7f", b"\x80\1", b"\xac\2"]
+    assert varint(-1) == b"\xff" * 9 + b"\1"
+    assert (integer(1, 0), integer(1, 150)) == (b"", b"\x08\x96\x01")
+
+
+def test_stacks_without_threads_and_names(tmp_path: Path) -> None:
+    write(group(named(stack("f@a", process="", thread="", pid=9)), "comm"), str(tmp_path / "a.txt"))
+    assert (tmp_path / "a.txt").read_text() == "9;f 1\n"

@@ -1,0 +1,167 @@
+"""Collected stacks get their names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import open_elf
+from sframegen.elf.symbols import function_symbols
+from sframegen.profile.collected import Collected, Moment, Stack
+from sframegen.profile.following.files import TracedFile
+from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, End, Frame
+from sframegen.profile.report import naming
+from sframegen.profile.report.kernel_names import KernelNames
+from sframegen.profile.report.named import MISSING, Kind
+from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.report.runtime_frames import collapse, read_name
+from sframegen.stack.names.perf_map import PerfMap
+from tests.support.named_stacks import frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.peers import Compiler, Peers
+
+SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
+
+
+def collected(*frames: Frame, end: End = End.OUTERMOST, count: int = 1, pid: int = 7) -> Collected:
+    """`frames`: the innermost first."""
+    profile = Collected("cpu-clock", "bpf", 99, commands={pid: "pro\ngram"})
+    profile.counts[Stack(pid, 0, tuple(one.packed() for one in frames), end)] = count
+    return profile
+
+
+def test_functions_of_files(compile_c: Compiler) -> None:
+    path = compile_c(SOURCE, "-O0")
+    elf = open_elf(path)
+    at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
+    profile = collected(Frame(1, at["f"] + 1), Frame(1, at["main"] + 8, guessed=True), count=3)
+    profile.files[1] = TracedFile(1, f"{path} (deleted)", elf, build_id=b"\xab\xcd")
+    profile.moments = [Moment(5, 0, next(iter(profile.counts)))]
+    named = name_stacks(profile)
+    (stack,) = named.stacks
+    assert (stack.count, stack.complete, stack.process, stack.thread) == (3, True, "pro\\ngram", "pro\\ngram")
+    assert [(one.label, one.object, one.path, one.kind) for one in stack.frames] == [
+        ("main [guess]", path.name, str(path), Kind.USER),
+        ("f", path.name, str(path), Kind.USER),
+    ]
+    assert named.moments
+    assert named.moments[0].stack is stack
+
+
+def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    path = compile_c(SOURCE, "-O0")
+    start = {symbol.name: symbol.address for symbol in function_symbols(open_elf(path))}["f"]
+    stripped = tmp_path / "stripped"
+    subprocess.run([peers.tool("strip"), "-o", stripped, path], check=True)
+    profile = collected(Frame(1, start + 3), Frame(2, 5), Frame(3, 5))
+    profile.files = {1: TracedFile(1, str(stripped), open_elf(stripped)), 2: TracedFile(2, "/gone", None, "no such file")}
+    (stack,) = name_stacks(profile).stacks
+    assert [one.label for one in stack.frames] == ["[??]", "[gone]", f"[stripped+{start:#x}]"]
+
+
+def test_a_walk_that_ended_early_has_unknown_callers() -> None:
+    (stack,) = name_stacks(collected(Frame(NO_FILE, 5), end=End.NO_RULE)).stacks
+    assert not stack.complete
+    assert stack.frames[0] is MISSING
+    assert stack.end.startswith("no rule describes this code")
+
+
+LISTING = """\
+0000000000000000 A fixed_percpu_data
+ffffffff81000000 T _stext
+ffffffff81000000 T _text
+ffffffff81000100 t vfs_read
+ffffffff81000180 D not_code
+ffffffffc0000000 t probe\t[module]
+"""
+
+
+def test_functions_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kallsyms").write_text(LISTING)
+    names = KernelNames(tmp_path / "kallsyms")
+    addresses = (0xFFFFFFFF80000000, 0xFFFFFFFF81000001, 0xFFFFFFFF810001FF, 0xFFFFFFFFC0000010, 0xFFFFFFFFFFFFFFFF)
+    assert [names.at(address) for address in addresses] == [
+        (None, "[kernel]"), ("_stext", "[kernel]"), ("vfs_read", "[kernel]"), ("probe", "[module]"), (None, "[kernel]"),
+    ]  # fmt: skip
+    monkeypatch.setattr(naming, "KernelNames", lambda: names)
+    (stack,) = name_stacks(collected(Frame(KERNEL_FILE, 0xFFFFFFFF81000104))).stacks
+    assert [(one.label, one.object, one.address, one.kind) for one in stack.frames] == [
+        ("vfs_read", "[kernel]", 0xFFFFFFFF81000104, Kind.KERNEL)
+    ]
+
+
+def test_a_kernel_that_hides_its_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = tmp_path / "kallsyms"
+    hidden.write_text("0000000000000000 T vfs_read\n")
+    monkeypatch.setattr(naming, "KernelNames", lambda: KernelNames(hidden))
+    named = name_stacks(collected(Frame(KERNEL_FILE, 0xFFFFFFFF81000104)))
+    assert [one.label for one in named.stacks[0].frames] == ["[kernel]"]
+    assert named.notes == [naming.HIDDEN]
+
+
+@pytest.fixture
+def map_of_this_process() -> Iterator[Path]:
+    path = Path(f"/tmp/perf-{os.getpid()}.map")
+    yield path
+    path.unlink()
+
+
+def test_code_made_at_run_time(map_of_this_process: Path) -> None:
+    map_of_this_process.write_text("1000 100 py::work:/srv/app.py\n2000 100 f<\x1b[31m>;\n")
+    named = name_stacks(collected(*(Frame(NO_FILE, address) for address in (0x1010, 0x2010, 0x3000)), pid=os.getpid()))
+    assert [(one.label, one.object, one.path, one.kind) for one in named.stacks[0].frames] == [
+        ("[run-time code]", "[run-time code]", "", Kind.RUNTIME),
+        ("f<\\x1b[31m>;", "[run-time code]", "", Kind.RUNTIME),
+        ("work", "app.py", "/srv/app.py", Kind.RUNTIME),
+    ]
+
+
+def test_code_of_a_process_that_has_ended() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        profile = collected(Frame(NO_FILE, 0x1010), pid=process.pid)
+        profile.perf_maps[process.pid] = PerfMap(process.pid)
+        path = Path(f"/tmp/perf-{process.pid}.map")
+        path.write_text("1000 100 made\n")
+        process.kill()
+    assert name_stacks(profile).stacks[0].frames[0].label == "made"
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("py::<module>:/srv/app.py", ("<module>", "app.py", "/srv/app.py", False)),
+        ("py::f:<frozen importlib._bootstrap>", ("f", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>", False)),
+        ("JS:*work file:///srv/app.js:12:5", ("work", "app.js", "/srv/app.js", False)),
+        ("LazyCompile:~work /srv/app.js:12", ("work", "app.js", "/srv/app.js", False)),
+        ("JS:^processTimers node:internal/timers:507:25", ("processTimers", "node:internal/timers", "node:internal/timers", False)),
+        ("JS:*get size /srv/with space.js:1:2", ("get size", "with space.js", "/srv/with space.js", False)),
+        ("JS:~ file:///srv/app.js:1:1", ("(anonymous)", "app.js", "/srv/app.js", False)),
+        ("Builtin:ArgumentsAdaptorTrampoline", ("Builtin:ArgumentsAdaptorTrampoline", "[run-time code]", "", True)),
+        ("BytecodeHandler:LdaZero", ("BytecodeHandler:LdaZero", "[run-time code]", "", True)),
+        ("void Example.main(String[])", ("void Example.main(String[])", "[run-time code]", "", False)),
+        ("Interpreter", ("Interpreter", "[run-time code]", "", True)),
+    ],
+)  # fmt: skip
+def test_names_of_perf_maps(name: str, expected: tuple[str, str, str, bool]) -> None:
+    assert tuple(read_name(name)) == expected
+
+
+def test_an_interpreter_becomes_one_frame() -> None:
+    frames = [
+        frame(text)
+        for text in (
+            "_start@python3.12", "main@python3.12", "<module>@app.py", "_PyEval@libpython3.12.so.1.0",
+            "call@libpython3.12.so.1.0?", "work@app.py", "hash@libcrypto.so.3", "eval@libpython3.12.so.1.0",
+        )
+    ]  # fmt: skip
+    assert [one.label for one in collapse(tuple(frames))] == [
+        "[python3.12]", "<module>", "[libpython3.12.so.1.0] [guess]", "work", "hash", "[libpython3.12.so.1.0]",
+    ]  # fmt: skip

@@ -1,0 +1,89 @@
+"""The table on the terminal."""
+
+from __future__ import annotations
+
+from sframegen.profile.report.formats.folded import folded
+from sframegen.profile.report.grouping import group
+from sframegen.profile.report.named import Kind, NamedFrame
+from sframegen.profile.report.table import costs, table
+from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
+
+GOLDEN = """\
+  SELF %  TOTAL %  FUNCTION          OBJECT
+    60.0     60.0  spin              libwork.so
+    20.0     80.0  work              libwork.so
+    10.0     10.0  callback [guess]  program
+    10.0     10.0  vfs_read          [kernel]
+     0.0     90.0  main              program
+     0.0     10.0  lost              program
+     0.0     10.0  read              libc.so.6
+
+       %  HOTTEST STACKS, the innermost function first
+    60.0  spin < work < main
+    20.0  work < main
+    10.0  callback [guess] < lost < [callers unknown]
+    10.0  vfs_read < read < main
+
+10 samples of cpu-clock, 99 Hz in 2.0 s, from bpf
+complete: 9 (90.0 %)
+with guessed frames: 1 (10.0 %)
+incomplete: 1 (10.0 %): no rule describes this code
+lost: 3 samples: the ring buffer was full
+a file is damaged"""
+
+
+def test_golden() -> None:
+    profile = named(*EXAMPLE)
+    profile.lost["the ring buffer was full"] = 3
+    profile.notes.append("a file is damaged")
+    assert "\n".join(table(profile)) == GOLDEN
+
+
+def test_groups_are_listed_if_there_are_several() -> None:
+    lines = list(table(group(named(*EXAMPLE), "pid")))
+    at = lines.index("       %  BY PID")
+    assert lines[at + 1 : at + 3] == ["    90.0  program (pid 7)", "    10.0  program (pid 8)"]
+    by_object = list(table(group(named(*EXAMPLE), "object")))
+    assert "    80.0  libwork.so" in by_object
+    many = named(*(stack("main@program", pid=number) for number in range(30)), by="pid")
+    assert "    66.7  20 more" in list(table(many))
+
+
+def test_a_recursive_function_counts_once_a_sample() -> None:
+    profile = named(stack("f@a f@a f@a g@a", 3), stack("g@a f@a", 1))
+    assert [cost[2:] for cost in costs(profile)] == [(3, 4), (1, 4)]
+
+
+def test_own_samples_add_up_to_all() -> None:
+    profile = named(*EXAMPLE)
+    assert sum(cost.self for cost in costs(profile)) == profile.samples
+    assert max(cost.total for cost in costs(profile)) <= profile.samples
+
+
+def test_lines_are_cut_to_the_width() -> None:
+    huge = NamedFrame("f" * 10_000_000, "o" * 500, "/p", 1, Kind.USER)
+    profile = named(stack_of([huge, huge], process="p" * 500, thread="t" * 500), *EXAMPLE)
+    for width in (1, 40, 80, 200):
+        assert max(map(len, table(profile, width))) <= max(width, 40)
+    assert any(line.endswith("…") for line in table(profile, 80))
+
+
+def test_a_small_share_is_not_nothing_and_a_large_one_is_not_all() -> None:
+    lines = list(table(named(stack("rare@a", 1), stack("hot@a", 9999))))
+    assert lines[1].split()[0] == "99.99"
+    assert lines[2].split()[0] == "0.01"
+
+
+def test_without_samples() -> None:
+    assert next(iter(table(named(stack("..."), by="object")))) == "  SELF %  TOTAL %  FUNCTION  OBJECT"
+    assert list(table(named())) == ["", "0 samples of cpu-clock, 99 Hz in 2.0 s, from bpf"]
+
+
+def test_folded() -> None:
+    assert list(folded(named(*EXAMPLE, EXAMPLE[0]))) == [
+        "program;main;work;spin 12",
+        "program;main;work 2",
+        "program;main;read;vfs_read 1",
+        "program;[callers unknown];lost;callback [guess] 1",
+    ]
+    assert list(folded(named(stack("a;b@x", process="p;q", thread="p;q")))) == ["p:q;a:b 1"]

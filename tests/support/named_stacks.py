@@ -1,0 +1,44 @@
+"""Profiles for tests of formats: stacks as people write them."""
+
+from __future__ import annotations
+
+from sframegen.profile.report.grouping import group
+from sframegen.profile.report.named import MISSING, Kind, Named, NamedFrame, NamedStack
+
+ENDS = {True: "the outermost frame", False: "no rule describes this code"}
+
+
+def frame(text: str) -> NamedFrame:
+    """`function@object`, `function@object?` for a guess, `function@[kernel]`; `...` stands for callers that are unknown."""
+    if text == "...":
+        return MISSING
+    function, _, name = text.removesuffix("?").rpartition("@")
+    kind = Kind.KERNEL if name == "[kernel]" else Kind.RUNTIME if name.endswith((".py", ".js")) else Kind.USER
+    address = 0x1000 + sum(text.encode())
+    return NamedFrame(function, name, f"/usr/lib/{name}", address, kind, text.endswith("?"))
+
+
+def stack(
+    text: str, count: int = 1, *, pid: int = 7, tid: int = 0, process: str = "program", thread: str = "program"
+) -> NamedStack:
+    """`main@program work@libwork.so`: the outermost first."""
+    return stack_of([frame(part) for part in text.split()], count, pid=pid, tid=tid, process=process, thread=thread)
+
+
+def stack_of(
+    frames: list[NamedFrame], count: int = 1, *, pid: int = 7, tid: int = 0, process: str = "program", thread: str = "program"
+) -> NamedStack:
+    complete = not frames or frames[0] is not MISSING
+    return NamedStack(pid, tid, process, thread, tuple(frames), ENDS[complete], complete, count)
+
+
+def named(*stacks: NamedStack, by: str = "comm") -> Named:
+    return group(Named("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0, [*stacks]), by)
+
+
+EXAMPLE = (
+    stack("main@program work@libwork.so spin@libwork.so", 6),
+    stack("main@program work@libwork.so", 2),
+    stack("main@program read@libc.so.6 vfs_read@[kernel]", 1, pid=8),
+    stack("... lost@program callback@program?", 1),
+)
