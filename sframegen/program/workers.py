@@ -33,6 +33,14 @@ def attempt(work: Callable[[I], T], item: I) -> T | Exception:
         return error.with_traceback(None)  # which would keep what is in the frames
 
 
+def death(code: int) -> ChildProcessError:
+    """What became of an item whose process died with that exit code, as multiprocessing has it."""
+    if code == -signal.SIGBUS:
+        return ChildProcessError("it became shorter while it was read")
+    how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
+    return ChildProcessError(f"the process that worked on it {how}")
+
+
 def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Generator[Outcome[T]]:
     """What comes of each item, in the order in which it comes; `jobs` items at a time, begun in that order of their numbers.
 
@@ -98,11 +106,7 @@ class Worker(Generic[I, T]):
             outcome: T | Exception = self.pipe.recv()
         except (EOFError, OSError):
             self.end()
-            code = self.process.exitcode or 0
-            if code == -signal.SIGBUS:
-                return ChildProcessError("it became shorter while it was read")
-            how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
-            return ChildProcessError(f"the process that worked on it {how}")
+            return death(self.process.exitcode or 0)
         return outcome
 
     def end(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from cfi.errors import FormatError, naming
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
+from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
@@ -17,10 +18,11 @@ from sframegen.format.locate import sframe_of
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
+    from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable
     from sframegen.profile.tables.decoded_table import DecodedTable
+    from sframegen.profile.tables.table_cache import TableCache
 
 
 class Origin(Enum):
@@ -39,45 +41,86 @@ class Made(NamedTuple):
     why: str = ""
 
 
-def make_table(elf: ElfFile) -> Made:
+def make_table(elf: ElfFile, cache: TableCache | None = None) -> Made:
     """The table with link-time addresses. A section that is damaged is not used: `why` says so. Raises nothing for any bytes."""
+    why = ""
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET_EXEC, ET_DYN):
-            return Made(None, Origin.NOTHING, "neither a program nor a library of x86-64 or AArch64")
+            return Made(None, Origin.NOTHING, f"{elf.name}: no program or library of x86-64 or AArch64")
+        keeper = _Keeper(elf, cache)
+        try:
+            with naming(elf.name):
+                table = _from_section(elf, abi, keeper)
+            if table is not None:
+                return Made(table, Origin.SECTION)
+        except FormatError as error:
+            why = f"{error}; not used"
+        with naming(elf.name):
+            table, warnings = _from_cfi(elf, abi, keeper)
     except FormatError as error:
-        return Made(None, Origin.NOTHING, str(error))
-    why = ""
-    try:
-        functions = _own(elf, abi)
-        if functions is not None:
-            return Made(table_of(functions), Origin.SECTION)
-    except FormatError as error:
-        why = f"{error}; not used"
-    try:
-        sources = find_sources(elf)
-        functions = convert_sources(sources, elf.executable_ranges(), abi).table
-    except FormatError as error:
-        return Made(None, Origin.NOTHING, _joined(why, str(error)))
-    why = _joined(why, *sources.warnings)
-    return Made(table_of(functions), Origin.CONVERTED, why) if len(functions) else Made(None, Origin.NOTHING, why)
+        return Made(None, Origin.NOTHING, "; ".join(filter(None, (why, str(error)))))
+    return Made(table, Origin.CONVERTED if table else Origin.NOTHING, "; ".join(filter(None, (why, *warnings))))
 
 
-def _own(elf: ElfFile, abi: Abi) -> FunctionTable | None:
-    """The functions of the file's own section; None without any. Raises FormatError where `check` finds an error in its bytes."""
+class _Keeper:
+    """Keeps a file's tables in the cache, if there is one and the file has a build-id."""
+
+    def __init__(self, elf: ElfFile, cache: TableCache | None) -> None:
+        self.cache = cache
+        self.build_id = build_id_of(elf) if cache else None
+        self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode()
+
+    def name_of(self, origin: Origin, *content: Bytes) -> str:
+        """Empty if the table is not kept."""
+        if self.cache is None or not self.build_id:
+            return ""
+        return self.cache.name_of(self.build_id, (origin.name.encode(), self.about, *content))
+
+    def load(self, name: str) -> DecodedTable | None:
+        return self.cache.load(name) if self.cache and name else None
+
+    def store(self, name: str, table: DecodedTable) -> None:
+        if self.cache and name:
+            self.cache.store(name, table)
+
+
+def _from_section(elf: ElfFile, abi: Abi, keeper: _Keeper) -> DecodedTable | None:
+    """None without a section, or one of no functions. Raises FormatError where `check` finds an error in its bytes."""
     found = sframe_of(elf)
     if found is None or not found[0]:
         return None
     data, address = found
-    facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
-    error = next((finding for finding in facts.findings if finding.severity is Severity.ERROR), None)
-    if error is not None:
-        raise elf.error(error.message, ".sframe", error.offset)
-    section = open_section(data, address)
-    if section.abi.sframe_id != abi.sframe_id:
-        raise elf.error(f"for {section.abi.name}", ".sframe", 4)
-    return section.table if len(section.table) else None
+    name = keeper.name_of(Origin.SECTION, str(address).encode(), data)
+    table = keeper.load(name)
+    if table is None:
+        facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
+        error = next((finding for finding in facts.findings if finding.severity is Severity.ERROR), None)
+        if error is not None:
+            raise elf.error(error.message, ".sframe", error.offset)
+        section = open_section(data, address)
+        if section.abi.sframe_id != abi.sframe_id:
+            raise elf.error(f"it is for {section.abi.name}", ".sframe", 4)
+        if not len(section.table):
+            return None
+        table = table_of(section.table)
+        keeper.store(name, table)
+    return table
 
 
-def _joined(*notes: str) -> str:
-    return "; ".join(filter(None, notes))
+def _from_cfi(elf: ElfFile, abi: Abi, keeper: _Keeper) -> tuple[DecodedTable | None, list[str]]:
+    """(the table, None if nothing can be said; warnings). Raises FormatError where nothing can be read."""
+    sources = find_sources(elf)
+    about = [
+        (section.name, section.address, section.text_base, section.data_base, section.fde_count) for section in sources.sections
+    ]
+    name = keeper.name_of(Origin.CONVERTED, repr(about).encode(), *(section.data for section in sources.sections))
+    table = keeper.load(name)
+    if table is None:
+        functions = convert_sources(sources, elf.executable_ranges(), abi).table
+        if not len(functions):
+            return None, sources.warnings
+        table = table_of(functions)
+        if not sources.warnings:
+            keeper.store(name, table)
+    return table, sources.warnings

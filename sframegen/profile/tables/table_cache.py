@@ -1,0 +1,129 @@
+"""Tables that were made before, as files in a directory that only this user can write."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from linker.files.location import below, locate, make_directory
+from linker.files.rename_into_place import write_new
+from sframegen.elf.opening import map_descriptor
+from sframegen.profile.tables.stored_table import stored, table_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi.columns import Bytes
+    from linker.files.location import Location
+    from sframegen.profile.tables.decoded_table import DecodedTable
+
+LIMIT = 1 << 30  # bytes of all files
+ENDING = ".table"
+PACKAGES = Path(__file__).parents[3]
+MAKERS = ("cfi", "sframegen/elf", "sframegen/format", "sframegen/tables", "sframegen/conversion", "sframegen/profile/tables")
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class TableCache:
+    """`note`: why there is none, one line; empty if there is one."""
+
+    def __init__(self, directory: Path | None = None, limit: int = LIMIT) -> None:
+        """`directory`: by default sframegen/tables in $XDG_CACHE_HOME or ~/.cache; it is made. `limit`: bytes of its files."""
+        self._limit = limit
+        self._directory = -1
+        self.note = ""
+        try:
+            self._path = directory or default_directory()
+            self._directory = _opened(self._path)
+        except (OSError, RuntimeError) as error:  # the latter where a user has no home
+            self.note = f"tables are not kept: {error}"
+
+    def name_of(self, build_id: bytes, content: Iterable[Bytes]) -> str:
+        """The file for a table. `content`: all that decides it, since files can have one another's build-ids."""
+        digest = blake2b(_tool(), digest_size=16)
+        for part in content:
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return f"{build_id.hex()[:64]}-{digest.hexdigest()}{ENDING}"
+
+    def load(self, name: str) -> DecodedTable | None:
+        """None if there is none, or if it is damaged or another user's."""
+        if self._directory < 0:
+            return None
+        try:
+            with self._at(name) as place:
+                descriptor = place.open()
+            try:
+                data, status = map_descriptor(descriptor, name)
+                if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
+                    return None
+                table = table_in(data)
+                os.utime(descriptor)  # the least recently used go first
+            finally:
+                os.close(descriptor)
+        except (OSError, FormatError):
+            return None
+        return table
+
+    def store(self, name: str, table: DecodedTable) -> None:
+        """Where it cannot be written, for want of room for one, it is made again next time."""
+        if self._directory >= 0:
+            with suppress(OSError), self._at(name) as place:
+                write_new(place, stored(table), 0o600)
+
+    def trim(self) -> None:
+        """Remove the least recently used files until the rest fits the limit."""
+        if self._directory < 0:
+            return
+        with suppress(OSError):
+            with os.scandir(self._directory) as entries:
+                found = [(one.name, one.stat(follow_symlinks=False)) for one in entries if one.name.endswith(ENDING)]
+            total = sum(status.st_size for _, status in found)
+            for name, status in sorted(found, key=lambda one: one[1].st_mtime_ns):
+                if total <= self._limit:
+                    break
+                os.unlink(name, dir_fd=self._directory)
+                total -= status.st_size
+
+    def close(self) -> None:
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+    def _at(self, name: str) -> Location:
+        return below(self._directory, name, str(self._path / name))
+
+
+def default_directory() -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "sframegen" / "tables"
+
+
+def _opened(path: Path) -> int:
+    """A descriptor of the directory, which is made if need be. Raises OSError, also where another user could write there."""
+    make_directory(path.parent)
+    with locate(path) as place:
+        if place.status() is None:
+            with suppress(FileExistsError):  # made by another run
+                os.mkdir(place.name, 0o700, dir_fd=place.directory)
+    with locate(path) as place:
+        descriptor = os.open(place.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place.directory)
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "another user can write there", str(path))
+    return descriptor
+
+
+@cache
+def _tool() -> bytes:
+    """What changes with each version of what makes tables: sizes and times of the installed modules."""
+    files = [file for folder in MAKERS for file in sorted((PACKAGES / folder).rglob("*")) if file.suffix in (".py", ".so")]
+    return repr([(file.name, (status := file.stat()).st_size, status.st_mtime_ns) for file in files]).encode()

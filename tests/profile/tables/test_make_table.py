@@ -1,0 +1,136 @@
+"""A file's table says what its section or its call frame information says, at random addresses of real files."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen import add_section
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import ET_REL
+from sframegen.format.abi import abi_of
+from sframegen.format.locate import read_sframe, sframe_of
+from sframegen.format.search import look_up_in
+from sframegen.profile.tables import make_table as module
+from sframegen.profile.tables.make_table import Origin, make_table
+from sframegen.profile.tables.table_cache import TableCache
+from sframegen.profile.tables.table_of import NO_RULE, RULE_BYTES, find_rule, packed_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sframegen.format.search import Found
+
+NAMES = ("libc.so.6", "libcrypto.so.3", "libstdc++.so.6")
+FILES = [Path("/usr/bin/bash"), *(next(Path("/usr/lib").glob(f"*-linux-gnu/{name}")) for name in NAMES)]
+PCS = 4000
+
+
+def pcs_of(elf: ElfFile) -> list[int]:
+    """Random addresses of code, and some around it."""
+    numbers = random.Random(19)
+    ranges = elf.executable_ranges()
+    return [numbers.randrange(max(0, start - 64), end + 64) for start, end in numbers.choices(ranges, k=PCS)]
+
+
+def agrees(elf: ElfFile, origin: Origin, look_up: Callable[[int], Found | None]) -> None:
+    made = make_table(elf)
+    assert (made.origin, made.why) == (origin, "")
+    assert made.table is not None
+    assert made.table.left_out == 0
+    covered = 0
+    for pc in pcs_of(elf):
+        found, rule = look_up(pc), find_rule(made.table, pc)
+        expected = packed_rule(found.rule, signal=found.kind.signal) if found else NO_RULE
+        assert (RULE_BYTES.pack(*rule) if rule else NO_RULE) == expected, hex(pc)
+        covered += rule is not None
+    assert covered > PCS / 2
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_converted(file: Path) -> None:
+    elf = open_elf(file)
+    table = convert_sources(find_sources(elf), elf.executable_ranges(), abi_of(elf)).table
+    agrees(elf, Origin.CONVERTED, lambda pc: look_up_in(table, pc))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_from_the_section(file: Path, version: int, tmp_path: Path) -> None:
+    add_section(file, output=tmp_path / "added", version=version, verify=False)
+    elf = open_elf(tmp_path / "added")
+    agrees(elf, Origin.SECTION, read_sframe(elf).look_up)
+
+
+@pytest.fixture
+def added(tmp_path: Path) -> Path:
+    add_section(os.path.realpath(sys.executable), output=tmp_path / "added", verify=False)
+    return tmp_path / "added"
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [
+        (2, 9, ".sframe+0x2: unknown version of the format: 9"),
+        (0, 0, ".sframe+0x0: magic number is not 0xdee2 in either byte order: 00de"),
+        (12, 0xFF, ".sframe+0xc: number of FREs in the header is not the sum of the functions'"),
+        (4, 2, ".sframe+0x5: fixed offsets of FP and RA are not those of the ABI"),
+    ],
+)
+def test_a_damaged_section_is_not_used(added: Path, at: int, value: int, why: str) -> None:
+    data = bytearray(added.read_bytes())
+    elf = ElfFile(memoryview(data), "added")
+    found = sframe_of(elf)
+    assert found is not None
+    place = data.index(found[0])
+    data[place + at] = value
+    made = make_table(elf)
+    assert made.origin is Origin.CONVERTED
+    assert made.why.startswith(f"added: {why}")
+    assert made.why.endswith("; not used")
+    assert made.table == make_table(open_elf(os.path.realpath(sys.executable))).table
+
+
+def test_kept_tables_are_used_for_the_same_content_only(added: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = TableCache(tmp_path / "tables")
+    original, with_section = open_elf(os.path.realpath(sys.executable)), open_elf(added)
+    first = [make_table(elf, cache) for elf in (original, with_section)]
+    assert [made.origin for made in first] == [Origin.CONVERTED, Origin.SECTION]
+    assert len(list((tmp_path / "tables").iterdir())) == 2
+    for name in ("examine", "convert_sources"):
+        monkeypatch.setattr(module, name, None)
+    assert [make_table(elf, cache) for elf in (original, with_section)] == first
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [
+        (18, 0, "e_machine 0 (little-endian) is not supported, only AMD64, AArch64, AArch64 big-endian, s390x"),
+        (16, ET_REL, "no program or library of x86-64 or AArch64"),
+    ],
+)
+def test_files_of_other_kinds(at: int, value: int, why: str) -> None:
+    data = bytearray(open_elf(FILES[0]).data)
+    data[at] = value
+    assert make_table(ElfFile(memoryview(data), "other")) == (None, Origin.NOTHING, f"other: {why}")
+
+
+def test_call_frame_information_of_nothing() -> None:
+    data = bytearray(open_elf(FILES[0]).data)
+    elf = ElfFile(memoryview(data), "file")
+    section = elf.section(".eh_frame")
+    assert section is not None
+    start, size = section.header.sh_offset, section.header.sh_size
+    data[start : start + size] = bytes(size)
+    assert make_table(elf) == (None, Origin.NOTHING, "")
+    data[start : start + size] = b"\x77" * size
+    made = make_table(elf)
+    assert made[:2] == (None, Origin.NOTHING)
+    assert made.why.startswith("file: .eh_frame+0x0: ")

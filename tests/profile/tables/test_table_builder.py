@@ -1,0 +1,129 @@
+"""Tables are made by other processes; what goes wrong there costs one file, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import active_children
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.profile.tables import table_builder
+from sframegen.profile.tables.make_table import Made, Origin, make_table
+from sframegen.profile.tables.table_builder import Built, TableBuilder
+from sframegen.profile.tables.table_cache import TableCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PYTHON = open_elf(os.path.realpath(sys.executable))
+WAIT = 60_000  # milliseconds, against an endless test
+
+
+def results(builder: TableBuilder) -> dict[int, Built]:
+    found: list[Built] = []
+    end = select.poll()
+    end.register(builder.fileno(), select.POLLIN)
+    while builder.pending:
+        assert end.poll(WAIT), "nothing came"
+        found += builder.ready()
+    assert len({one.number for one in found}) == len(found)
+    return {one.number: one for one in found}
+
+
+def test_the_table_is_the_one_that_this_process_makes() -> None:
+    expected = make_table(PYTHON)
+    assert expected.table is not None
+    with TableBuilder(2, None) as builder:
+        for number in (7, 3, 5):
+            builder.request(number, PYTHON)
+        made = results(builder)
+        builder.request(9, PYTHON)  # that no process has been told of
+        made |= results(builder)
+    assert made == {number: Built(number, expected.table, "", Origin.CONVERTED) for number in (3, 5, 7, 9)}
+    assert active_children() == []
+
+
+def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None], Made]:
+    """make_table that does something else for a file of as many bytes of name."""
+
+    def make(elf: ElfFile, cache: TableCache | None) -> Made:
+        if elf.name == str(number):
+            how()
+        return make_table(elf, cache)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "the process that worked on it was killed by signal 9 (Killed)"),
+        (lambda: os.kill(os.getpid(), signal.SIGBUS), "it became shorter while it was read"),
+        (lambda: os._exit(3), "the process that worked on it ended with status 3"),
+        (signal.pause, "it took longer than 0.5 seconds"),
+    ],
+    ids=["killed", "shorter", "ended", "endless"],
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_process_that_dies_costs_its_file(
+    monkeypatch: pytest.MonkeyPatch, how: Callable[[], object], why: str, workers: int
+) -> None:
+    monkeypatch.setattr(table_builder, "make_table", fails_at(1, how))
+    files = [ElfFile(PYTHON.data, str(number)) for number in range(4)]
+    with TableBuilder(workers, None, 0.5 if how is signal.pause else 30) as builder:
+        for number, file in enumerate(files):
+            builder.request(number, file)
+        made = results(builder)
+    assert made[1] == Built(1, None, why, Origin.NOTHING)
+    assert [made[number].origin for number in (0, 2, 3)] == [Origin.CONVERTED] * 3
+    assert active_children() == []
+
+
+def test_an_error_is_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_elf: ElfFile, _cache: TableCache | None) -> Made:
+        raise MemoryError
+
+    monkeypatch.setattr(table_builder, "make_table", fail)
+    with TableBuilder(1, None) as builder:
+        builder.request(1, PYTHON)
+        assert results(builder) == {1: Built(1, None, "MemoryError", Origin.NOTHING)}
+
+
+def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_builder, "make_table", lambda _elf, _cache: signal.pause())
+    before = time.monotonic()
+    with TableBuilder(2, None) as builder:
+        for number in range(4):
+            builder.request(number, PYTHON)
+        assert builder.ready() == []
+        assert builder.pending == 4
+    assert time.monotonic() - before < table_builder.SECONDS
+    assert active_children() == []
+
+
+def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
+    cache = TableCache(tmp_path / "tables")
+    with TableBuilder(1, cache) as builder:
+        builder.request(1, PYTHON)
+        [first] = results(builder).values()
+    [kept] = (tmp_path / "tables").iterdir()
+    before = kept.stat().st_ino
+    with TableBuilder(1, cache) as builder:
+        builder.request(1, PYTHON)
+        [second] = results(builder).values()
+    assert (second, kept.stat().st_ino) == (first, before)
+
+
+@pytest.mark.once
+def test_it_imports_no_library_that_rewrites_files() -> None:
+    code = "import sys, sframegen.profile.tables.table_builder; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert set(loaded) & {"lief", "capstone", "click", "elftools"} == set()

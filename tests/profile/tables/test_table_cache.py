@@ -1,0 +1,109 @@
+"""Tables are kept where only this user can write, and are used only as they were written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
+from sframegen.profile.tables.stored_table import stored, table_in
+from sframegen.profile.tables.table_cache import TableCache, default_directory
+from sframegen.profile.tables.table_of import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FUNCTIONS = FunctionTable(kinds=[Kind()], rules=[Rule(Where(7, 8), Where(None, -8, deref=True))])
+FUNCTIONS.append(0x1000, 0x321, 0, [(0, 0)])
+TABLE = table_of(FUNCTIONS)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[TableCache]:
+    cache = TableCache(tmp_path / "kept" / "tables", 3 * len(stored(TABLE)))
+    yield cache
+    cache.close()
+
+
+def test_what_is_kept_is_found_again(cache: TableCache) -> None:
+    name = cache.name_of(b"\x12\x34", [b"content"])
+    assert cache.load(name) is None
+    cache.store(name, TABLE)
+    assert cache.load(name) == TABLE
+    assert name.startswith("1234-")
+
+
+def test_the_same_build_id_with_another_content_is_another_table(cache: TableCache) -> None:
+    names = {cache.name_of(b"id", parts) for parts in ([b"one"], [b"two"], [b"on", b"e"], [b"one", b""])}
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize("at", range(0, len(stored(TABLE)), 7))
+def test_no_damaged_byte_is_used(at: int) -> None:
+    data = bytearray(stored(TABLE))
+    assert table_in(memoryview(data)) == TABLE
+    data[at] ^= 0x10
+    with pytest.raises(FormatError):
+        table_in(memoryview(data))
+    with pytest.raises(FormatError):
+        table_in(memoryview(stored(TABLE))[:at])
+
+
+def test_a_damaged_file_is_made_again(cache: TableCache, tmp_path: Path) -> None:
+    name = cache.name_of(b"id", [b"content"])
+    cache.store(name, TABLE)
+    file = tmp_path / "kept" / "tables" / name
+    file.write_bytes(file.read_bytes()[:-8])
+    assert cache.load(name) is None
+    cache.store(name, TABLE)
+    assert cache.load(name) == TABLE
+
+
+def test_the_least_recently_used_go_first(cache: TableCache, tmp_path: Path) -> None:
+    names = [cache.name_of(b"id", [bytes([number])]) for number in range(5)]
+    for age, name in enumerate(names):
+        cache.store(name, TABLE)
+        os.utime(tmp_path / "kept" / "tables" / name, (age, age))
+    assert cache.load(names[0]) == TABLE  # which is a use
+    stranger = tmp_path / "kept" / "tables" / "not ours"
+    stranger.write_bytes(bytes(10_000))
+    cache.trim()
+    assert [name for name in names if cache.load(name)] == [names[0], names[3], names[4]]
+    assert stranger.exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / "tables"
+    directory.mkdir()
+    directory.chmod(mode)
+    cache = TableCache(directory)
+    assert cache.note == f"tables are not kept: [Errno 1] another user can write there: '{directory}'"
+    cache.store("name.table", TABLE)
+    assert cache.load("name.table") is None
+    assert list(directory.iterdir()) == []
+
+
+def test_files_that_others_can_write_or_that_lead_elsewhere_are_not_used(cache: TableCache, tmp_path: Path) -> None:
+    names = [cache.name_of(b"id", [bytes([number])]) for number in range(3)]
+    directory = tmp_path / "kept" / "tables"
+    for name in names:
+        cache.store(name, TABLE)
+    (directory / names[0]).chmod(0o666)
+    (directory / names[1]).rename(tmp_path / "elsewhere")
+    (directory / names[1]).symlink_to(tmp_path / "elsewhere")
+    (directory / names[2]).unlink()
+    os.mkfifo(directory / names[2])
+    assert [cache.load(name) for name in names] == [None] * 3
+
+
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_directory() == tmp_path / "sframegen" / "tables"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_directory() == tmp_path / "home" / ".cache" / "sframegen" / "tables"
