@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.errors import FormatError
+from sframegen.elf.file import ElfFile
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.opening import map_descriptor
+from sframegen.profile.following.mapped_file import Opener
+from sframegen.profile.packed_frames import MAX_FILES
+from sframegen.stack.snapshot.mappings import VDSO
+
 if TYPE_CHECKING:
-    from sframegen.elf.file import ElfFile
+    from sframegen.profile.following.mapped_file import FileKey, Place
     from sframegen.profile.tables.decoded_table import DecodedTable
 
-
-class FileKey(NamedTuple):
-    """What the kernel calls a mapped file: as in /proc/PID/maps and PERF_RECORD_MMAP2."""
-
-    major: int
-    minor: int
-    inode: int
-    generation: int = 0  # PERF_RECORD_MMAP2 only
+REWRITTEN = "it was rewritten while it was traced"
+NOT_ELF = "not an ELF file"
+Inode = tuple[int, int]  # device and number, as stat has them
 
 
 @dataclass
@@ -39,3 +43,133 @@ class Span(NamedTuple):
     end: int
     bias: int
     file: int  # number; 0: no file
+
+
+class Files:
+    """All files that were seen. An open file keeps its inode, so that no other file gets the number of that inode."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, TracedFile] = {}
+        self.refused = 0  # files above the greatest number: their code counts as code without a file
+        self._opener = Opener()
+        self._by_key: dict[FileKey, TracedFile] = {}
+        self._by_inode: dict[Inode, TracedFile] = {}
+        self._by_bytes: dict[bytes, TracedFile] = {}  # images of the kernel
+        self._unopened: set[int] = set()  # numbers: the next process that maps the file may allow it
+        self._new: list[TracedFile] = []
+
+    def take_new(self) -> list[TracedFile]:
+        """Return the files that were opened since the last call: they need a table."""
+        new, self._new = self._new, []
+        return new
+
+    def traced(self, key: FileKey, place: Place) -> TracedFile | None:
+        """Return the file that a process has mapped; None for one that is not ELF, or too many."""
+        known = self._by_key.get(key)
+        if known is not None and known.elf is not None and _is_rewritten(known):
+            self._retire(known)
+            known = None
+        if known is None or known.number in self._unopened:
+            known = self._opened(key, place, known)
+            if known is not None:
+                self._by_key[key] = known
+        return None if known is None or known.why == NOT_ELF else known
+
+    def image(self, data: bytes) -> TracedFile | None:
+        """Return the file for the bytes of a vDSO; None if they are no ELF file."""
+        known = self._by_bytes.get(data)
+        if known is None and data and (known := self._numbered(VDSO)) is not None:
+            self._by_bytes[data] = known
+            self._parse(known, memoryview(data), None, None)
+        return known if known is not None and known.elf is not None else None
+
+    def retired(self) -> set[int]:
+        """Return the numbers of files that were rewritten since they were opened: no rule of theirs holds any more."""
+        old = [file for file in self._by_inode.values() if _is_rewritten(file)]
+        for file in old:
+            self._retire(file)
+        return {file.number for file in old}
+
+    def close(self) -> None:
+        for file in self.by_number.values():
+            if file.elf is not None and file.elf.descriptor is not None:
+                os.close(file.elf.descriptor)
+                file.elf.descriptor = None
+
+    def _opened(self, key: FileKey, place: Place, known: TracedFile | None) -> TracedFile | None:
+        """Open a file. `known`: if that has failed before."""
+        try:
+            descriptor = self._opener.open(key, place)
+        except (OSError, FormatError) as error:
+            why = error.message if isinstance(error, FormatError) else str(error.strerror)
+            if known is None and (known := self._numbered(place.path)) is not None:
+                known.why, known.ready = why, True
+                self._unopened.add(known.number)
+            return known
+        status = os.fstat(descriptor)
+        inode = (status.st_dev, status.st_ino)
+        same = self._by_inode.get(inode)
+        if same is not None and not _is_rewritten(same):
+            os.close(descriptor)
+            return same
+        if same is not None:
+            self._retire(same)
+        traced = known or self._numbered(place.path)
+        if traced is None:
+            os.close(descriptor)
+            return None
+        self._unopened.discard(traced.number)
+        try:
+            data, status = map_descriptor(descriptor, place.path)
+            self._parse(traced, data, status, descriptor)
+        except (OSError, FormatError) as error:
+            traced.why, traced.ready = error.message if isinstance(error, FormatError) else str(error.strerror), True
+        if traced.elf is None:
+            os.close(descriptor)
+        else:
+            self._by_inode[inode] = traced
+        return traced
+
+    def _parse(self, traced: TracedFile, data: memoryview, status: os.stat_result | None, descriptor: int | None) -> None:
+        if bytes(data[:4]) != b"\x7fELF":
+            traced.why, traced.ready = NOT_ELF, True
+            return
+        try:
+            traced.elf = ElfFile(data, traced.path, status, descriptor)
+        except FormatError as error:
+            traced.why, traced.ready = error.message, True
+            return
+        try:
+            traced.build_id = build_id_of(traced.elf) or b""
+        except FormatError:
+            traced.build_id = b""
+        traced.why, traced.ready = "", False
+        self._new.append(traced)
+
+    def _numbered(self, path: str) -> TracedFile | None:
+        if len(self.by_number) == MAX_FILES:
+            self.refused += 1
+            return None
+        traced = TracedFile(len(self.by_number) + 1, path)
+        self.by_number[traced.number] = traced
+        return traced
+
+    def _retire(self, file: TracedFile) -> None:
+        if file.elf is not None and file.elf.descriptor is not None:
+            os.close(file.elf.descriptor)
+        file.elf, file.table, file.ready, file.why = None, None, True, REWRITTEN
+        _without(self._by_key, file)
+        _without(self._by_inode, file)
+
+
+def _without(files: dict[FileKey, TracedFile] | dict[Inode, TracedFile], file: TracedFile) -> None:
+    for key in [key for key, other in files.items() if other is file]:
+        del files[key]  # type: ignore[arg-type] # a key of the same dictionary
+
+
+def _is_rewritten(file: TracedFile) -> bool:
+    elf = file.elf
+    if elf is None or elf.status is None or elf.descriptor is None:
+        return False
+    now, then = os.fstat(elf.descriptor), elf.status
+    return (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns)

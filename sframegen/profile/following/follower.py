@@ -1,0 +1,254 @@
+"""Follows the processes of this machine: records of all CPUs, in the order of their times, and /proc for what came before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.profile.events.attributes import (
+    CLOCK_MONOTONIC,
+    SOFTWARE_DUMMY,
+    TYPE_SOFTWARE,
+    EventAttributes,
+    EventError,
+    EventFlag,
+    SampleType,
+    open_event,
+)
+from sframegen.profile.events.event_records import MmapRecord, RecordReader
+from sframegen.profile.events.ring import RingBuffer
+from sframegen.profile.following.files import Files, Span
+from sframegen.profile.following.mapped_code import Mapped, spans_of
+from sframegen.profile.following.mapped_file import FileKey, Place, key_of_row
+from sframegen.profile.following.processes import Processes
+from sframegen.stack.live.process import parse_mappings
+from sframegen.stack.snapshot.mappings import VDSO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.profile.events.ring import RawRecord
+    from sframegen.profile.following.processes import Spans
+
+RING_PAGES = 128  # 512 KiB for each CPU: 5,000 mappings
+WAKE_UP = 1 << 16  # bytes
+SIDE_BAND = EventAttributes(
+    TYPE_SOFTWARE,
+    config=SOFTWARE_DUMMY,
+    sample_type=SampleType.TID | SampleType.TIME | SampleType.CPU,
+    flags=EventFlag.MMAP
+    | EventFlag.MMAP2
+    | EventFlag.COMM
+    | EventFlag.COMM_EXEC
+    | EventFlag.TASK
+    | EventFlag.SAMPLE_ID_ALL
+    | EventFlag.WATERMARK
+    | EventFlag.USE_CLOCKID,
+    wakeup=WAKE_UP,
+    clock=CLOCK_MONOTONIC,
+)
+TIME = Struct("=Q8x")  # at the end of each record: of its suffix, before the CPU
+ONLINE = Path("/sys/devices/system/cpu/online")
+CPUS_INTERVAL = 1_000_000_000  # nanoseconds
+MAX_VDSO = 1 << 20  # bytes
+ADDRESS_MASK = (1 << 64) - 1
+
+
+class MappingResolver:
+    """Has the files of mappings of running processes."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+        """Return the spans of an executable mapping; without a file for code that is in none."""
+        start, end, offset = record.start, record.end, record.offset
+        if record.inode:
+            key = FileKey(record.major, record.minor, record.inode, record.generation)
+            traced = self.files.traced(key, Place(record.pid, start, end, record.path, time))
+        elif record.path == VDSO:
+            traced, offset = self.files.image(read_memory(record.pid, start, min(end - start, MAX_VDSO))), 0
+        else:
+            traced = None
+        if traced is None:
+            return [Span(start, end, 0, 0)]
+        if traced.elf is None:
+            return [Span(start, end, start - offset & ADDRESS_MASK, traced.number)]
+        return spans_of(traced.elf, traced.number, Mapped(start, end, offset))
+
+
+class Follower:
+    """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed."""
+
+    def __init__(self, targets: Iterable[int] | None = None) -> None:
+        self.files = Files()
+        self.lost = 0  # records that the kernel could not write: mappings were read again from /proc
+        self.records = 0  # that were applied
+        self._resolver = MappingResolver(self.files)
+        self.processes = Processes(self._resolver, targets)
+        self._reader = RecordReader(SIDE_BAND)
+        self._rings: dict[int, tuple[int, RingBuffer]] = {}  # by CPU
+        self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record: those of equal times keep their order
+        self._number = 0
+        self._cpus = ""
+        self._cpus_at = 0
+        try:
+            self._follow_cpus()
+        except EventError:
+            self.close()
+            raise
+
+    @property
+    def filenos(self) -> list[int]:
+        """Return descriptors that are readable when there is something to drain. They change if CPUs come or go."""
+        return [descriptor for descriptor, _ in self._rings.values()]
+
+    @property
+    def changed(self) -> set[int]:
+        """Processes whose spans have changed; the caller takes out what it has published."""
+        return self.processes.changed
+
+    @property
+    def ended(self) -> set[int]:
+        """Processes that ended and are forgotten; the caller takes out what it has used."""
+        return self.processes.ended
+
+    def drain(self) -> int:
+        """Apply what has happened up to now, on all CPUs, in the order of time. Return that time: later samples have to wait.
+
+        It is in nanoseconds of CLOCK_MONOTONIC, as all times here.
+        """
+        now = time.monotonic_ns()
+        if now - self._cpus_at >= CPUS_INTERVAL:
+            self._follow_cpus()
+        self._collect()
+        self._pending.sort()
+        count = 0
+        for at, _, raw in self._pending:
+            if at > now:  # another CPU may have an earlier one that was not seen
+                break
+            record = self._reader.read(raw.kind, raw.misc, raw.body)
+            if record is not None:
+                self.processes.apply(record, at)
+            count += 1
+        del self._pending[:count]
+        self.processes.sweep(now)
+        self.records += count
+        return now
+
+    def spans(self, pid: int, time: int | None = None) -> Spans | None:
+        """Return the spans now, or at a time (CLOCK_MONOTONIC, nanoseconds); None if they are not known: then `scan`."""
+        return self.processes.spans(pid, time)
+
+    def scan(self, pid: int) -> bool:
+        """Read the mappings of a process from /proc. Return False if it has none: it has ended, or is a thread of the kernel."""
+        now = self.drain()
+        try:
+            folder = Path(f"/proc/{pid}")
+            mappings = parse_mappings((folder / "maps").read_bytes())
+            name = (folder / "comm").read_text(errors="surrogateescape").removesuffix("\n")
+        except OSError:
+            return False
+        if not mappings.rows:
+            return False
+        spans: list[Span] = []
+        for row in mappings:
+            if row.executable and row.path != "[vsyscall]":
+                key = key_of_row(row.device, row.inode)
+                record = MmapRecord(pid, pid, row.start, row.end, row.offset, executable=True, path=row.path)
+                spans += self._resolver.spans_of(record._replace(major=key.major, minor=key.minor, inode=key.inode), now)
+        self.processes.set_scanned(pid, spans, name, now)
+        return True
+
+    def thread_name(self, pid: int, tid: int) -> str:
+        """Return the name of a thread; that of the process if it is unknown."""
+        name = self.processes.thread_name_of(pid, tid)
+        if not name and tid != pid:
+            try:
+                name = Path(f"/proc/{pid}/task/{tid}/comm").read_text(errors="surrogateescape").removesuffix("\n")
+            except OSError:
+                name = ""
+        return name or self.processes.name_of(pid)
+
+    def check_files(self) -> None:
+        """Forget the rules of files that were rewritten in place. To be called now and then."""
+        retired = self.files.retired()
+        if retired:
+            self.processes.forget_files(retired, time.monotonic_ns())
+
+    def close(self) -> None:
+        """Close the events; files stay open, for names."""
+        for cpu in list(self._rings):
+            self._close_ring(cpu)
+
+    def _collect(self) -> None:
+        """Move all records out of the rings."""
+        lost = 0
+        for _, ring in self._rings.values():
+            for raw in ring.records():
+                self._number += 1
+                if len(raw.body) < TIME.size:
+                    raise FormatError(f"{len(raw.body)} bytes are too few", f"record of kind {raw.kind}")
+                self._pending.append((TIME.unpack_from(raw.body, len(raw.body) - TIME.size)[0], self._number, raw))
+            lost += ring.lost
+        self.lost = lost
+
+    def _follow_cpus(self) -> None:
+        """Open events on CPUs that are new, and close those of CPUs that are gone."""
+        self._cpus_at = time.monotonic_ns()
+        online = ONLINE.read_text()
+        if online == self._cpus:
+            return
+        cpus = cpus_in(online)
+        was_running = bool(self._rings)
+        for cpu in self._rings.keys() - cpus:
+            self._collect()
+            self._close_ring(cpu)
+        for cpu in sorted(cpus - self._rings.keys()):
+            try:
+                descriptor = open_event(SIDE_BAND, -1, cpu)
+            except EventError as error:
+                if error.number == errno.ENODEV:  # it went offline meanwhile
+                    continue
+                raise
+            try:
+                self._rings[cpu] = descriptor, RingBuffer(descriptor, RING_PAGES)
+            except EventError:
+                os.close(descriptor)
+                raise
+            if was_running:  # what was done there until now was not recorded
+                self.processes.forget_mappings(time.monotonic_ns())
+        self._cpus = online
+
+    def _close_ring(self, cpu: int) -> None:
+        descriptor, ring = self._rings.pop(cpu)
+        ring.close()
+        os.close(descriptor)
+
+
+def cpus_in(text: str) -> set[int]:
+    """Return the numbers in a list like `0-3,8`."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def read_memory(pid: int, address: int, size: int) -> bytes:
+    """Return bytes of a process's memory; none if it cannot be read."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, size, address)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,234 @@
+"""The executable mappings of each process over time, from records and /proc."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
+from sframegen.profile.following.files import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sframegen.profile.events.event_records import Record
+
+HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
+MAX_VERSIONS = 64
+MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
+
+Spans = tuple[Span, ...]
+
+
+class Resolver(Protocol):
+    """Has the files of mappings."""
+
+    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+        """Return the spans of a new executable mapping, ascending, all inside it."""
+
+
+class Version(NamedTuple):
+    """The spans from that time on (nanoseconds of CLOCK_MONOTONIC); None: not known."""
+
+    since: int
+    spans: Spans | None
+
+
+class State:
+    """A process. The tuples of spans are shared with its children."""
+
+    __slots__ = ("changed_at", "ended_at", "name", "scanned_at", "threads", "versions")
+
+    def __init__(self, name: str, version: Version) -> None:
+        self.name = name
+        self.threads: dict[int, str] = {}  # names of threads that are not the name of the process
+        self.versions = deque([version], MAX_VERSIONS)
+        self.changed_at = version.since  # of the last record that changed mappings, known or not
+        self.scanned_at = 0  # records up to then say nothing new
+        self.ended_at = 0
+
+    @property
+    def spans(self) -> Spans | None:
+        return self.versions[-1].spans
+
+    def set_spans(self, since: int, spans: Spans | None) -> None:
+        while len(self.versions) > 1 and self.versions[1].since < since - HISTORY:
+            self.versions.popleft()
+        self.versions.append(Version(since, spans))
+
+    def at(self, time: int) -> Spans | None:
+        for version in reversed(self.versions):
+            if version.since <= time:
+                return version.spans
+        return None
+
+
+class Processes:
+    """`targets`: only these processes and their descendants; None: all."""
+
+    def __init__(self, resolver: Resolver, targets: Iterable[int] | None = None) -> None:
+        self.changed: set[int] = set()  # the caller takes out what it has used
+        self.ended: set[int] = set()  # the same
+        self._resolver = resolver
+        self._all = targets is None
+        self._states: dict[int, State] = {pid: State("", Version(0, None)) for pid in targets or ()}
+        self._leaving: deque[tuple[int, int]] = deque()  # time, pid
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._states
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def spans(self, pid: int, time: int | None = None) -> Spans | None:
+        """Return the spans now, or at an earlier time; None if they are not known."""
+        state = self._states.get(pid)
+        if state is None:
+            return None
+        return state.spans if time is None else state.at(time)
+
+    def name_of(self, pid: int) -> str:
+        """Return the name of a process; empty if unknown."""
+        state = self._states.get(pid)
+        return state.name if state else ""
+
+    def thread_name_of(self, pid: int, tid: int) -> str:
+        """Return the name that a record gave a thread; empty without one."""
+        state = self._states.get(pid)
+        return state.threads.get(tid, "") if state else ""
+
+    def apply(self, record: Record, time: int) -> None:
+        """Apply a record. They come in the order of their times, as far as possible."""
+        match record:
+            case MmapRecord():
+                self._mapped(record, time)
+            case CommRecord():
+                self._named(record, time)
+            case TaskRecord():
+                (self._begun if record.begins else self._ended)(record, time)
+            case LostRecord():
+                self.forget_mappings(time)
+            case _:
+                pass
+
+    def set_scanned(self, pid: int, spans: Sequence[Span], name: str, time: int) -> None:
+        """Take over what /proc says; `time`: all records up to then were applied before it was read."""
+        state = self._states.get(pid)
+        found = tuple(spans[:MAX_SPANS])
+        if state is None:
+            state = self._states[pid] = State(name, Version(0, found))
+        elif state.spans is None:  # so it was since the last change
+            state.set_spans(state.changed_at, found)
+        elif state.spans != found:
+            state.set_spans(time, found)
+        state.name, state.scanned_at, state.ended_at = name, time, 0
+        self.changed.add(pid)
+
+    def forget_mappings(self, time: int) -> None:
+        """Records were lost: no mappings are known from that time on."""
+        for pid, state in self._states.items():
+            state.set_spans(time, None)
+            state.changed_at = time
+            self.changed.add(pid)
+
+    def forget_files(self, numbers: set[int], time: int) -> None:
+        """Files were rewritten: what is mapped from them counts as code without a file."""
+        for pid, state in self._states.items():
+            if state.spans and any(span.file in numbers for span in state.spans):
+                state.set_spans(
+                    time, tuple(span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans)
+                )
+                self.changed.add(pid)
+
+    def sweep(self, time: int) -> None:
+        """Drop processes that ended a while before that time."""
+        while self._leaving and self._leaving[0][0] < time - HISTORY:
+            ended_at, pid = self._leaving.popleft()
+            state = self._states.get(pid)
+            if state is None or state.ended_at != ended_at:
+                continue
+            if _has_threads(pid):
+                self._leaving.append((time, pid))
+                state.ended_at = time
+                continue
+            del self._states[pid]
+            self.changed.discard(pid)
+            self.ended.add(pid)
+
+    def _mapped(self, record: MmapRecord, time: int) -> None:
+        state = self._states.get(record.pid)
+        if not record.executable:
+            return
+        if state is None and self._all:
+            state = self._states[record.pid] = State("", Version(time, None))
+        if state is None or time <= state.scanned_at:
+            return
+        state.changed_at = time
+        if state.spans is not None:
+            new = self._resolver.spans_of(record, time)
+            state.set_spans(time, inserted(state.spans, record.start, record.end, new))
+            self.changed.add(record.pid)
+
+    def _named(self, record: CommRecord, time: int) -> None:
+        state = self._states.get(record.pid)
+        if state is None:
+            if not (self._all and record.by_exec):
+                return
+            state = self._states[record.pid] = State("", Version(time, None))
+        if record.by_exec and time > state.scanned_at:
+            state.threads = {}
+            state.ended_at, state.changed_at = 0, time
+            state.set_spans(time, ())
+            self.changed.add(record.pid)
+        if record.tid == record.pid:
+            state.name = record.name
+        else:
+            state.threads[record.tid] = record.name
+
+    def _begun(self, record: TaskRecord, time: int) -> None:
+        parent = self._states.get(record.parent_pid)
+        if record.pid != record.parent_pid:
+            if parent is None and not self._all:
+                self._states.pop(record.pid, None)  # the number is used again
+                return
+            name = parent.threads.get(record.parent_tid, parent.name) if parent else ""
+            self._states[record.pid] = State(name, Version(time, parent.at(time) if parent else None))
+        elif parent is not None and record.parent_tid in parent.threads:
+            parent.threads[record.tid] = parent.threads[record.parent_tid]
+
+    def _ended(self, record: TaskRecord, time: int) -> None:
+        state = self._states.get(record.pid)
+        if state is None:
+            return
+        if record.tid == record.pid:
+            state.ended_at = time
+            self._leaving.append((time, record.pid))
+        else:
+            state.threads.pop(record.tid, None)
+
+
+def inserted(spans: Spans, start: int, end: int, new: Sequence[Span]) -> Spans:
+    """Return the spans with `new` in place of all that was mapped at [start, end)."""
+    first = bisect_right(spans, start, key=_end)
+    last = bisect_left(spans, end, lo=first, key=_start)
+    left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
+    right = [spans[last - 1]._replace(start=end)] if first < last and spans[last - 1].end > end else []
+    return (*spans[:first], *left, *new, *right, *spans[last:])[:MAX_SPANS]
+
+
+def _start(span: Span) -> int:
+    return span.start
+
+
+def _end(span: Span) -> int:
+    return span.end
+
+
+def _has_threads(pid: int) -> bool:
+    """Return True if a process whose first thread has ended has others."""
+    try:
+        return any(folder.name != str(pid) for folder in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return False

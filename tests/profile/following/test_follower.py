@@ -1,0 +1,253 @@
+"""Real processes: their spans are those of /proc/PID/maps, and their files the very files that they have mapped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.profile.events.attributes import EventAttributes, EventError, open_event
+from sframegen.profile.following import follower
+from sframegen.profile.following.files import REWRITTEN
+from sframegen.profile.following.follower import Follower, cpus_in
+from sframegen.stack.live.process import parse_mappings
+from tests.support.processes.live import HOLD, Program, compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.profile.following.files import TracedFile
+    from tests.support.peers import Compiler
+
+LIBRARY = "int function(int n) { return n * 7 + 1; }"
+HOLDING = 'int main(void) { hold(); puts("done"); }'
+
+
+@pytest.fixture
+def following() -> Iterator[Follower]:
+    with all_followed() as found:
+        yield found
+
+
+@contextmanager
+def all_followed() -> Iterator[Follower]:
+    try:
+        found = Follower()
+    except EventError as error:
+        pytest.skip(f"no perf events: {error}")
+    yield found
+    found.close()
+    found.files.close()
+
+
+def check(following: Follower, pid: int) -> dict[str, TracedFile]:
+    """The spans of a running process are its executable mappings, with the right files and biases; files by path."""
+    following.drain()
+    rows = [row for row in parse_mappings(Path(f"/proc/{pid}/maps").read_bytes()) if row.executable and row.path != "[vsyscall]"]
+    spans = following.spans(pid)
+    assert spans is not None
+    assert [(span.start, span.end) for span in spans] == [(row.start, row.end) for row in rows]
+    files = {}
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    for span, row in zip(spans, rows, strict=True):
+        if span.file:
+            file = following.files.by_number[span.file]
+            files[file.path] = file
+            assert file.elf is not None
+            loads = [one for one in file.elf.executable_loads() if one.p_vaddr < span.end - span.bias]
+            load = next(one for one in loads if span.start - span.bias < one.p_vaddr + one.p_filesz)
+            start = max(span.start, load.p_vaddr + span.bias)
+            size = min(span.end, load.p_vaddr + load.p_filesz + span.bias) - start
+            assert size > 100
+            assert os.pread(memory, size, start) == bytes(file.elf.at(start - span.bias, size))
+        else:
+            assert not row.path.startswith("/") or not row.inode
+    os.close(memory)
+    return files
+
+
+def test_a_program_that_starts_while_it_is_followed(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, HOLDING, section=False)) as program:
+        files = check(following, program.pid)
+        assert {Path(path).name for path in files} >= {"program", "libc.so.6", "[vdso]"}
+        assert following.processes.name_of(program.pid) == "program"
+        before = following.spans(program.pid)
+        assert following.scan(program.pid)
+        assert following.spans(program.pid) == before
+        assert len({file.number for file in following.files.take_new()}) >= len(files)
+        assert all(file.build_id for path, file in files.items() if path != "[vdso]" or file.build_id)
+
+
+def test_a_program_that_ran_before(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, HOLDING, section=False)) as program, all_followed() as following:
+        assert following.spans(program.pid) is None
+        assert following.scan(program.pid)
+        check(following, program.pid)
+        assert following.processes.name_of(program.pid) == "program"
+        following.drain()
+        assert following.spans(program.pid, 0) is not None  # nothing has changed since
+
+
+def test_what_is_no_process_has_no_mappings(following: Follower) -> None:
+    assert not following.scan(2)  # a thread of the kernel
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert not following.scan(child.pid)
+
+
+def test_children_and_programs_that_they_execute(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    source = """int main(int count, char **names) {
+        if (count > 1) { hold(); puts("done"); return 0; }
+        if (fork() == 0) { hold(); execl(names[0], names[0], "again", NULL); }
+        wait(0);
+    }"""
+    program = compiled(compile_c, tmp_path, "#include <sys/wait.h>\n" + source, section=False)
+    with Program(program) as running:
+        following.drain()
+        parent = check(following, running.pid)
+        child = int(Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text())
+        assert following.spans(child) == following.spans(running.pid)
+        running.go_on()
+        running.wait()
+        assert check(following, child).keys() == parent.keys()
+        assert following.spans(child) != following.spans(running.pid)
+
+
+def test_libraries_that_come_and_go(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    names = [tmp_path / f"{name}.so" for name in "ab"]
+    for name in names:
+        shutil.copy(compile_c(LIBRARY, "-shared", "-fPIC"), name)
+    source = """int main(int count, char **names) {
+        void *first = dlopen(names[1], RTLD_NOW); hold();
+        dlclose(first); void *second = dlopen(names[2], RTLD_NOW); hold();
+        puts(second ? "done" : "failed"); }"""
+    with Program(compiled(compile_c, tmp_path, source, section=False), *names) as program:
+        assert "a.so" in {Path(path).name for path in check(following, program.pid)}
+        first = following.spans(program.pid)
+        at = following.drain()
+        following.changed.clear()
+        program.go_on()
+        program.wait()
+        following.drain()
+        assert program.pid in following.changed
+        assert {"b.so"} <= {Path(path).name for path in check(following, program.pid)}
+        assert following.spans(program.pid, at) == first
+        assert following.scan(program.pid)
+        assert "a.so" not in {Path(path).name for path in check(following, program.pid)}
+
+
+MAKES_CODE = """#include <sys/mman.h>
+int main(void) {
+    char *code = mmap(0, 12288, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(code + 4096, 4096, PROT_READ | PROT_EXEC);
+    hold();
+    puts("done");
+}"""
+
+
+def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, MAKES_CODE, section=False)) as program:
+        check(following, program.pid)
+        assert [span.end - span.start for span in following.spans(program.pid) or () if not span.file] == [4096]
+
+
+def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    path = compiled(compile_c, tmp_path, HOLDING, section=False)
+    other = compile_c(HOLD + HOLDING.replace("done", "gone"))
+    with Program(path) as first:
+        path.unlink()
+        file = check(following, first.pid)[str(path)]
+        shutil.copy(other, path.with_name("new"))
+        path.with_name("new").rename(path)
+        with all_followed() as later:  # it finds another file at the path
+            assert later.scan(first.pid)
+            assert check(later, first.pid)[f"{path} (deleted)"].build_id == file.build_id
+
+
+def test_a_file_that_is_rewritten_in_place_loses_its_number(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    library = tmp_path / "a.so"
+    shutil.copy(compile_c(LIBRARY, "-shared", "-fPIC"), library)
+    source = 'int main(int count, char **names) { dlopen(names[1], RTLD_NOW); hold(); puts("done"); }'
+    with Program(compiled(compile_c, tmp_path, source, section=False), library) as program:
+        file = check(following, program.pid)[str(library)]
+        with library.open("ab") as end:
+            end.write(b"more")
+        following.check_files()
+        assert (file.elf, file.why, file.ready) == (None, REWRITTEN, True)
+        assert file.number not in {span.file for span in following.spans(program.pid) or ()}
+        assert following.scan(program.pid)
+        assert check(following, program.pid)[str(library)].number != file.number
+
+
+def test_a_process_in_other_namespaces(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    inside = tmp_path / "mount"
+    inside.mkdir()
+    program = compiled(compile_c, tmp_path, HOLDING, section=False)
+    script = f"mount -t tmpfs none {inside} && cp {program} {inside}/hidden && exec {inside}/hidden"
+    command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout
+    if process.stdout.readline() != b"here\n":
+        pytest.skip("no perf events: namespaces are not allowed")
+    following.drain()
+    pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    files = check(following, pid)
+    assert (files[f"{inside}/hidden"].why, following.processes.name_of(pid)) == ("", "hidden")
+    assert not (inside / "hidden").exists()
+    assert process.communicate(b".")[0] == b"done\n"
+
+
+def test_short_lived_processes_do_not_disturb(following: Follower) -> None:
+    pids = [os.posix_spawn(sys.executable, [sys.executable, "--version"], {"PATH": ""}, file_actions=[
+        (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]) for _ in range(20)]  # fmt: skip
+    for pid in pids:
+        os.waitpid(pid, 0)
+    following.drain()
+    found = [{span.file for span in following.spans(pid) or ()} for pid in pids]
+    names = {following.files.by_number[number].path for numbers in found for number in numbers if number}
+    assert os.path.realpath(sys.executable) in names
+    assert all(len(numbers) > 1 for numbers in found)
+
+
+def test_threads_have_names(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    source = """static void *work(void *name) { pthread_setname_np(pthread_self(), name); hold(); return NULL; }
+    int main(void) { pthread_t one; pthread_create(&one, NULL, work, "worker"); pthread_join(one, NULL); puts("done"); }"""
+    with Program(compiled(compile_c, tmp_path, source, "-pthread", section=False)) as program:
+        following.drain()
+        threads = [int(folder.name) for folder in Path(f"/proc/{program.pid}/task").iterdir()]
+        assert {following.thread_name(program.pid, tid) for tid in threads} == {"program", "worker"}
+        with all_followed() as later:
+            later.scan(program.pid)
+            assert {later.thread_name(program.pid, tid) for tid in threads} == {"program", "worker"}
+
+
+def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    online = tmp_path / "online"
+    online.write_text(follower.ONLINE.read_text())
+    monkeypatch.setattr(follower, "ONLINE", online)
+    monkeypatch.setattr(follower, "CPUS_INTERVAL", 0)
+    following.scan(os.getpid())
+    count = len(following.filenos)
+    online.write_text("0\n")
+    following.drain()
+    assert len(following.filenos) == 1
+    assert following.spans(os.getpid()) is not None
+
+    def opened(attributes: EventAttributes, pid: int, cpu: int) -> int:
+        if cpu == count:  # it is offline again
+            raise EventError("no", errno.ENODEV)
+        return open_event(attributes, pid, cpu)
+
+    monkeypatch.setattr(follower, "open_event", opened)
+    online.write_text(f"0-{count}\n")
+    following.drain()
+    assert len(following.filenos) == count
+    assert following.spans(os.getpid()) is None  # what was done there meanwhile is not known
+    assert cpus_in("0-3,8\n") == {0, 1, 2, 3, 8}

@@ -1,0 +1,214 @@
+"""Records -> spans, against a plain model; and what a process's life means for them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
+from sframegen.profile.following.files import Span
+from sframegen.profile.following.processes import HISTORY, Processes, inserted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PARENT, CHILD, OTHER = 4_194_301, 4_194_302, 4_194_303  # numbers that no process has here
+
+
+class Made:
+    """The file is the inode; a mapping without one is code without a file."""
+
+    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+        assert time
+        return [Span(record.start, record.end, record.start - record.offset, record.inode)]
+
+
+def fork(parent: int, child: int) -> TaskRecord:
+    return TaskRecord(True, child, parent, child, parent, 0)
+
+
+def thread(pid: int, tid: int) -> TaskRecord:
+    return TaskRecord(True, pid, pid, tid, pid, 0)
+
+
+def leave(pid: int, tid: int = 0) -> TaskRecord:
+    return TaskRecord(False, pid, 1, tid or pid, 1, 0)
+
+
+def run(pid: int, name: str = "program") -> CommRecord:
+    return CommRecord(pid, pid, name, by_exec=True)
+
+
+def mapped(pid: int, start: int, end: int, file: int = 1, *, executable: bool = True) -> MmapRecord:
+    return MmapRecord(pid, pid, start, end, 0, executable, "/x", inode=file)
+
+
+def followed(records: Iterable[object], targets: Iterable[int] | None = None) -> Processes:
+    """Records one nanosecond apart, from 1 on."""
+    processes = Processes(Made(), targets)
+    for time, record in enumerate(records, 1):
+        processes.apply(record, time)  # type: ignore[arg-type] # they are records
+    return processes
+
+
+def files_at(spans: Iterable[Span] | None) -> dict[int, tuple[int, int]]:
+    """By address, a small one."""
+    return {at: (span.file, span.bias) for span in spans or () for at in range(span.start, span.end)}
+
+
+ranges = st.tuples(st.integers(0, 40), st.integers(1, 12), st.integers(0, 3))
+
+
+@given(st.lists(ranges, max_size=30))
+def test_spans_are_what_was_mapped_last_at_each_address(made_of: list[tuple[int, int, int]]) -> None:
+    spans: tuple[Span, ...] = ()
+    model: dict[int, tuple[int, int]] = {}
+    for start, size, file in made_of:
+        spans = inserted(spans, start, start + size, [Span(start, start + size, start, file)])
+        model |= dict.fromkeys(range(start, start + size), (file, start))
+        assert files_at(spans) == model
+        assert all(one.start < one.end for one in spans)
+        assert all(one.end <= two.start for one, two in pairwise(spans))
+
+
+PIDS = (PARENT, CHILD, OTHER)
+events = st.one_of(
+    st.builds(lambda pid, place: mapped(pid, place[0], place[0] + place[1], place[2]), st.sampled_from(PIDS), ranges),
+    st.builds(run, st.sampled_from(PIDS)),
+    st.builds(leave, st.sampled_from(PIDS)),
+    st.builds(fork, st.sampled_from(PIDS), st.sampled_from(PIDS)).filter(lambda task: task.pid != task.parent_pid),
+)
+
+
+@given(st.lists(events, max_size=50))
+def test_every_process_has_the_mappings_that_it_had_at_each_time(records: list[MmapRecord | CommRecord | TaskRecord]) -> None:
+    processes = Processes(Made())
+    model: dict[int, dict[int, tuple[int, int]] | None] = {}
+    history = [dict(model)]
+    for time, record in enumerate(records, 1):
+        processes.apply(record, time)
+        known = model.get(record.pid)
+        match record:
+            case MmapRecord() if known is not None:
+                place = dict.fromkeys(range(record.start, record.end), (record.inode, record.start))
+                model[record.pid] = known | place
+            case CommRecord():
+                model[record.pid] = {}
+            case TaskRecord(begins=True):
+                parent = model.get(record.parent_pid)
+                model[record.pid] = parent
+            case _:
+                pass
+        history.append(dict(model))
+        for pid in PIDS:
+            assert (processes.spans(pid) is None) == (model.get(pid) is None)
+            assert files_at(processes.spans(pid)) == (model.get(pid) or {})
+    began = dict.fromkeys(PIDS, 0)
+    for time, record in enumerate(records, 1):
+        if isinstance(record, TaskRecord) and record.begins:
+            began[record.pid] = time
+    for time, then in enumerate(history):
+        for pid in PIDS:
+            if time >= began[pid]:  # a number that is used again has no history
+                assert files_at(processes.spans(pid, time)) == (then.get(pid) or {})
+
+
+def test_a_child_has_the_mappings_of_its_parent_until_it_executes_a_program() -> None:
+    processes = followed([run(PARENT), mapped(PARENT, 10, 20), fork(PARENT, CHILD), mapped(PARENT, 30, 40), mapped(CHILD, 50, 60)])
+    assert files_at(processes.spans(CHILD)).keys() == {*range(10, 20), *range(50, 60)}
+    assert files_at(processes.spans(PARENT)).keys() == {*range(10, 20), *range(30, 40)}
+    processes.apply(run(CHILD, "other"), 6)
+    assert processes.spans(CHILD) == ()
+    assert files_at(processes.spans(CHILD, 5)).keys() == {*range(10, 20), *range(50, 60)}
+    assert (processes.name_of(PARENT), processes.name_of(CHILD)) == ("program", "other")
+
+
+def test_only_targets_and_their_descendants_are_followed() -> None:
+    records = [run(OTHER), fork(PARENT, CHILD), fork(CHILD, CHILD - 1000), fork(OTHER, OTHER - 1000), mapped(OTHER, 1, 2)]
+    processes = followed(records, [PARENT])
+    assert [pid in processes for pid in (PARENT, CHILD, CHILD - 1000, OTHER, OTHER - 1000)] == [True, True, True, False, False]
+    processes.apply(fork(OTHER, CHILD), 6)  # the number is used again
+    assert CHILD not in processes
+
+
+def test_data_is_no_span() -> None:
+    assert followed([run(PARENT), mapped(PARENT, 1, 2, executable=False)]).spans(PARENT) == ()
+
+
+def test_what_is_not_known_is_not_invented() -> None:
+    processes = followed([mapped(PARENT, 1, 2), fork(PARENT, CHILD)])
+    assert processes.spans(PARENT) is None
+    assert processes.spans(CHILD) is None
+    found = [Span(1, 2, 0, 1)]
+    processes.set_scanned(PARENT, found, "p", 5)
+    assert processes.spans(PARENT, 1) == tuple(found)  # so it was since its last change,
+    assert processes.spans(PARENT, 0) is None  # not before
+    processes.apply(mapped(PARENT, 1, 2, 7), 4)  # a record that came late: the scan was after it
+    assert processes.spans(PARENT) == tuple(found)
+    processes.apply(mapped(PARENT, 1, 2, 7), 6)
+    assert files_at(processes.spans(PARENT)) == {1: (7, 1)}
+
+
+def test_lost_records_make_all_mappings_unknown() -> None:
+    processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
+    processes.changed.clear()
+    processes.apply(LostRecord(3), 10)
+    assert processes.spans(PARENT) is None
+    assert processes.spans(PARENT, 9) == (Span(1, 2, 1, 1),)
+    assert processes.changed == {PARENT}
+    processes.set_scanned(PARENT, [Span(1, 3, 0, 1)], "p", 12)
+    assert processes.spans(PARENT, 9) == (Span(1, 2, 1, 1),)
+    assert processes.spans(PARENT, 11) == (Span(1, 3, 0, 1),)
+
+
+def test_files_that_were_rewritten_are_no_files_any_more() -> None:
+    processes = followed([run(PARENT), mapped(PARENT, 1, 2, 5), mapped(PARENT, 4, 5, 6), run(OTHER)])
+    processes.changed.clear()
+    processes.forget_files({5}, 10)
+    assert processes.spans(PARENT) == (Span(1, 2, 0, 0), Span(4, 5, 4, 6))
+    assert processes.changed == {PARENT}
+
+
+def test_threads_have_names_of_their_own() -> None:
+    records = [run(PARENT, "p"), CommRecord(PARENT, 77, "worker", by_exec=False), thread(PARENT, 78)]
+    processes = followed([*records, TaskRecord(True, PARENT, PARENT, 79, 77, 0)])
+    assert [processes.thread_name_of(PARENT, tid) for tid in (77, 78, 79)] == ["worker", "", "worker"]
+    processes.apply(leave(PARENT, 77), 9)
+    assert processes.thread_name_of(PARENT, 77) == ""
+    assert PARENT in processes
+
+
+def test_a_process_stays_a_while_after_its_end_and_memory_does_not_grow() -> None:
+    processes = Processes(Made())
+    most = 0
+    for number in range(20_000):
+        time = number * HISTORY // 100 + 1
+        pid = 5_000_000 + number
+        for record in (fork(PARENT, pid), run(pid), mapped(pid, 1, 2), leave(pid)):
+            processes.apply(record, time)
+        assert processes.spans(pid) == (Span(1, 2, 1, 1),)
+        processes.sweep(time)
+        most = max(most, len(processes))
+        processes.ended.clear()
+    assert most < 110
+    processes.sweep(30_000 * HISTORY)
+    assert len(processes) == 0
+
+
+def test_a_number_that_is_used_again_is_not_dropped_with_its_first_process() -> None:
+    processes = followed([run(PARENT), leave(PARENT), fork(OTHER, PARENT), run(PARENT), mapped(PARENT, 1, 2)])
+    processes.sweep(2 * HISTORY)
+    assert processes.spans(PARENT) == (Span(1, 2, 1, 1),)
+    assert processes.ended == set()
+
+
+@pytest.mark.parametrize("count", [1000])
+def test_many_mappings_at_one_time_keep_the_last_versions(count: int) -> None:
+    processes = followed([run(PARENT), *(mapped(PARENT, 2 * n, 2 * n + 1) for n in range(count))])
+    assert len(processes.spans(PARENT) or ()) == count
+    assert processes.spans(PARENT, 2) is None  # too long ago: unknown, not guessed
+    assert len(processes.spans(PARENT, count - 5) or ()) == count - 6
