@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel
-from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode
+from sframegen.profile.bpf.kernel_records import REGISTERS, KernelRecord, NewStack, decode
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, RunTime, create_table, enable_run_time, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
@@ -41,6 +41,8 @@ _FILE = struct.Struct("=QIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _U32 = struct.Struct("=I")
 _STATE_AT = 24  # in struct file
+_HELD = struct.Struct(f"=I4xQ{REGISTERS}Q")
+_HELD_AT = 8  # in struct shared
 PENDING, READY, WITHOUT = 0, 1, 2
 
 EVENT_PROGRAM = "on_event"
@@ -73,6 +75,14 @@ class Sampling(NamedTuple):
     kernel_frames: bool = False
     threads: bool = False  # counts of threads, not of processes
     moments: bool = False  # a record for each sample
+    hold: bool = False  # a sample stops its process, and is the only one until release(); each is sent, and none is counted
+
+
+class Held(NamedTuple):
+    """The registers of the sample whose process is stopped: `registers` by DWARF number, without the PC."""
+
+    pc: int
+    registers: tuple[int, ...]
 
 
 class Statistics(NamedTuple):
@@ -127,8 +137,8 @@ class KernelWalker:
             }
         )
         ra_mask = conventions_of(HOSTS[os.uname().machine]).ra_mask
-        choices = (targets is None, sampling.kernel_frames, sampling.threads, sampling.moments)
-        self._program.set_constants(struct.pack("=Q4B4x", ra_mask, *choices))
+        choices = (targets is None, sampling.kernel_frames, sampling.threads, sampling.moments, sampling.hold)
+        self._program.set_constants(struct.pack("=Q5B3x", ra_mask, *choices))
         try:
             self._program.load()
             self._open_maps(spans)
@@ -156,7 +166,7 @@ class KernelWalker:
         self._counts = [program.map(name, _COUNT_KEY.size, 8) for name in ("counts", "more_counts")]
         self._spans = _mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
         self._files = _mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
-        self._shared = _mapped(program.bss_fd(), 8)
+        self._shared = _mapped(program.bss_fd(), _HELD_AT + _HELD.size)
         self._ring = RingBuffer(program.map("ring", 0, 0).fd)
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
@@ -303,6 +313,14 @@ class KernelWalker:
         if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
             self._turn()
         return records
+
+    def held(self) -> Held | None:
+        held, pc, *registers = _HELD.unpack_from(self._shared, _HELD_AT)
+        return Held(pc, tuple(registers)) if held else None
+
+    def release(self) -> None:
+        """The next sample may stop its process; the one that is stopped now is the caller's to continue."""
+        self._shared[_HELD_AT : _HELD_AT + 4] = bytes(4)
 
     def _turn(self) -> None:
         """The program counts in the other map, which no run has written for some time."""

@@ -448,6 +448,24 @@ INLINE void push_kernel_frames(struct perf_context *context, struct sample *samp
 	}
 }
 
+/* Stops the task at this sample, unless another one is held. */
+INLINE int hold(void)
+{
+	if (__sync_val_compare_and_swap(&shared.held, 0, 1))
+		return 0;
+	if (signal_thread(STOP_SIGNAL) == 0)
+		return 1;
+	*(volatile u32 *)&shared.held = 0;
+	return 0;
+}
+
+INLINE void remember_held(struct sample *sample)
+{
+	shared.held_pc = sample->pc;
+	for (u32 number = 0; number < GENERAL; number++)
+		shared.held_registers[number] = sample->registers[number];
+}
+
 INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, u32 tid)
 {
 	struct task_struct *task = current_task();
@@ -479,6 +497,8 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 		take_registers(sample->registers, sample->saved);
 		sample->pc = sample->saved[SAVED_PC];
 		sample->low = sample->registers[SP];
+		if (settings.hold)
+			remember_held(sample);
 		end = find_process(sample, tgid, task_flags) ? walk(sample) : END_NO_PROCESS;
 	}
 	add(end < ENDS ? end : END_DAMAGED_TABLE, 1);
@@ -494,7 +514,10 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 	}
 	if (!settings.threads)
 		sample->record.tid = 0;
-	if (*(volatile u32 *)&shared.active)
+	if (settings.hold) {
+		if (!send_stack(sample))
+			add(STAT_RING_FULL, 1);
+	} else if (*(volatile u32 *)&shared.active)
 		count_in(&more_counts, sample, tid);
 	else
 		count_in(&counts, sample, tid);
@@ -522,7 +545,8 @@ SECTION("perf_event") int on_event(struct perf_context *context)
 	}
 	sample->busy = 1;
 	sample->record.cpu = cpu;
-	take(context, sample, tgid, id);
+	if (!settings.hold || hold())
+		take(context, sample, tgid, id);
 	*(volatile u64 *)&sample->busy = 0;
 	return 0;
 }

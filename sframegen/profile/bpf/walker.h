@@ -121,12 +121,14 @@ struct stopped {
 /* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed */
 struct settings {
 	u64 ra_mask;
-	u8 every_process, kernel_frames, threads, moments, padding[4];
+	u8 every_process, kernel_frames, threads, moments, hold, padding[3];
 };
 
-/* In .bss, mapped by user space. `active`: which map of counts is written */
+/* In .bss, mapped by user space. `active`: which map of counts is written. Where settings.hold is set, a sample stops its process, with
+   `held` = 1 and the registers that it had, and there are no further samples until user space sets `held` to 0. */
 struct shared {
-	u32 active, last_epoch;
+	u32 active, last_epoch, held, padding;
+	u64 held_pc, held_registers[REGISTERS];
 };
 
 #endif
