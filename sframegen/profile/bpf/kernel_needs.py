@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from sframegen.profile.bpf.libbpf import LoadError
 
@@ -18,7 +19,7 @@ NEEDS = {
     "the user registers of a task": (5, 15),
 }
 MINIMUM = max(NEEDS.values())
-BTF = "/sys/kernel/btf/vmlinux"
+BTF = Path("/sys/kernel/btf/vmlinux")
 
 
 def check_kernel(release: str | None = None) -> None:
@@ -30,5 +31,10 @@ def check_kernel(release: str | None = None) -> None:
         missing = next(what for what, since in NEEDS.items() if version < since)
         least = ".".join(map(str, MINIMUM))
         raise LoadError(f"the kernel is {release}, and the kernel program needs {least} or newer: this one lacks {missing}")
-    if not os.path.exists(BTF):  # noqa: PTH110 - one look
+    if not BTF.exists():
         raise LoadError(f"the kernel has no {BTF}: it was built without CONFIG_DEBUG_INFO_BTF")
+
+
+def has_tracepoint(name: str) -> bool:
+    """True if the kernel's type information has it: tracefs need not be mounted."""
+    return f"btf_trace_{name}\0".encode() in BTF.read_bytes()

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.kernel_needs import check_kernel
+from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
 from sframegen.profile.bpf.kernel_records import REGISTERS, KernelRecord, NewStack, decode
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, RunTime, create_table, enable_run_time, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
@@ -47,7 +47,7 @@ PENDING, READY, WITHOUT = 0, 1, 2
 
 EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
-AREA_PROGRAM = "on_unmapped_area"
+AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
 
 STATISTICS = {
     "samples": 16,
@@ -139,6 +139,9 @@ class KernelWalker:
         ra_mask = conventions_of(HOSTS[os.uname().machine]).ra_mask
         choices = (targets is None, sampling.kernel_frames, sampling.threads, sampling.moments, sampling.hold)
         self._program.set_constants(struct.pack("=Q5B3x", ra_mask, *choices))
+        self._follows_areas = has_tracepoint(AREA_TRACEPOINT)
+        if not self._follows_areas:
+            self._program.leave_out(AREA_PROGRAM)
         try:
             self._program.load()
             self._open_maps(spans)
@@ -175,7 +178,8 @@ class KernelWalker:
         """Begin to sample on all CPUs."""
         for name in FOLLOWING_PROGRAMS:
             self._program.attach(name)
-        self._program.attach(AREA_PROGRAM)
+        if self._follows_areas:
+            self._program.attach(AREA_PROGRAM)
         kind, config = self.sampling.event
         often = self.sampling.frequency or self.sampling.period
         attributes = EventAttributes(kind, config=config, period=often, flags=EventFlag.FREQUENCY if self.sampling.frequency else 0)
@@ -359,7 +363,12 @@ class KernelWalker:
         self._run_time = enable_run_time()
 
     def run_time(self) -> RunTime:
-        return self._program.run_time(EVENT_PROGRAM)
+        return self._program.info(EVENT_PROGRAM).run_time
+
+    @property
+    def program_id(self) -> int:
+        """As `bpftool prog` lists it."""
+        return self._program.info(EVENT_PROGRAM).number
 
 
 def _mapped(fd: int, size: int) -> mmap.mmap:

@@ -22,7 +22,7 @@ INNER_FLAGS = 0x1000 | 0x400  # BPF_F_INNER_MAP, BPF_F_MMAPABLE
 NO_EXIST = 1  # BPF_NOEXIST
 STATS_RUN_TIME = 0
 PROGRAM_INFO_BYTES = 232
-RUN_TIME_AT = 192  # in struct bpf_prog_info: u64 run_time_ns, run_cnt
+NUMBER_AT, RUN_TIME_AT = 4, 192  # in struct bpf_prog_info: u32 id; u64 run_time_ns, run_cnt
 
 _Print = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
 _Received = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t)
@@ -53,6 +53,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_map_lookup_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
     "bpf_map_lookup_and_delete_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
     "bpf_obj_get_info_by_fd": (_INT, (_INT, _POINTER, _POINTER)),
+    "bpf_prog_get_fd_by_id": (_INT, (_U32,)),
     "bpf_enable_stats": (_INT, (_INT,)),
     "ring_buffer__new": (_POINTER, (_INT, _POINTER, _POINTER, _POINTER)),
     "ring_buffer__epoll_fd": (_INT, (_POINTER,)),
@@ -200,6 +201,13 @@ class RunTime(NamedTuple):
     runs: int
 
 
+class ProgramInfo(NamedTuple):
+    """`number`: the kernel's for the program. `run_time`: measured while statistics were on."""
+
+    number: int
+    run_time: RunTime
+
+
 class Program:
     """A compiled object: opened, then loaded, then attached. The kernel ends all with the process that has opened it."""
 
@@ -271,11 +279,11 @@ class Program:
         self._links.remove(link)
         self._functions.bpf_link__destroy(link)
 
-    def run_time(self, name: str) -> RunTime:
-        """Return what the kernel has measured while statistics were on."""
+    def info(self, name: str) -> ProgramInfo:
         info, size = c.create_string_buffer(PROGRAM_INFO_BYTES), c.c_uint32(PROGRAM_INFO_BYTES)
         self._functions.bpf_obj_get_info_by_fd(self._functions.bpf_program__fd(self._program(name)), info, c.byref(size))
-        return RunTime(*struct.unpack_from("=QQ", info.raw, RUN_TIME_AT))
+        number = struct.unpack_from("=I", info.raw, NUMBER_AT)[0]
+        return ProgramInfo(number, RunTime(*struct.unpack_from("=QQ", info.raw, RUN_TIME_AT)))
 
     def close(self) -> None:
         for link in self._links:
@@ -301,3 +309,11 @@ def enable_run_time() -> int:
     if fd < 0:
         raise library().error("the kernel does not measure programs", -fd)
     return int(fd)
+
+
+def is_loaded(number: int) -> bool:
+    """True if the kernel has a program with this number."""
+    fd = library().functions.bpf_prog_get_fd_by_id(number)
+    if fd >= 0:
+        os.close(fd)
+    return bool(fd >= 0)

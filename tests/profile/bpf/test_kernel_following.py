@@ -1,0 +1,179 @@
+"""What the kernel program knows of a process stays true: at fork, exec, exit, and when an address range is used again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.profile.bpf import extents
+from sframegen.profile.bpf.extents import Extents
+from sframegen.profile.bpf.libbpf import is_loaded
+from sframegen.profile.packed_frames import End, unpacked
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.kernel_walks import Sampled
+from tests.support.processes.live import HOLD
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.once
+
+FORKS = r"""
+int main(void) {
+    hold();
+    pid_t child = fork();
+    if (child == 0) for (;;) after++;
+    printf("%d\n", child);
+    fflush(stdout);
+    hold();
+    kill(child, SIGKILL);
+    puts("done");
+}
+"""
+EXECS = r"""
+int main(int count, char **words) { if (count > 1) for (;;) after++; hold(); execl(words[0], words[0], "again", (char *)0); }
+"""
+REUSES = r"""
+#include <sys/mman.h>
+typedef void *(*Code)(volatile long *);
+int main(int count, char **words) {
+    void *first = dlopen(words[1], RTLD_NOW);
+    void *work = dlsym(first, "work");
+    hold();
+    dlclose(first);
+    void *second = dlopen(words[2], RTLD_NOW);
+    Code again = (Code)dlsym(second, "work");
+    printf("%d\n", (void *)again == work);
+    fflush(stdout);
+    again(&after);
+}
+"""
+LIBRARY = "void *work(volatile long *count) { for (;;) ++*count; return 0; }"
+
+
+def started(*command: str | Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdout.readline() == b"here\n"
+    return process
+
+
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin
+    process.stdin.write(b".")
+    process.stdin.flush()
+
+
+@needs_bpf
+def test_a_child_is_known_before_it_runs(compile_c: Compiler) -> None:
+    with started(compile_c(HOLD + FORKS, "-O2")) as process, Sampled({process.pid}) as sampled:
+        sampled.publish(process.pid)
+        sampled.walker.attach()
+        go_on(process)
+        assert process.stdout
+        child = int(process.stdout.readline())
+        sampled.until(lambda: any(pid == child for _, pid, _ in sampled.stacks()))
+        sampled.until(lambda: sampled.walker.statistics().samples > 30)
+        sampled.end()
+        assert not [record for record in sampled.unfinished() if record.pid == child]
+        ends = {stack.end for stack in sampled.stacks().values() if stack.pid == child}
+        assert ends == {End.OUTERMOST}
+        go_on(process)
+
+
+@needs_bpf
+def test_after_exec_nothing_is_known(compile_c: Compiler) -> None:
+    with started(compile_c(HOLD + EXECS, "-O2")) as process, Sampled({process.pid}) as sampled:
+        sampled.publish(process.pid)
+        before = sampled.walker.epoch(process.pid)
+        sampled.walker.attach()
+        go_on(process)
+        sampled.until(lambda: len(sampled.unfinished()) > 5)
+        assert {record.end for record in sampled.unfinished()} == {End.NO_PROCESS}
+        assert sampled.walker.epoch(process.pid) != before
+        assert sampled.walker.publish(process.pid, sampled.spans[process.pid], before)  # late: says nothing
+        known = len(sampled.stacks())
+        seen = len(sampled.unfinished())
+        sampled.until(lambda: len(sampled.unfinished()) > seen + 5)
+        assert len(sampled.stacks()) == known
+        sampled.publish(process.pid)
+        sampled.until(lambda: len(sampled.stacks()) > known)
+        process.kill()
+
+
+@needs_bpf
+def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -> None:
+    flags = ("-O2", "-shared", "-fPIC")
+    libraries = [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
+    with started(compile_c(HOLD + REUSES, "-O2"), *libraries) as process, Sampled({process.pid}) as sampled:
+        sampled.publish(process.pid)
+        stale = sampled.numbers[str(libraries[0])]
+        sampled.walker.attach()
+        go_on(process)
+        assert process.stdout
+        assert process.stdout.readline() == b"1\n"  # both are at the same address
+        sampled.until(lambda: len(sampled.unfinished()) > 10)
+        assert not [stack for stack in sampled.stacks().values() if unpacked(stack.frames[0]).file == stale]
+        sampled.publish(process.pid)
+        sampled.until(lambda: any(unpacked(stack.frames[0]).file != stale for stack in sampled.stacks().values()))
+        sampled.end()
+        files = {unpacked(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
+        assert sampled.numbers[str(libraries[1])] in files
+        assert stale not in files
+        process.kill()
+
+
+@needs_bpf
+def test_processes_that_end_leave_no_entry(compile_c: Compiler) -> None:
+    with Sampled(None) as sampled:
+        sampled.walker.attach()
+        for _ in range(20):
+            subprocess.run([compile_c("int main(void) { volatile int i = 1 << 24; while (i) i--; }")], check=True)
+        sampled.end()
+        known = {int.from_bytes(key, "little") for key, _ in sampled.walker._epochs.items(1 << 16)}
+        ended = {record.pid for record in sampled.unfinished() if not Path(f"/proc/{record.pid}").exists()}
+        assert ended
+        assert not known & ended
+
+
+@needs_bpf
+def test_a_killed_profiler_leaves_nothing() -> None:
+    code = (
+        "from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling\n"
+        "walker = KernelWalker(None, Sampling(frequency=999)); walker.attach()\n"
+        "print(walker.program_id, flush=True)\n"
+        "while True: walker.poll(10)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        number = int(process.stdout.readline())
+        assert is_loaded(number)
+        process.kill()
+    while is_loaded(number):  # the kernel frees programs soon after
+        os.sched_yield()
+
+
+def test_an_extent_is_used_again_only_when_no_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[int] = set()
+    parts = Extents(10, lambda: used)
+    first, second = parts.allocate(6), parts.allocate(4)
+    assert (first, second, parts.allocate(1)) == (0, 6, None)
+    parts.retire(0)
+    assert parts.allocate(6) is None  # a run of the program may still read it
+    monkeypatch.setattr(extents, "monotonic", lambda: monotonic() + 2)
+    used.add(0)
+    assert parts.allocate(6) is None  # a child has it
+    used.clear()
+    monkeypatch.setattr(extents, "monotonic", lambda: monotonic() + 4)
+    assert parts.allocate(2) == 0
+    assert parts.allocate(4) == 2
+    parts.retire(6)
+    parts.retire(2)
+    monkeypatch.setattr(extents, "monotonic", lambda: monotonic() + 6)
+    assert parts.allocate(8) == 2

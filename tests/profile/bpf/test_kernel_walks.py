@@ -1,0 +1,227 @@
+"""The kernel program walks running processes as `sframegen stack` walks the same ones when they are stopped."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.profile.bpf.kernel_records import SampledMoment, Unfinished
+from sframegen.profile.bpf.kernel_walker import Sampling
+from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, MAX_DEPTH, End, unpacked
+from sframegen.stack.live.process import Process
+from sframegen.stack.tracer import Tracer
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.kernel_walks import Sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.peers import Compiler
+
+pytestmark = [needs_bpf, pytest.mark.once]
+
+# Prints "here\n" and works for ever: all of a stack except its innermost PC stays the same.
+SPIN = r"""
+#define _GNU_SOURCE
+#include <alloca.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline, noclone))
+volatile long after;  // changes after calls, so that they do not become jumps
+KEPT void spin(void) {
+    if (write(1, "here\n", 5) != 5) _exit(9);
+    for (;;) after++;
+}
+"""
+RECURSION = "KEPT void down(int n) { if (n) down(n - 1); else spin(); after++; } int main(void) { down(DEPTH); }"
+QSORT = r"""
+static int compare(const void *a, const void *b) { if (after++ == 20) spin(); return *(int *)a - *(int *)b; }
+int main(void) { int a[99]; for (int i = 0; i < 99; i++) a[i] = i * 7919 % 99; qsort(a, 99, sizeof *a, compare); }
+"""
+SIGNAL = r"""
+KEPT void handler(int n) { spin(); after += n; }
+KEPT void raises(void) { raise(SIGUSR1); after++; }
+int main(void) {
+    stack_t other = {.ss_sp = malloc(65536), .ss_size = 65536};
+    sigaltstack(&other, 0);
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
+    sigaction(SIGUSR1, &action, 0);
+    raises();
+}
+"""
+REALIGNED = r"""
+KEPT void sized(int n) { volatile char *room = alloca(n); room[0] = 1; spin(); after += room[0]; }
+KEPT void aligned(int n) { _Alignas(64) volatile char room[128]; room[1] = n; sized(n); after += room[1]; }
+int main(void) { aligned(1000); }
+"""
+THREAD = r"""
+KEPT void *run(void *data) { spin(); after++; return data; }
+int main(void) { pthread_t one; pthread_create(&one, 0, run, 0); pthread_join(one, 0); }
+"""
+
+
+@contextmanager
+def running(compile_c: Compiler, source: str, *flags: str) -> Iterator[int]:
+    program = compile_c(SPIN + source, "-O2", "-fomit-frame-pointer", "-pthread", *flags)
+    with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"here\n"
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("source", "depth"),
+    [(RECURSION, 45), (QSORT, 6), (SIGNAL, 8), (REALIGNED, 6), (THREAD, 4)],
+    ids=["recursion", "qsort", "signal", "realigned", "thread"],
+)
+@pytest.mark.parametrize("flags", [("-pie", "-fPIE"), ("-no-pie",)], ids=["pie", "fixed"])
+def test_stacks_equal_those_of_the_stopped_process(compile_c: Compiler, source: str, depth: int, flags: tuple[str, ...]) -> None:
+    with running(compile_c, source, "-DDEPTH=40", *flags) as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        sampled.sample(50)
+        with Process(pid) as process:
+            threads = Tracer(convert=True).trace_process(process)
+        expected = [frame.code for frame in max((thread.frames for thread in threads), key=len)]
+        if source is THREAD:
+            expected = next([frame.code for frame in thread.frames] for thread in threads if thread.tid != pid)
+        counts, stacks = sampled.counts(), sampled.stacks()
+        assert counts.keys() == stacks.keys()
+        assert sum(counts.values()) == sampled.walker.statistics().samples
+        assert len(expected) >= depth
+        spinning = {key: stack for key, stack in stacks.items() if len(stack.frames) == len(expected)}
+        assert sum(counts[key] for key in spinning) >= sum(counts.values()) - 3  # the first may be in write()
+        for stack in spinning.values():
+            found = sampled.addresses(pid, stack.frames)
+            assert (stack.end, stack.comm, found[1:]) == (End.OUTERMOST, "a.out", expected[1:])
+            assert abs(found[0] - expected[0]) < 100  # both in spin()
+            assert not any(frame & GUESSED for frame in stack.frames)
+
+
+def test_a_stack_deeper_than_the_limit_ends_too_deep(compile_c: Compiler) -> None:
+    with running(compile_c, RECURSION, f"-DDEPTH={MAX_DEPTH + 100}") as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        sampled.sample(10)
+        ends = {(stack.end, len(stack.frames)) for stack in sampled.stacks().values()}
+        assert (End.TOO_DEEP, MAX_DEPTH) in ends
+        assert ends == {(End.TOO_DEEP, MAX_DEPTH)}
+
+
+def test_an_unknown_process_sends_its_registers_and_its_stack(compile_c: Compiler) -> None:
+    with running(compile_c, RECURSION, "-DDEPTH=40") as pid, Sampled({pid}) as sampled:
+        sampled.sample(5)
+        records = sampled.unfinished()
+        assert len(records) == sampled.walker.statistics().samples
+        for record in records:
+            assert (record.pid, record.tid, record.comm, record.end) == (pid, pid, "a.out", End.NO_PROCESS)
+            assert (record.frames, record.exact, record.guessed, record.known) == ((), True, False, 0xFFFF)
+            assert record.stack_start == record.registers[7]
+            assert len(record.stack) > 40 * 16
+        with Path(f"/proc/{pid}/mem").open("rb") as memory:
+            memory.seek(records[-1].stack_start + 64)
+            assert memory.read(200) == records[-1].stack[64:264]
+
+
+def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Compiler) -> None:
+    with running(compile_c, QSORT) as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        libc = next(number for path, number in sampled.numbers.items() if "libc.so" in path)
+        sampled.walker.drop_table(libc)
+        sampled.sample(20)
+        finished = [record for record in sampled.unfinished() if record.frames]
+        assert finished
+        for record in finished:
+            assert record.end is End.NO_TABLE
+            assert [unpacked(frame).file for frame in record.frames] == [1, 1]  # compare, spin
+            assert not record.exact
+            span = next(span for span in sampled.spans[pid] if span.start <= record.pc < span.end)
+            assert span.file == libc
+
+
+def test_a_damaged_stack_ends_with_a_reason(compile_c: Compiler) -> None:
+    damage = r"""
+    KEPT void damaged(uintptr_t value) {
+        uintptr_t *frame = __builtin_frame_address(0);
+        frame[0] = frame[1] = value;
+        for (int i = 2; i < 6; i++) frame[i] = value + i;
+        spin();
+        after++;
+    }
+    int main(void) { damaged(VALUE); }
+    """
+    for value, ends in (
+        ("0x1234567812345678", {End.NO_MAPPING}),
+        ("0", {End.NO_RETURN}),
+        ("(uintptr_t)damaged", {End.NO_MAPPING, End.NOT_ASCENDING, End.UNREADABLE, End.UNKNOWN_REGISTER, End.GUESS_FAILED}),
+    ):
+        with running(compile_c, damage, f"-DVALUE={value}", "-fno-stack-protector") as pid, Sampled({pid}) as sampled:
+            sampled.publish(pid)
+            sampled.sample(5)
+            seen = {stack.end for stack in sampled.stacks().values()} | {record.end for record in sampled.unfinished()}
+            assert seen & ends, (value, seen)
+            assert End.OUTERMOST not in seen
+
+
+def test_code_without_rules_is_crossed_by_frame_pointers_and_marked(compile_c: Compiler) -> None:
+    flags = ("-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-DDEPTH=5")
+    with running(compile_c, RECURSION, *flags) as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        sampled.walker.add_table(1, None)
+        sampled.sample(20)
+        stacks = [stack for stack in sampled.stacks().values() if unpacked(stack.frames[0]).file == 1]
+        assert stacks
+        for stack in stacks:
+            assert [bool(frame & GUESSED) for frame in stack.frames[:8]] == [False, *[True] * 7]
+            assert stack.end is End.GUESS_FAILED  # after _start, whose rule was in the table
+
+
+def test_kernel_frames_come_first(compile_c: Compiler) -> None:
+    calls = r"""
+    int main(void) {
+        if (write(1, "here\n", 5) != 5) return 1;
+        for (;;) {
+            void *area = mmap(0, 1 << 20, 3, 34, -1, 0);
+            memset(area, 1, 1 << 20);
+            munmap(area, 1 << 20);
+        }
+    }
+    """
+    with running(compile_c, calls) as pid, Sampled({pid}, Sampling(frequency=999, kernel_frames=True, moments=True)) as sampled:
+        sampled.publish(pid)
+        sampled.walker.attach()
+        sampled.until(lambda: sampled.walker.statistics().kernel_mode > 20)
+        sampled.end()
+        stacks = sampled.stacks()
+        in_kernel = [stack for stack in stacks.values() if unpacked(stack.frames[0]).file == KERNEL_FILE]
+        finished = [stack for stack in in_kernel if stack.end is End.OUTERMOST]
+        assert finished
+        for stack in finished:
+            files = [unpacked(frame).file for frame in stack.frames]
+            assert files == sorted(files, key=lambda file: file != KERNEL_FILE)
+            assert unpacked(stack.frames[-1]).file == 1  # _start
+        moments = [record for record in sampled.records if isinstance(record, SampledMoment)]
+        counted = sampled.counts()
+        assert len(moments) == sum(counted.values())
+        assert {(moment.hash, moment.pid, 0) for moment in moments} == counted.keys()
+        times = [record.nanoseconds for record in sampled.records if isinstance(record, SampledMoment | Unfinished)]
+        assert max(times) - min(times) > 0
+
+
+def test_threads_are_counted_apart(compile_c: Compiler) -> None:
+    with running(compile_c, THREAD) as pid, Sampled({pid}, Sampling(frequency=999, threads=True)) as sampled:
+        sampled.publish(pid)
+        sampled.sample(20)
+        assert {tid for _, _, tid in sampled.counts()} & {stack.tid for stack in sampled.stacks().values()}
+        assert pid not in {stack.tid for stack in sampled.stacks().values()}

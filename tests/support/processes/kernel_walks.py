@@ -1,0 +1,91 @@
+"""Processes that a KernelWalker samples, with the mappings and tables that a test gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from sframegen.elf.file import open_elf
+from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Unfinished
+from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
+from sframegen.profile.following.files import Span
+from sframegen.profile.packed_frames import unpacked
+from sframegen.profile.tables.make_table import make_table
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+    from types import TracebackType
+
+ADDRESSES = (1 << 64) - 1
+PAGE = 4096
+POLL = 20  # milliseconds
+
+
+class Sampled:
+    """A walker that samples, and what it has sent. At the end of the block it is closed."""
+
+    def __init__(self, targets: set[int] | None, sampling: Sampling | None = None) -> None:
+        self.walker = KernelWalker(targets, sampling or Sampling(frequency=999))
+        self.numbers: dict[str, int] = {}
+        self.spans: dict[int, list[Span]] = {}
+        self.records: list[KernelRecord] = []
+
+    def publish(self, pid: int) -> None:
+        """The walker gets the process's mappings as they are now, and tables of new files."""
+        epoch = self.walker.epoch(pid)
+        self.spans[pid] = [
+            self._span(line) for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "x" in line.split()[1]
+        ]
+        assert self.walker.publish(pid, self.spans[pid], epoch)
+
+    def _span(self, line: str) -> Span:
+        words = line.split(None, 5)
+        start, end = (int(address, 16) for address in words[0].split("-"))
+        path, offset = words[-1], int(words[2], 16)
+        if not path.startswith("/"):
+            return Span(start, end, 0, 0)
+        load = next(
+            load for load in open_elf(path).executable_loads() if load.p_offset & -PAGE <= offset < load.p_offset + load.p_filesz
+        )
+        return Span(start, end, start - offset - load.p_vaddr + load.p_offset & ADDRESSES, self._number(path))
+
+    def _number(self, path: str) -> int:
+        if path not in self.numbers:
+            self.numbers[path] = len(self.numbers) + 1
+            assert self.walker.add_table(self.numbers[path], make_table(open_elf(path)).table)
+        return self.numbers[path]
+
+    def until(self, enough: Callable[[], bool]) -> None:
+        while not enough():
+            self.records += self.walker.poll(POLL)
+
+    def sample(self, number: int) -> None:
+        """Take samples, that number at least; for good."""
+        self.walker.attach()
+        self.until(lambda: self.walker.statistics().samples >= number)
+        self.end()
+
+    def end(self) -> None:
+        self.walker.detach()
+        self.records += self.walker.poll(0)
+
+    def counts(self) -> Counter[tuple[int, int, int]]:
+        return self.walker.take_counts()
+
+    def stacks(self) -> dict[tuple[int, int, int], NewStack]:
+        return {(record.hash, record.pid, record.tid): record for record in self.records if isinstance(record, NewStack)}
+
+    def unfinished(self) -> list[Unfinished]:
+        return [record for record in self.records if isinstance(record, Unfinished)]
+
+    def addresses(self, pid: int, frames: tuple[int, ...]) -> list[int]:
+        """Return the run-time addresses of packed frames."""
+        bias = {span.file: span.bias for span in self.spans[pid]}
+        return [frame.address + bias[frame.file] & ADDRESSES for frame in map(unpacked, frames)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.walker.close()
