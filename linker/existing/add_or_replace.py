@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from cfi.errors import SframegenError
 from linker.existing.find_section import extents, find_place
 from linker.existing.original import altered, original_of
 from linker.existing.overwrite import Exchange, plan_exchange
 from linker.existing.take_out import plan_removal
+from linker.files.copying import same_bytes
 from linker.inject.apply import writes_of
-from linker.inject.plan import InjectionPlan, plan_injection
+from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import contents
-from sframegen.elf.records import SHT_GNU_SFRAME
+from linker.inject.unloaded_layout import ADDRESS, ALIGN
+from sframegen.elf.compressed import compress
+from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME
+from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
     from linker.inject.kernel_versions import Change
     from linker.inject.undo_record import Undo, Write
+    from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.encode import Encoder
+
+
+class Stored(NamedTuple):
+    """A section that is not loaded: its bytes, those that the file has for them, and the section's flags: SHF_COMPRESSED or 0."""
+
+    contents: bytearray
+    data: bytes | bytearray
+    flags: int
+
+    @classmethod
+    def of(cls, encoder: Encoder, compression: Compression | None, byte_order: ByteOrder) -> Self:
+        """Raises FormatError where functions are out of its reach, ValueError where compression is not possible here."""
+        contents = encoder.encode(ADDRESS)
+        data = compress(contents, ALIGN, byte_order) if compression else None
+        return cls(contents, contents, 0) if data is None else cls(contents, data, SHF_COMPRESSED)
+
+    def is_in(self, elf: ElfFile) -> bool:
+        """True if the file has it already, whichever way its bytes are compressed."""
+        section = unloaded_of(elf)
+        flags = section.header.sh_flags if section else 0
+        same = section is not None and flags == self.flags and section.header.sh_addr == ADDRESS
+        return same and section is not None and same_bytes(elf.contents(section), memoryview(self.contents))
 
 
 class Base(NamedTuple):
@@ -45,11 +73,15 @@ def base_of(elf: ElfFile) -> Base:
     return Base(given, altered(elf, len(given.data), [*restored, *cleared]), cleared, record)
 
 
-def plan_section(base: Base, encoder: Encoder, allowed: frozenset[Change] = frozenset()) -> InjectionPlan | Exchange:
+def plan_section(
+    base: Base, encoder: Encoder, allowed: frozenset[Change] = frozenset(), stored: Stored | None = None
+) -> InjectionPlan | Exchange:
     """In the place of an existing section if it fits, else after the file's end. Raises RefusedError if neither is possible.
 
-    `allowed`: the changes that only newer kernels accept.
+    `allowed`: the changes that only newer kernels accept. `stored`: for a section that is not loaded, which goes after the end.
     """
+    if stored is not None:
+        return plan_unloaded(base.elf, len(stored.data), stored.flags, base.cleared_ranges)
     if base.cleared:
         try:
             return plan_in_place(base.given, encoder)
@@ -67,11 +99,12 @@ def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
     return plan_exchange(elf, place, encoder.encode(place.address), new_record=True)
 
 
-def all_writes(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder) -> list[Write]:
+def all_writes(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder, stored: Stored | None = None) -> list[Write]:
     """Return all writes that turn `base.given` into the new file; the last is the record."""
     if isinstance(plan, Exchange):
         return plan.writes
-    return writes_of(plan, base.elf, memoryview(encoder.encode(plan.section_address)), base.given, base.cleared)
+    section = encoder.encode(plan.section_address) if stored is None else stored.data
+    return writes_of(plan, base.elf, memoryview(section), base.given, base.cleared)
 
 
 def is_written(elf: ElfFile, base: Base, writes: list[Write]) -> bool:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.ranges import Extent, gaps, join
-from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_NOBITS
+from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHF_COMPRESSED, SHT_NOBITS
+from sframegen.format.locate import is_sframe
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.file import ElfFile
+
+
+SEVERAL = "more than one SFrame section, or headers that do not agree where it is"
 
 
 class Place(NamedTuple):
@@ -36,18 +40,13 @@ def find_place(elf: ElfFile) -> Place:
     if not places:
         raise elf.error("no SFrame section")
     if len(places) > 1:
-        raise elf.error("more than one SFrame section, or headers that do not agree where it is")
+        raise elf.error(SEVERAL)
     if any(header.sh_flags & SHF_COMPRESSED for header in headers):
         raise elf.error("the SFrame section is compressed")
     [(offset, address)] = places
     size = max(extent[2] for extent in extents)  # GNU ld keeps more in the segment than it fills
     elf.slice(offset, size, "SFrame section")
     return Place(offset, address, size, size + free_after(elf, offset + size), segments, sections)
-
-
-def is_sframe(section: Section) -> bool:
-    kind = section.header.sh_type
-    return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
 
 
 def free_after(elf: ElfFile, start: int) -> int:
@@ -77,6 +76,6 @@ def extents(elf: ElfFile) -> list[Extent]:
 def own_loads(elf: ElfFile) -> list[int]:
     """Numbers of read-only PT_LOADs that begin with an SFrame section: linkers put theirs among other sections."""
     starts = {s.p_vaddr for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz}
-    starts |= {s.header.sh_addr for s in elf.sections if is_sframe(s)}
+    starts |= {s.header.sh_addr for s in elf.sections if is_sframe(s) and s.header.sh_flags & SHF_ALLOC}
     loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT_LOAD and s.p_flags == PF_R]
     return [number for number, load in loads if load.p_offset and load.p_vaddr in starts]

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.existing.find_section import is_sframe, own_loads
+from linker.existing.find_section import own_loads
 from linker.files.copying import same_bytes
 from linker.inject import undo_record
 from linker.inject.image import MAX_PROGRAM_HEADERS
@@ -31,6 +31,7 @@ from sframegen.elf.records import (
     SHT_DYNSYM,
     SHT_SYMTAB,
 )
+from sframegen.format.locate import is_sframe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

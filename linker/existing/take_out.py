@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.find_section import extents, is_sframe, own_loads
+from linker.existing.find_section import extents, own_loads
 from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.movable import PT_NULL
@@ -23,6 +23,7 @@ from sframegen.elf.records import (
     PT_GNU_SFRAME,
     PT_LOAD,
     SHDR_SIZE,
+    SHF_COMPRESSED,
     SHF_INFO_LINK,
     SHT_GROUP,
     SHT_NOBITS,
@@ -34,6 +35,7 @@ from sframegen.elf.records import (
 )
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
+from sframegen.format.locate import is_sframe
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -62,10 +64,11 @@ def plan_removal(elf: ElfFile) -> Removal:
     segments = [UNUSED_SEGMENT if s.p_type == PT_GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
+    compressed = {s.header.sh_offset for s in elf.sections if s.header.sh_flags & SHF_COMPRESSED}
     cleared = [
         Extent(*hole)
         for extent in extents(elf)
-        if int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
+        if extent.start in compressed or int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
         for hole in gaps(kept, extent.start, min(extent.end, len(elf.data)))
     ]
     loads = own_loads(elf)

@@ -42,14 +42,17 @@ def writes_of(
     """
     if len(section) != plan.section_size:
         raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")
-    header = elf.header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
+    header, table = elf.header, []
+    if plan.is_loaded:
+        header = header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
+        table = [Write(plan.table_offset, packed(plan.segments, elf.byte_order) + bytes(plan.spare_size))]
     if plan.sections:
         count = len(plan.sections)
         header = header._replace(e_shoff=plan.section_table_offset, e_shnum=count if count < SHN_LORESERVE else 0)
     writes = [
         *cleared,
         Write(0, packed([header], elf.byte_order)),
-        Write(plan.table_offset, packed(plan.segments, elf.byte_order) + bytes(plan.spare_size)),
+        *table,
         *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),
         *(Write(patch.offset, patch.new.to_bytes(8, elf.byte_order)) for patch in plan.patches),
         Write(plan.section_offset, section),

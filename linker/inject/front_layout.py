@@ -55,9 +55,9 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
         message = f"the last segment ends at {image.end_address:#x}: no addresses are left after it"
         raise RefusedError(Refusal.NO_ROOM, message, "program header table", file=image.elf.name)
 
-    section = sframe_at(offset, address, section_size)
+    sframe, section = sframe_at(offset, address, section_size)
     segments = [follow(grow(image, segment, kept, used), moves) for segment in kept]
-    segments = [*insert_loads(segments, [load_at(image, offset, address, at)]), section]
+    segments = [*insert_loads(segments, [load_at(image, offset, address, at)]), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in kept]
     return Draft("front", image.table.start, segments, section, offset + at, moves, dropped, [], cleared_end(image, room) - end)
 

@@ -58,7 +58,7 @@ class Image(NamedTuple):
 
 def read_image(elf: ElfFile) -> Image:
     """Raises FormatError or RefusedError with the reason if no section can be added."""
-    check_header(elf)
+    check_header(elf, NEW_HEADERS)
     loads = check_loads(elf)
     check_sections(elf)
     check_end(elf)
@@ -89,7 +89,7 @@ def find_build_id(elf: ElfFile) -> int | None:
     return next((note.offset for note in ids if note.offset + 16 + len(note.desc) <= FIRST_PAGE), None)
 
 
-def check_header(elf: ElfFile) -> None:
+def check_header(elf: ElfFile, new_headers: int) -> None:
     header = elf.header
     if header.e_type not in (ET_EXEC, ET_DYN):
         raise elf.error("not a linked program or library")
@@ -97,10 +97,11 @@ def check_header(elf: ElfFile) -> None:
         segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments
     ):
         raise elf.error("has an .sframe section already; take it out first (sframegen remove)")
-    if elf.phnum + NEW_HEADERS > MAX_PROGRAM_HEADERS:
+    if elf.phnum + new_headers > MAX_PROGRAM_HEADERS:
+        more = f": {new_headers} more would be" if new_headers else ","
         raise RefusedError(
             Refusal.NO_ROOM,
-            f"has {elf.phnum:,} program headers: {NEW_HEADERS} more would be above the {MAX_PROGRAM_HEADERS:,} that kernels read",
+            f"has {elf.phnum:,} program headers{more} above the {MAX_PROGRAM_HEADERS:,} that kernels read",
             file=elf.name,
         )
     if header.e_phoff < EHDR_SIZE:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from linker.files.refusals import Refusal, RefusedError
-from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, Phdr, Shdr
+from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHT_GNU_SFRAME, Phdr, Shdr
 
 if TYPE_CHECKING:
     from linker.inject.image import Image
 
-Layout = Literal["front", "tail"]
+Layout = Literal["front", "tail", "unloaded"]
 
 
 class Move(NamedTuple):
@@ -32,8 +32,8 @@ class Draft(NamedTuple):
     layout: Layout
     table_offset: int
     segments: list[Phdr]  # the whole new table
-    section: Phdr  # the PT_GNU_SFRAME among them
-    end: int  # file offset after the last loaded byte
+    section: Shdr  # `.sframe`, without its name
+    end: int  # file offset after the last byte of the section and of what is loaded
     moves: list[Move]
     dropped: list[Phdr]  # headers of the original that gave up their slot
     covers: list[tuple[str, Shdr]]  # further sections, over bytes that strip tools would clear without one
@@ -65,8 +65,9 @@ def load_at(image: Image, offset: int, address: int, size: int) -> Phdr:
     return readable(PT_LOAD, offset, address, size, image.page)
 
 
-def sframe_at(offset: int, address: int, size: int) -> Phdr:
-    return readable(PT_GNU_SFRAME, offset, address, size, 8)
+def sframe_at(offset: int, address: int, size: int) -> tuple[Phdr, Shdr]:
+    """Return the headers of a loaded section."""
+    return readable(PT_GNU_SFRAME, offset, address, size, 8), Shdr(0, SHT_GNU_SFRAME, SHF_ALLOC, address, offset, size, 0, 0, 8, 0)
 
 
 def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:

@@ -14,6 +14,7 @@ from linker.inject.kernel_versions import SAFE_SINCE, Change
 from linker.inject.layout import NoRoomError, no_room
 from linker.inject.movable import MOVABLE_TAGS, PT_NULL
 from linker.inject.tail_layout import tail
+from linker.inject.unloaded_layout import unloaded
 from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
@@ -24,8 +25,8 @@ from sframegen.elf.records import (
     PT_NOTE,
     SHDR_SIZE,
     SHF_ALLOC,
+    SHF_COMPRESSED,
     SHN_LORESERVE,
-    SHT_GNU_SFRAME,
     SHT_NOBITS,
     SYM_SIZE,
     Phdr,
@@ -68,7 +69,8 @@ class InjectionPlan:
     original_size: int
     section_offset: int
     section_address: int
-    section_size: int
+    section_size: int  # in the file
+    section_flags: int
     table_offset: int
     spare_size: int  # bytes after the table that are cleared
     segments: tuple[Phdr, ...]  # the new program header table
@@ -88,6 +90,10 @@ class InjectionPlan:
         return "\n".join(describe(self))
 
     @property
+    def is_loaded(self) -> bool:
+        return bool(self.section_flags & SHF_ALLOC)
+
+    @property
     def table_size(self) -> int:
         return len(self.segments) * PHDR_SIZE
 
@@ -98,7 +104,8 @@ class InjectionPlan:
 
     def overwritten(self) -> list[tuple[int, int]]:
         """(offset, size) of every range of the original, without an earlier section, that is overwritten; ascending."""
-        ranges = [(0, EHDR_SIZE), (self.table_offset, self.table_size + self.spare_size)]
+        ranges = [(0, EHDR_SIZE)]
+        ranges += [(self.table_offset, self.table_size + self.spare_size)] if self.is_loaded else []
         ranges += [(item.to_offset, item.size) for item in self.moves]
         ranges += [(patch.offset, 8) for patch in self.patches]
         return undo_record.overwritten(self.original_size, ranges)
@@ -116,13 +123,28 @@ def plan_injection(
     `cleared`: (offset, size) of ranges cleared to make `elf`, which then is not the file that the undo record restores.
     `allowed`: the changes that only newer kernels accept.
     """
-    if not 0 < section_size <= MAX_SECTION:
-        raise elf.error(f"a section of {section_size} bytes")
+    check_size(elf, section_size)
     image = read_image(elf)
     risk = risk_of(image.role)
     if risk and Change.SEGMENT_IN_A_LOADER not in allowed:
         raise RefusedError(Refusal.DYNAMIC_LOADER, risk, file=elf.name)
-    return complete(image, choose(image, section_size, allowed), tuple(cleared))
+    draft = choose(image, section_size, allowed)
+    patches = (*tag_patches(image, draft), *symbol_patches(elf, draft))
+    return complete(elf, draft, patches, tuple(cleared))
+
+
+def plan_unloaded(elf: ElfFile, stored_size: int, flags: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
+    """Plan for a section that is not loaded, of that size in the file; the other parameters as for `plan_injection`.
+
+    `flags`: SHF_COMPRESSED or 0.
+    """
+    check_size(elf, stored_size)
+    return complete(elf, unloaded(elf, stored_size, flags), (), tuple(cleared))
+
+
+def check_size(elf: ElfFile, section_size: int) -> None:
+    if not 0 < section_size <= MAX_SECTION:
+        raise elf.error(f"a section of {section_size} bytes")
 
 
 def risk_of(role: Role) -> str:
@@ -160,10 +182,9 @@ def tail_of_program(image: Image, section_size: int, reason: SframegenError, all
     return draft
 
 
-def complete(image: Image, draft: Draft, cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
-    """Everything that follows from a layout: tags, symbols, section headers, the end of the file."""
-    elf = image.elf
-    added = [(".sframe", sframe_header(draft.section)), *draft.covers] if elf.sections else []
+def complete(elf: ElfFile, draft: Draft, patches: tuple[Patch, ...], cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
+    """What else follows from a layout: section headers, the end of the file."""
+    added = [(".sframe", draft.section), *draft.covers] if elf.sections else []
     new_names = "".join(f"{name}\0" for name, _ in added)
     names_size = elf.sections[elf.shstrndx].header.sh_size + len(new_names) if added else 0
     section_table_offset = align_up(draft.end + names_size, 8) if added else 0
@@ -171,9 +192,10 @@ def complete(image: Image, draft: Draft, cleared: tuple[tuple[int, int], ...]) -
     return InjectionPlan(
         layout=draft.layout,
         original_size=len(elf.data),
-        section_offset=draft.section.p_offset,
-        section_address=draft.section.p_vaddr,
-        section_size=draft.section.p_filesz,
+        section_offset=draft.section.sh_offset,
+        section_address=draft.section.sh_addr,
+        section_size=draft.section.sh_size,
+        section_flags=draft.section.sh_flags,
         table_offset=draft.table_offset,
         spare_size=draft.spare_size,
         segments=tuple(draft.segments),
@@ -184,7 +206,7 @@ def complete(image: Image, draft: Draft, cleared: tuple[tuple[int, int], ...]) -
         ),
         dropped_segments=tuple(draft.dropped),
         moves=tuple(draft.moves),
-        patches=(*tag_patches(image, draft), *symbol_patches(elf, draft)),
+        patches=patches,
         sections=tuple(sections),
         names_offset=draft.end,
         names_size=names_size,
@@ -193,10 +215,6 @@ def complete(image: Image, draft: Draft, cleared: tuple[tuple[int, int], ...]) -
         undo_offset=section_table_offset + len(sections) * SHDR_SIZE if added else draft.end,
         cleared=cleared,
     )
-
-
-def sframe_header(segment: Phdr) -> Shdr:
-    return Shdr(0, SHT_GNU_SFRAME, SHF_ALLOC, segment.p_vaddr, segment.p_offset, segment.p_filesz, 0, 0, 8, 0)
 
 
 def new_sections(elf: ElfFile, draft: Draft, added: list[tuple[str, Shdr]], names_size: int) -> list[Section]:
@@ -262,13 +280,16 @@ def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
 
 def describe(plan: InjectionPlan) -> list[str]:
     """Return the plan as text, one fact a line."""
+    place = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
+    compressed = " of compressed contents" * bool(plan.section_flags & SHF_COMPRESSED)
     lines = [
         f"layout: {plan.layout}; file grows from {plan.original_size:#x} to {plan.size:#x} bytes",
-        f".sframe: address {plan.section_address:#x}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes",
+        f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes{compressed}",
     ]
     lines += [f"new segment: {describe_segment(segment)}" for segment in plan.new_segments]
     lines += [f"segment given up: {describe_segment(segment)}" for segment in plan.dropped_segments]
-    lines.append(f"program header table: {len(plan.segments)} entries at offset {plan.table_offset:#x}")
+    if plan.is_loaded:
+        lines.append(f"program header table: {len(plan.segments)} entries at offset {plan.table_offset:#x}")
     lines += [
         f"moves: {', '.join(item.names)}, {item.size:#x} bytes, offset {item.from_offset:#x} -> {item.to_offset:#x}, "
         f"address {item.from_address:#x} -> {item.to_address:#x}"

@@ -30,7 +30,7 @@ def tail(image: Image, section_size: int) -> Draft:
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
     if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
         raise no_room(image, "neither after it nor at the end of the file")
-    section = sframe_at(address - bias, address, section_size)
+    sframe, section = sframe_at(address - bias, address, section_size)
     table_offset = table_address - bias
     segments = [
         segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
@@ -38,9 +38,9 @@ def tail(image: Image, section_size: int) -> Draft:
         else segment
         for segment in image.segments
     ]
-    loads = [load_at(image, section.p_offset, address, section_size), load_at(image, table_offset, table_address, size)]
+    loads = [load_at(image, section.sh_offset, address, section_size), load_at(image, table_offset, table_address, size)]
     # Without a section over the table, eu-strip takes it for a gap and clears it.
     cover = Shdr(0, SHT_PROGBITS, SHF_ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
-    segments = [*insert_loads(segments, loads), section]
+    segments = [*insert_loads(segments, loads), sframe]
     dropped = [segment for segment in elf.segments if segment not in image.segments]
     return Draft("tail", table_offset, segments, section, table_offset + size, [], dropped, [(".sframegen.phdrs", cover)])

@@ -13,6 +13,7 @@ from sframegen.elf.file import Section, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import (
+    EHDR_SIZE,
     PF_R,
     PHDR_SIZE,
     PT_GNU_SFRAME,
@@ -56,18 +57,35 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
     if written is None:
         return ["LIEF cannot read the file"]
     elf = open_elf(result)
+    loaded = check_loaded(plan, original, elf, written) if plan.is_loaded else check_unloaded(original, elf, written)
     return [
         *check_header(plan, original, written),
         *check_section(plan, written),
-        *check_loads(written, len(elf.data)),
-        *check_table(written),
+        *loaded,
         *check_segments(plan, original, written),
         *check_sections(plan, original, written),
         *check_overwritten(plan, original),
-        *check_bytes(plan, original, elf, written),
-        *check_moves(plan, original, elf),
         *check_build_id(original, elf),
     ]
+
+
+def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterator[str]:
+    """A segment has the section; what is loaded is what it was, where it was."""
+    yield from check_mapping(plan, written)
+    yield from check_loads(written, len(elf.data))
+    yield from check_table(written)
+    yield from check_bytes(plan, original, elf, written)
+    yield from check_moves(plan, original, elf)
+
+
+def check_unloaded(original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterator[str]:
+    """No segment has the section; of the original's bytes only the ELF header's change: those for the section header table."""
+    if written.segments != original.segments:
+        yield "program headers changed"
+    if elf.header._replace(e_shoff=original.header.e_shoff, e_shnum=original.header.e_shnum) != original.header:
+        yield "the ELF header changed"
+    if not same_bytes(original.data[EHDR_SIZE:], elf.data[EHDR_SIZE : len(original.data)]):
+        yield "bytes of the original changed"
 
 
 def verify_writes(
@@ -172,17 +190,22 @@ def check_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> I
 
 
 def check_section(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
-    """PT_GNU_SFRAME, `.sframe` and plan agree."""
-    planned = (plan.section_address, plan.section_offset, plan.section_size)
-    segments = [s for s in written.segments if s.p_type == PT_GNU_SFRAME]
+    """`.sframe` is as planned, and there is one."""
+    planned = (plan.section_address, plan.section_offset, plan.section_size, plan.section_flags)
     sections = [s.header for s in written.sections if s.name == ".sframe"]
-    if [(s.p_vaddr, s.p_offset, s.p_filesz) for s in segments] != [planned]:
-        yield "PT_GNU_SFRAME is not the planned one"
     if bool(sections) != bool(plan.sections):
         yield ".sframe is missing" if plan.sections else ".sframe has a section header, the original has none"
     for s in sections:
-        if (s.sh_addr, s.sh_offset, s.sh_size) != planned or s.sh_type != SHT_GNU_SFRAME or s.sh_flags != SHF_ALLOC:
+        if (s.sh_addr, s.sh_offset, s.sh_size, s.sh_flags) != planned or s.sh_type != SHT_GNU_SFRAME:
             yield ".sframe is not the planned one"
+
+
+def check_mapping(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
+    """PT_GNU_SFRAME and plan agree, and a PT_LOAD of its own maps the section."""
+    planned = (plan.section_address, plan.section_offset, plan.section_size)
+    segments = [s for s in written.segments if s.p_type == PT_GNU_SFRAME]
+    if [(s.p_vaddr, s.p_offset, s.p_filesz) for s in segments] != [planned]:
+        yield "PT_GNU_SFRAME is not the planned one"
     holders = [s for s in written.segments if s.p_type == PT_LOAD and s.p_vaddr <= planned[0] < s.p_vaddr + s.p_memsz]
     if len(holders) != 1 or holders[0].p_flags != PF_R or not holds(holders[0], *planned):
         yield "no read-only PT_LOAD of its own holds .sframe"

@@ -34,6 +34,8 @@ class Summary:
     covered_bytes: int = 0  #: those for which the section has a rule
     rows: int = 0  #: of the section
     section_bytes: int = 0  #: its size; 0 if there is none
+    unloaded: bool = False  #: no segment has it
+    compressed_bytes: int = 0  #: its size in the file if it is compressed, else 0
     eh_frame_bytes: int = 0  #: of the used parts of .eh_frame and .debug_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
     synthesized_functions: int = 0  #: functions in code without call frame information
@@ -65,6 +67,7 @@ class Summary:
         what = f"{count_of(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
         shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
         line = f"{file}: {what}{shares}, {count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
+        line += f", {self.compressed_bytes:,} compressed" * bool(self.compressed_bytes) + ", not loaded" * self.unloaded
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
             line += f", {self.section_bytes / source_bytes:.2f} of .eh_frame + .eh_frame_hdr"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
-from linker.existing.add_or_replace import all_writes, base_of, is_written, plan_section
+from linker.existing.add_or_replace import Stored, all_writes, base_of, is_written, plan_section
 from linker.existing.find_section import extents
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Target
@@ -17,16 +17,26 @@ from linker.inject.kernel_versions import Change, safe_on
 from linker.inject.plan import risk_of
 from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
 from sframegen.api.added import Summary, total
-from sframegen.api.common import layout_of, level_of, not_taken, planned, refuse, signed, verify_plan, with_written
+from sframegen.api.common import (
+    check_compression,
+    layout_of,
+    level_of,
+    not_taken,
+    planned,
+    refuse,
+    signed,
+    verify_plan,
+    with_written,
+)
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
+from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC, SHF_COMPRESSED
 from sframegen.elf.role import role_of
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
-from sframegen.format.locate import read_sframe
+from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.tables.compare import agree
 from sframegen.tables.optimize import MAX_GAP
 
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
     from linker.objects.add_to_objects import Prepared
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
+    from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.program.workers import Progress
@@ -66,6 +77,8 @@ def add_section(
     hard_links: Sequence[str | os.PathLike[str]] = (),
     synthesize: bool = False,
     min_kernel: str | None = None,
+    unloaded: bool = False,
+    compress: Compression | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
@@ -86,14 +99,17 @@ def add_section(
     - `hard_links`: other names of the file; they become names of the new file.
     - `synthesize`: also describe linked code without call frame information, where its instructions prove the rows.
     - `min_kernel`: the oldest Linux that the result must run on, "5.18" for instance; newer kernels allow more.
+    - `unloaded`: no segment gets the section, for readers of files: no program header changes, and nothing of it is in memory.
+    - `compress`: "zstd": compress a section that is not loaded, if that makes it smaller.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
     - `progress`: called with the bytes of code analysed so far and the current estimate of the total; a byte may be counted more
       than once.
 
     Raises FormatError if the file cannot be read or is of a kind that has no section, RefusedError if it is not changed for another
-    reason, VerificationError if the new file is wrong, OSError, and ValueError for an unknown version, level or kernel. The target
-    is then unchanged.
+    reason, VerificationError if the new file is wrong, OSError, and ValueError for an unknown version, level, kernel or compression
+    and for compression of a loaded section. The target is then unchanged.
     """
+    check_compression(compress, unloaded=unloaded)
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
     forced = frozenset([Change.SEGMENT_IN_A_LOADER] if force else ()) - safe
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
@@ -102,6 +118,8 @@ def add_section(
         if isinstance(elf, Objects):
             if synthesize:
                 raise FormatError("only linked files can have synthesized rows")
+            if unloaded:
+                raise FormatError("only linked files can have a section that is not loaded")
             if any(one.section(MODULE_SECTION) for one in elf.members.values()):
                 module = Summary(str(target.path), note=KERNEL_MODULE)
                 return module if target.in_place else with_written(module, target.write(elf.copy, lambda _: None))
@@ -122,26 +140,40 @@ def add_section(
             return with_written(changed_to(summary, note=f"nothing to add: {why}"), target.copy(elf))
         present = extents(elf)
         if present and base.given is elf and not replace:
-            if not _says(elf, coverage, layout):
-                raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
-            return with_written(_unchanged(summary, sum(extent.size for extent in present)), target.copy(elf))
+            if (unloaded_of(elf) is not None) != unloaded or not _says(elf, coverage, layout):
+                raise _other_section(elf, unloaded=unloaded)
+            section = unloaded_of(elf)
+            size = sum(extent.size for extent in present)
+            if section is not None:
+                packed = size if section.header.sh_flags & SHF_COMPRESSED else 0
+                summary, size = changed_to(summary, unloaded=True, compressed_bytes=packed), elf.contents_size(section)
+            return with_written(_unchanged(summary, size), target.copy(elf))
 
-        warnings = summary.warnings + not_taken(base.elf, layout)
+        warnings = summary.warnings + (() if unloaded else not_taken(base.elf, layout))
         encoder = converted.encoder(base.elf, level)
-        plan = plan_section(base, encoder, safe | forced)
-        if forced and (risk := risk_of(role_of(base.elf, read_dynamic(base.elf)))):
+        stored = Stored.of(encoder, compress, elf.byte_order) if unloaded else None
+        plan = plan_section(base, encoder, safe | forced, stored)
+        if forced and not unloaded and (risk := risk_of(role_of(base.elf, read_dynamic(base.elf)))):
             warnings += (risk,)
         summary = changed_to(summary, section_bytes=encoder.size_bytes, rows=len(encoder.table.row_start), warnings=warnings)
+        if stored is not None:
+            summary = changed_to(summary, unloaded=True, compressed_bytes=len(stored.data) if stored.flags else 0)
         if dry_run and not present:
             return changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
-        writes = all_writes(plan, base, encoder)
-        if present and is_written(elf, base, writes):
+        writes = all_writes(plan, base, encoder, stored)
+        if present and (is_written(elf, base, writes) if stored is None else stored.is_in(elf)):
             return with_written(_unchanged(summary, encoder.size_bytes), target.copy(elf))
         if present and not replace:
-            raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
+            raise _other_section(elf, unloaded=unloaded)
         summary = changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
         written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
         return with_written(summary, written)
+
+
+def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
+    is_loaded = unloaded_of(elf) is None
+    where = "has a loaded SFrame section already" if is_loaded else "has an SFrame section already, which is not loaded"
+    return RefusedError(Refusal.OTHER_SECTION, where if is_loaded == unloaded else ANOTHER, file=elf.name)
 
 
 def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:

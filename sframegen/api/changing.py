@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import naming
-from linker.existing.find_section import extents, find_place, own_loads
+from linker.existing.add_or_replace import Stored, all_writes, base_of, plan_section
+from linker.existing.find_section import SEVERAL, extents, find_place, own_loads
 from linker.existing.original import check_undo, original_of
 from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.existing.take_out import plan_removal, unchanged
@@ -16,16 +17,16 @@ from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.objects.add_to_objects import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
-from sframegen.api.common import layout_of, planned, refuse, with_written
+from sframegen.api.common import findings_of, layout_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
 from sframegen.api.planned import plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED
-from sframegen.format.locate import read_pieces, read_sframe
+from sframegen.format.locate import is_sframe, read_pieces, read_sframe, unloaded_of
 from sframegen.format.reasons import sayable
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import Merger
@@ -33,8 +34,12 @@ from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from linker.existing.overwrite import Exchange
+    from linker.inject.plan import InjectionPlan
+    from sframegen.elf.file import ElfFile, Section
 
 
 def convert(
@@ -48,6 +53,8 @@ def convert(
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> VersionChange:
     """Write the SFrame section of an ELF file in another version of the format; in place, or in a new file `output`.
+
+    A section that is not loaded stays so, and compressed if it was.
 
     Sections that a linker wrote one after the other, of any version, or unsorted, become one sorted section. What the version
     cannot express is left out and counted. A file whose section is complete, has the version and holds nothing that readers of the
@@ -80,37 +87,65 @@ def convert(
         if layout.version == change.from_version and is_good and sayable(merged.rules, abi, layout):
             return with_written(change, target.copy(elf))
 
-        place = find_place(elf)
         table, left_out = lower(merged, abi, layout)
         if not len(table):
             message = f"nothing in its SFrame section can be said in version {layout.version}"
             raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
         encoder = Encoder(table, abi, layout, share=abi.shares_rows)
         encoder.flags |= layout.flags & merger.flags
-        exchange = plan_exchange(elf, place, encoder.encode(place.address))
+        unloaded = unloaded_of(elf)
+        step = _exchange(elf, encoder) if unloaded is None else _add_again(elf, encoder, unloaded)
         change = replace(
             change,
             functions=len(table),
             rows=len(table.row_start),
-            section_bytes_before=place.size,
-            section_bytes=exchange.size,
+            section_bytes_before=step.size_before,
+            section_bytes=encoder.size_bytes,
             left_out={reason.value: count for reason, count in left_out.items()},
-            plan=planned(exchange),
+            plan=planned(step.plan),
         )
 
         def check(written: Path) -> None:
-            findings = verify_exchange(exchange, elf, written)
+            findings = step.verify(written)
             address, lost = difference(merged, read_sframe(open_elf(written)).table)
             if address is not None:
                 findings.append(f"another rule at {address:#x}")
             elif lost != sum(left_out.values()):
                 findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
-            original = original_of(elf)
-            if original is not None:
-                findings += check_undo(original.elf, written)
-            refuse(findings)
+            refuse(findings or ([] if step.restores is None else check_undo(step.restores, written)))
 
-        return with_written(change, target.write(partial(write_all, elf, exchange.writes), check))
+        return with_written(change, target.write(step.write, check))
+
+
+class _Step(NamedTuple):
+    """How the section gets its other contents."""
+
+    plan: InjectionPlan | Exchange
+    size_before: int  # of the section
+    restores: ElfFile | None  # what the new file's undo record restores; None if it has none
+    write: Callable[[BinaryIO], None]
+    verify: Callable[[Path], list[str]]
+
+
+def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
+    """A loaded section stays in its place."""
+    place = find_place(elf)
+    exchange = plan_exchange(elf, place, encoder.encode(place.address))
+    original = original_of(elf)
+    restores = None if original is None else original.elf
+    write = partial(write_all, elf, exchange.writes)
+    return _Step(exchange, place.size, restores, write, partial(verify_exchange, exchange, elf))
+
+
+def _add_again(elf: ElfFile, encoder: Encoder, section: Section) -> _Step:
+    """One that is not loaded is taken out, and the new one added."""
+    if sum(map(is_sframe, elf.sections)) > 1:
+        raise elf.error(SEVERAL)
+    base = base_of(elf)
+    stored = Stored.of(encoder, "zstd" if section.header.sh_flags & SHF_COMPRESSED else None, elf.byte_order)
+    plan = plan_section(base, encoder, stored=stored)
+    write = partial(write_all, elf, all_writes(plan, base, encoder, stored), record=base.record)
+    return _Step(plan, len(elf.contents(section)), base.given, write, partial(findings_of, plan, base))
 
 
 def remove(
@@ -156,7 +191,7 @@ def remove(
             has_one, size = bool(extents(original.elf)), len(original.elf.data)
             removal = replace(removal, restored=True, still_has_one=has_one, size=size)
             result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, (), record=original.record)
-        elif own_loads(elf) or force:
+        elif own_loads(elf) or unloaded_of(elf) is not None or force:
             result, plan = elf, plan_removal(elf)
             removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, plan.writes)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from cfi.errors import VerificationError
 from linker.existing.original import check_undo
@@ -12,6 +12,7 @@ from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
 from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
+from sframegen.elf.compressed import Compression
 from sframegen.format.layouts import WRITABLE
 from sframegen.tables.optimize import LEVELS
 
@@ -57,10 +58,13 @@ def not_taken(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
 
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
+    refuse(findings_of(plan, base, written) or check_undo(base.given, written))
+
+
+def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path) -> list[str]:
     from linker.inject.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
 
-    findings = verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written)
-    refuse(findings or check_undo(base.given, written))
+    return verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written)
 
 
 def refuse(findings: list[str]) -> None:
@@ -73,6 +77,14 @@ def layout_of(version: int) -> Layout:
     if version not in WRITABLE:
         raise ValueError(f"SFrame version {version!r} is not written, only {', '.join(map(str, WRITABLE))}")
     return WRITABLE[version]
+
+
+def check_compression(compression: str | None, *, unloaded: bool) -> None:
+    """Raises ValueError for one that is not known, or not possible."""
+    if compression is not None and compression not in get_args(Compression):
+        raise ValueError(f"unknown compression {compression!r}, only {', '.join(get_args(Compression))}")
+    if compression is not None and not unloaded:
+        raise ValueError("only a section that is not loaded can be compressed")
 
 
 def level_of(name: LevelName) -> Level:

@@ -14,7 +14,7 @@ class Plan:
     """What changes in a file. `str()` is a line for each change."""
 
     lines: tuple[str, ...]  #: each change, as text for people
-    section_address: int | None = None  #: link-time address of the new section; None if none is added to a linked file
+    section_address: int | None = None  #: of the new section, as linked; 0 if not loaded; None if none is added to a linked file
     section_offset: int | None = None  #: file offset of the new section, in bytes; None likewise
 
     def __str__(self) -> str:

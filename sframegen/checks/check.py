@@ -19,7 +19,7 @@ from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import sframe_of, unloaded_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -64,6 +64,7 @@ class CheckReport:
         line = f"{printable(self.file)}: {found or 'good'}"
         if self.version:
             line += f"; SFrame version {self.version}, {self.functions:,} functions"
+            line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings)
             said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
             line += f"; bytes of code: {', '.join(said)}" if said else ""
         if any(self.second_reader.values()):
@@ -188,6 +189,7 @@ def check_file(
 def _check_section(elf: ElfFile, data: memoryview, address: int, draft: Draft, consumer: Consumer) -> SframeSection | None:
     """Check the section by itself; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
+    facts.loaded = unloaded_of(elf) is None
     draft.findings += [*facts.findings, *accepted(facts, consumer)]
     section = open_section(data, address)
     draft.version, draft.functions, draft.section_bytes = section.header.version, section.header.num_fdes, len(data)

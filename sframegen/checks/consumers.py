@@ -41,6 +41,7 @@ class Consumer(NamedTuple):
     title: str
     versions: tuple[int, ...]  # that it reads
     source: str
+    reads_files: bool = False  # else only what is loaded
 
 
 # libsframe's room for the data words of one FRE, glibc's limit on their number.
@@ -49,7 +50,7 @@ LIBSFRAME_WORD_BYTES, LIBSFRAME_WORDS, GLIBC_WORDS = 24, 6, 3
 CONSUMERS = {
     "kernel": Consumer("the Linux kernel", (3,), "unwind_user patches for 7.x, with CONFIG_SFRAME_VALIDATION or without"),
     "glibc": Consumer("glibc", (2,), "backtrace() of 2.42 to 2.44"),
-    "gnu": Consumer("GNU binutils", (2, 3), "libsframe 2.47, with which readelf, objdump and ld read"),
+    "gnu": Consumer("GNU binutils", (2, 3), "libsframe 2.47, with which readelf, objdump and ld read", reads_files=True),
 }
 
 
@@ -211,14 +212,18 @@ DEMANDS = (
 def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
     """Findings about one consumer, or all: their reactions to a section with these facts; none if they accept it.
 
-    A version that a consumer does not read is one note.
+    A version that a consumer does not read, and a section that it does not find, is one note.
     """
     return [finding for name in CONSUMERS if consumers in ("all", name) for finding in _findings(facts, name)]
 
 
 def takes(facts: Facts, name: str) -> bool:
-    """True if the consumer reads sections of that version, and does not reject this one."""
-    return _reads(facts, name) and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+    """True if the consumer finds the section, reads sections of that version, and does not reject this one."""
+    return _finds(facts, name) and _reads(facts, name) and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+
+
+def _finds(facts: Facts, name: str) -> bool:
+    return facts.loaded or CONSUMERS[name].reads_files
 
 
 def _reads(facts: Facts, name: str) -> bool:
@@ -227,6 +232,8 @@ def _reads(facts: Facts, name: str) -> bool:
 
 def _findings(facts: Facts, name: str) -> list[Finding]:
     consumer = CONSUMERS[name]
+    if not _finds(facts, name):
+        return [Finding(f"{name}-not-loaded", Severity.NOTE, f"{consumer.title} uses only sections that are loaded", name)]
     if facts.layout is not None and not _reads(facts, name):
         message = f"{consumer.title} does not read version {facts.layout.version}"
         return [Finding(f"{name}-version", Severity.NOTE, message, name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.errors import FormatError
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
 from sframegen.elf.records import (
@@ -19,10 +20,10 @@ from sframegen.elf.records import (
     SHF_EXECINSTR,
     SHF_WRITE,
     SHT_GNU_SFRAME,
-    SHT_NOBITS,
 )
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.layouts import MAGIC
+from sframegen.format.locate import is_sframe, unloaded_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,15 +55,15 @@ def in_file(elf: ElfFile) -> list[Finding]:
 
 def _broken(elf: ElfFile) -> Iterator[Broken]:
     segments = [segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME]
-    sections = [
-        section
-        for section in elf.sections
-        if section.header.sh_type == SHT_GNU_SFRAME or (section.name == ".sframe" and section.header.sh_type != SHT_NOBITS)
-    ]
+    sections = list(filter(is_sframe, elf.sections))
     if not segments and not sections:
         return
     if len(segments) > 1 or len(sections) > 1:
         yield "several-sections", f"{len(sections)} sections, {len(segments)} segments"
+    unloaded = unloaded_of(elf)
+    if unloaded is not None:
+        yield from _not_loaded(elf, unloaded)
+        return
     segment, section = next(iter(segments), None), next(iter(sections), None)
     if segment is None:
         yield "no-segment", ""
@@ -81,7 +82,28 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
     if len(sizes) > 1:
         yield "segment-size", " and ".join(f"{size} bytes" for size in sorted(sizes))
     yield from _mapping(elf, known[0])
-    yield from _bytes(elf, known[0], section)
+    place = known[0]
+    if place.offset + place.size > len(elf.data):
+        yield "outside-file", f"it ends at {place.offset + place.size:#x}, the file at {len(elf.data):#x}"
+        return
+    yield from _bytes(elf, elf.data[place.offset : place.offset + place.size], section)
+
+
+def _not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
+    """A section that no segment has may be compressed."""
+    yield "not-loaded", ""
+    wrong = section.header.sh_flags & FLAGS & ~SHF_COMPRESSED
+    if wrong:
+        yield "section-flags", f"{wrong:#x}"
+    end = section.header.sh_offset + section.header.sh_size
+    if end > len(elf.data):
+        yield "outside-file", f"it ends at {end:#x}, the file at {len(elf.data):#x}"
+        return
+    try:
+        contents = elf.contents(section)
+    except FormatError:  # a finding already, where it is read
+        return
+    yield from _bytes(elf, contents, section)
 
 
 def _section(section: Section) -> Iterator[Broken]:
@@ -106,11 +128,8 @@ def _mapping(elf: ElfFile, place: Extent) -> Iterator[Broken]:
         yield "mapped-writable", ""
 
 
-def _bytes(elf: ElfFile, place: Extent, section: Section | None) -> Iterator[Broken]:
-    if place.offset + place.size > len(elf.data):
-        yield "outside-file", f"it ends at {place.offset + place.size:#x}, the file at {len(elf.data):#x}"
-        return
-    preamble = bytes(elf.data[place.offset : place.offset + min(place.size, 5)])
+def _bytes(elf: ElfFile, contents: memoryview, section: Section | None) -> Iterator[Broken]:
+    preamble = bytes(contents[:5])
     if len(preamble) < 5:
         return
     magic, version, _, abi_arch = struct.unpack(MARKS[elf.byte_order] + "HBBB", preamble)

@@ -9,13 +9,14 @@ import click
 
 from sframegen import api
 from sframegen.api.added import fates_table, total_fates
-from sframegen.cli.shared.output import FILES, MIN_KERNEL, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level
+from sframegen.cli.shared.output import FILES, MIN_KERNEL, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level, not_loaded
 from sframegen.cli.shared.several import JOBS, changes, for_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.api.added import Summary
+    from sframegen.elf.compressed import Compression
     from sframegen.tables.optimize import LevelName
 
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
 @MIN_KERNEL
+@not_loaded
 @click.option(
     "--force", is_flag=True, help="Also change files that are signed, contain their own checksum, or may be dynamic loaders."
 )
@@ -65,6 +67,8 @@ def command(
     debug_file: str | None,
     synthesize: bool,
     min_kernel: str | None,
+    unloaded: bool,
+    compress: Compression | None,
     force: bool,
     verbose: bool,
     quiet: bool,
@@ -76,6 +80,9 @@ def command(
     Code and data keep their bytes and addresses; the section goes to the end of the file. FILE is replaced only when the new
     file is complete and verified. Files without call frame information, and files that already have the same section, are left
     unchanged; with -o or --output-dir they are copied. A FILE with a different section is refused, unless --replace is given.
+
+    --unloaded adds a section that is not loaded, to any linked file: also to static programs and dynamic loaders without room for
+    a segment. Profilers and other readers of files use it, and sframegen; the kernel and glibc do not.
 
     Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
 
@@ -93,6 +100,8 @@ def command(
         force=force,
         synthesize=synthesize,
         min_kernel=min_kernel,
+        unloaded=unloaded,
+        compress=compress,
     )
     if synthesize:
         add = for_code(add, files, jobs)

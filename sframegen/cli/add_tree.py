@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen.api.added import percent
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, not_loaded, note
 from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.elf.notes import build_id_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from linker.files.location import Location
     from sframegen.api.added import Summary
     from sframegen.cli.trees.tree_files import Name
+    from sframegen.elf.compressed import Compression
     from sframegen.tables.optimize import LevelName
 
 STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
@@ -34,6 +35,7 @@ STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
     level("fast"),
     click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions."),
     MIN_KERNEL,
+    not_loaded,
 )
 @click.pass_context
 def command(
@@ -49,6 +51,8 @@ def command(
     optimize: LevelName,
     synthesize: bool,
     min_kernel: str | None,
+    unloaded: bool,
+    compress: Compression | None,
     verify: bool,
     preserve_timestamps: bool,
     dry_run: bool,
@@ -80,6 +84,8 @@ def command(
         "optimize": optimize,
         "synthesize": synthesize,
         "min_kernel": min_kernel,
+        "unloaded": unloaded,
+        "compress": compress,
         "verify": verify,
         "preserve_timestamps": preserve_timestamps,
         "dry_run": dry_run,

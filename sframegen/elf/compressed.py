@@ -1,10 +1,17 @@
-"""Compressed sections -> their contents, within limits on memory and time even for hostile input."""
+"""Compressed sections -> their contents, within limits on memory and time even for hostile input; and the way there."""
 
 from __future__ import annotations
 
 import sys
 import zlib
+from typing import TYPE_CHECKING, Literal
 
+from sframegen.elf.records import CHDR_SIZE, ByteOrder, Chdr, packed
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Compression = Literal["zstd"]
 ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 
 # Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
@@ -13,6 +20,7 @@ MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of mega
 # mold makes each megabyte a frame of zstd. Each frame costs time, even one of no bytes.
 FRAME_BYTES, FEW_FRAMES = 1 << 16, 16
 MAX_WINDOW_LOG = 27  # of zstd: no default makes frames that need more than 128 MiB for their window
+LEVEL = 19  # of zstd: libxul's 9.6 MB become 2.3 in 2.6 s; 2.6 with levels 6 to 15
 
 
 def expand(kind: int, raw: memoryview, size: int) -> memoryview:
@@ -37,10 +45,7 @@ def _inflate(raw: memoryview, size: int) -> bytes:
 def _expand_zstd(raw: memoryview, size: int) -> bytes:
     """Expand one frame after the other."""
     try:
-        if sys.version_info >= (3, 14):
-            from compression import zstd  # noqa: PLC0415 - only where a section needs it
-        else:
-            from backports import zstd  # noqa: PLC0415
+        zstd = _zstd()
     except ImportError:
         raise ValueError(
             "compressed with zstd, for which a library is missing: pip install backports.zstd, "
@@ -60,3 +65,26 @@ def _expand_zstd(raw: memoryview, size: int) -> bytes:
     except zstd.ZstdError as error:
         raise ValueError(f"cannot be decompressed: {error}") from error
     return b"".join(parts)
+
+
+def compress(data: bytes | bytearray, align: int, byte_order: ByteOrder) -> bytes | None:
+    """Return what a section with SHF_COMPRESSED has in its file: a header and one frame of zstd.
+
+    None if that is not smaller, or so much smaller that readers with limits on memory refuse it. Raises ValueError without zstd.
+    """
+    try:
+        frame: bytes = _zstd().compress(bytes(data), LEVEL)
+    except ImportError:
+        raise ValueError("a library for zstd is missing: pip install backports.zstd") from None
+    if CHDR_SIZE + len(frame) >= len(data) or len(data) > min(len(frame) * MAX_DEFLATE_RATIO, MAX_INFLATED):
+        return None
+    return packed([Chdr(ELFCOMPRESS_ZSTD, 0, len(data), align)], byte_order) + frame
+
+
+def _zstd() -> ModuleType:
+    """Return the library. Raises ImportError."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd  # noqa: PLC0415 - only where a section needs it
+    else:
+        from backports import zstd  # noqa: PLC0415
+    return zstd

@@ -94,13 +94,21 @@ class ElfFile:
             raise self.error("section has no bytes in the file", section.name)
         raw = self.slice(header.sh_offset, header.sh_size, section.name)
         if header.sh_flags & SHF_COMPRESSED:
-            if len(raw) < CHDR_SIZE:
-                raise self.error(f"expected {CHDR_SIZE} bytes of compression header, have {len(raw)}", section.name, 0)
-            chdr = Chdr(*RECORDS[Chdr, self.byte_order].unpack_from(raw))
+            chdr = self._compression(section)
             return self._expand(chdr.ch_type, raw[CHDR_SIZE:], chdr.ch_size, section.name)
         if section.name.startswith(".zdebug") and bytes(raw[:4]) == b"ZLIB":
             return self._expand(ELFCOMPRESS_ZLIB, raw[12:], int.from_bytes(raw[4:12], "big"), section.name)
         return raw
+
+    def contents_size(self, section: Section) -> int:
+        """Return the size of `contents`, of a section without the .zdebug form, before anything is expanded."""
+        return self._compression(section).ch_size if section.header.sh_flags & SHF_COMPRESSED else section.header.sh_size
+
+    def _compression(self, section: Section) -> Chdr:
+        header = section.header
+        if header.sh_size < CHDR_SIZE:
+            raise self.error(f"expected {CHDR_SIZE} bytes of compression header, have {header.sh_size}", section.name, 0)
+        return self.record(Chdr, header.sh_offset, section.name)
 
     def stored(self, section: Section) -> memoryview:
         """Return a section's bytes unexpanded; none if it has none in the file."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sframegen.elf.records import ET_REL, PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
+from sframegen.elf.records import ET_REL, PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFRAME, SHT_NOBITS
 from sframegen.format.decode import decode, open_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.elf.file import ElfFile
+    from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
 
 
@@ -27,12 +27,24 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
         if segment.p_type == PT_GNU_SFRAME and segment.p_filesz:
             return elf.slice(segment.p_offset, segment.p_filesz, "PT_GNU_SFRAME"), segment.p_vaddr
     for section in elf.sections:
-        kind = section.header.sh_type
-        if kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS):
+        if is_sframe(section):
             if elf.header.e_type == ET_REL:
                 raise elf.error("an object: its functions have no addresses yet; sframegen dump and lookup read it", section.name)
             return elf.contents(section), section.header.sh_addr
     return None
+
+
+def is_sframe(section: Section) -> bool:
+    kind = section.header.sh_type
+    return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
+
+
+def unloaded_of(elf: ElfFile) -> Section | None:
+    """Return the section that `sframe_of` reads if no segment has it, as its flags say; None if it is loaded or there is none."""
+    if any(segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments):
+        return None
+    section = next(filter(is_sframe, elf.sections), None)
+    return None if section is None or section.header.sh_flags & SHF_ALLOC else section
 
 
 def open_sframe(elf: ElfFile, *, copy: bool = False) -> SframeSection:

@@ -61,6 +61,7 @@ class Facts:
     executable: Sequence[Range] | None = None  # (start, end) of the segments, ascending
     expected_order: ByteOrder | None = None  # the file's byte order
     byte_order: ByteOrder | None = None
+    loaded: bool = True
     header: Header | None = None
     layout: Layout | None = None
     counts: dict[str, int] = field(default_factory=dict)

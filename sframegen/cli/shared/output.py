@@ -62,6 +62,26 @@ MIN_KERNEL = click.option(
 )
 
 
+def _compression(ctx: click.Context, _parameter: click.Parameter, compression: str | None) -> str | None:
+    if compression and not ctx.params["unloaded"]:
+        raise click.UsageError("--compress needs --unloaded")
+    return compression
+
+
+def not_loaded(command: Decorated) -> Decorated:
+    """The options of sections that no segment has."""
+    unloaded = click.option(
+        "--unloaded",
+        is_flag=True,
+        is_eager=True,  # known when --compress is read
+        help="Add a section that no segment has, for readers of files: no program header changes.",
+    )
+    compress = click.option(
+        "--compress", type=click.Choice(["zstd"]), callback=_compression, help="With --unloaded: compress the section."
+    )
+    return unloaded(compress(command))
+
+
 def level(default: str) -> Callable[[Decorated], Decorated]:
     """The option of how small a section is made."""
     return click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
+from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import read_image
 from sframegen.stack.objects.section_from_cfi import Converter
@@ -15,7 +16,8 @@ from sframegen.stack.walking.frames import How
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from sframegen.elf.file import ElfFile
+    from sframegen.elf.file import ElfFile, Section
+    from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.search import Found
     from sframegen.stack.objects.loaded_image import Image
@@ -168,12 +170,13 @@ class Objects:
         return loaded
 
     def _read_section(self, loaded: LoadedObject) -> None:
-        """Read the section that PT_GNU_SFRAME names from memory, as a kernel would."""
+        """Read the section that PT_GNU_SFRAME names from memory, as a kernel would; else one that is not loaded, from the file."""
         image, snapshot = loaded.image, self._snapshot
         if image is None or snapshot is None:
             return
         segment = next((segment for segment in image.segments if segment.p_type == PT_GNU_SFRAME), None)
         if segment is None:
+            self._read_unloaded(loaded, image, snapshot.abi)
             return
         address, size = image.address(segment.p_vaddr), segment.p_filesz
         there = snapshot.mappings.find(address)
@@ -191,6 +194,21 @@ class Objects:
         except FormatError as error:
             loaded.damage = str(error)
 
+    def _read_unloaded(self, loaded: LoadedObject, image: Image, abi: Abi) -> None:
+        """From the file that is mapped there, if it can still be opened."""
+        file = image.file
+        section = unloaded_of(file) if file else None
+        if file is None or section is None:
+            return
+        loaded.tried = True
+        try:
+            data = _expanded(file, section, self._room)
+            loaded.section = _usable(open_section(data, image.address(section.header.sh_addr)), abi)
+            loaded.section_bytes = len(data)
+            self._room -= len(data)
+        except FormatError as error:
+            loaded.damage = str(error)
+
     def _convert(self, loaded: LoadedObject) -> None:
         loaded.tried = True
         if self._converter and loaded.file and not loaded.damage:
@@ -205,8 +223,20 @@ def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSecti
     data = snapshot.memory.read(address, size) if snapshot.mappings.covers(address, size) else b""
     if len(data) != size:
         raise FormatError("not in readable memory", "PT_GNU_SFRAME")
-    section = open_section(data, address)
-    if section.abi.machine != snapshot.abi.machine:
-        raise FormatError(f"for {section.abi.name}", "PT_GNU_SFRAME")
+    return _usable(open_section(data, address), snapshot.abi)
+
+
+def _expanded(file: ElfFile, section: Section, room: int) -> memoryview:
+    """Return the contents. Raises FormatError if they are more than `room` bytes, before it expands them."""
+    size = file.contents_size(section)
+    if size > min(MAX_SECTION, room):
+        raise FormatError(f"{size} bytes are too many", section.name)
+    return file.contents(section)
+
+
+def _usable(section: SframeSection, abi: Abi) -> SframeSection:
+    """Return the section. Raises FormatError if it is for another machine, or cannot be searched."""
+    if section.abi.machine != abi.machine:
+        raise FormatError(f"for {section.abi.name}", "SFrame section")
     _ = section.seeker
     return section
