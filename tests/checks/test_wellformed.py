@@ -225,6 +225,11 @@ def set_section(**fields: int) -> Callable[[bytearray, ElfFile], None]:
     return change
 
 
+def not_loaded(data: bytearray, elf: ElfFile) -> None:
+    set_segment(PT_GNU_SFRAME, p_filesz=-elf.sections[-1].header.sh_size)(data, elf)
+    set_section(sh_flags=0)(data, elf)
+
+
 def another_segment(data: bytearray, elf: ElfFile) -> None:
     segment = next(segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME)
     RECORDS[Phdr, elf.byte_order].pack_into(data, elf.header.e_phoff, *segment)  # in the place of PT_PHDR
@@ -232,6 +237,7 @@ def another_segment(data: bytearray, elf: ElfFile) -> None:
 
 FILE_DAMAGES: dict[str, Callable[[bytearray, ElfFile], None]] = {
     "several-sections": another_segment,
+    "not-loaded": not_loaded,
     "no-segment": set_segment(PT_GNU_SFRAME, p_type=1),
     "no-section": set_section(sh_type=0, sh_name=0),
     "section-type": set_section(sh_type=SHT_PROGBITS),

@@ -70,6 +70,8 @@ IN_PLACE: Call = {
     "force": False,
     "synthesize": False,
     "min_kernel": None,
+    "unloaded": False,
+    "compress": None,
     "hard_links": [],
 }
 
@@ -83,6 +85,8 @@ IN_PLACE: Call = {
         (("--no-verify", "--dry-run", "app"), [("app", {"verify": False, "dry_run": True})]),
         (("--replace", "app"), [("app", {"replace": True})]),
         (("--force", "app"), [("app", {"force": True})]),
+        (("--unloaded", "app"), [("app", {"unloaded": True})]),
+        (("--compress", "zstd", "--unloaded", "app"), [("app", {"unloaded": True, "compress": "zstd"})]),
         (("--min-kernel", "6.7", "app"), [("app", {"min_kernel": "6.7"})]),
         (("--synthesize", "app"), [("app", {"synthesize": True, "jobs": 1, "progress": None})]),
         (("-p", "--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug", "preserve_timestamps": True})]),

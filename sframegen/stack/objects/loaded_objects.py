@@ -174,7 +174,7 @@ class Objects:
         image, snapshot = loaded.image, self._snapshot
         if image is None or snapshot is None:
             return
-        segment = next((segment for segment in image.segments if segment.p_type == PT_GNU_SFRAME), None)
+        segment = next((segment for segment in image.segments if segment.p_type == PT_GNU_SFRAME and segment.p_filesz), None)
         if segment is None:
             self._read_unloaded(loaded, image, snapshot.abi)
             return
@@ -226,12 +226,15 @@ def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSecti
     return _usable(open_section(data, address), snapshot.abi)
 
 
-def _expanded(file: ElfFile, section: Section, room: int) -> memoryview:
-    """Return the contents. Raises FormatError if they are more than `room` bytes, before it expands them."""
+def _expanded(file: ElfFile, section: Section, room: int) -> bytes:
+    """Return a copy of the contents: the file may become shorter.
+
+    Raises FormatError if they are more than `room` bytes, before it expands them.
+    """
     size = file.contents_size(section)
     if size > min(MAX_SECTION, room):
         raise FormatError(f"{size} bytes are too many", section.name)
-    return file.contents(section)
+    return bytes(file.contents(section))
 
 
 def _usable(section: SframeSection, abi: Abi) -> SframeSection:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -336,6 +336,24 @@ def test_a_corrupted_section(compile_c: Compiler, tmp_path: Path) -> None:
                 memory.seek(address + at)
                 memory.write(data[at : at + 1])
         assert by.first()[1].end is End.OUTERMOST
+
+
+@pytest.mark.parametrize("compress", [None, "zstd"])
+def test_a_section_that_is_not_loaded(compress: Literal["zstd"] | None, compile_c: Compiler, tmp_path: Path) -> None:
+    """Frames are those that the loaded section gives. A file that took the name while the program ran is not the program's."""
+    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
+    with Program(program) as running:
+        expected, _ = Names(running.pid).first()
+    sframegen.add_section(program, unloaded=True, compress=compress, replace=True, verify=False)
+    with Program(program) as running:
+        names, thread = Names(running.pid).first()
+    assert {frame.how for frame in thread.frames if frame.how} == {How.SFRAME}
+    assert names == expected
+    assert thread.end is End.OUTERMOST
+    sframegen.remove(program, verify=False)
+    with Program(program) as running:
+        sframegen.add_section(program, unloaded=True, compress=compress, verify=False)
+        assert How.SFRAME not in {frame.how for frame in Names(running.pid).first()[1].frames}
 
 
 # -- the process is not disturbed

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfi.errors import FormatError
+from sframegen.elf.compressed import compress
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import (
     EHDR_SIZE,
@@ -20,9 +22,13 @@ from sframegen.elf.records import (
     PT_LOAD,
     RECORDS,
     SHDR_SIZE,
+    SHF_COMPRESSED,
+    SHT_GNU_SFRAME,
+    SHT_STRTAB,
     Ehdr,
     Phdr,
     Shdr,
+    packed,
 )
 from sframegen.format.abi import ABIS, AMD64, S390X, Abi
 from sframegen.format.decode import open_section
@@ -178,6 +184,64 @@ def test_all_sections_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
         damage += [loaded.damage for base in places if (loaded := objects.at(base + TEXT))]
     assert [bool(text) for text in damage] == [False, True, False]
     assert "too many" in damage[1]
+
+
+def with_unloaded(abi: Abi = AMD64, *, compressed: bool = False, ch_size: int | None = None, loaded: bool = False) -> bytearray:
+    """A library whose file has a section that no segment has; with `loaded`, also one in memory, with functions elsewhere."""
+    section = section_bytes(abi, 0)
+    size = len(section)
+    if compressed:
+        stored = compress(section, 8, abi.byte_order)
+        assert stored
+        section = stored if ch_size is None else stored[:8] + ch_size.to_bytes(8, abi.byte_order) + stored[16:]
+    data = elf_bytes(abi, section=section_bytes(abi, start=TEXT + 0x200) if loaded else b"")
+    names = b"\0.sframe\0.shstrtab\0"
+    flags = SHF_COMPRESSED if compressed else 0
+    headers = [
+        Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        Shdr(1, SHT_GNU_SFRAME, flags, 0, END, len(section), 0, 0, 8, 0),
+        Shdr(9, SHT_STRTAB, 0, 0, END + len(section), len(names), 0, 0, 1, 0),
+    ]
+    assert size >= len(section) or not compressed
+    header = Ehdr(*RECORDS[Ehdr, abi.byte_order].unpack_from(data))
+    header = header._replace(e_shoff=END + len(section) + len(names), e_shnum=3, e_shstrndx=2)
+    RECORDS[Ehdr, abi.byte_order].pack_into(data, 0, *header)
+    return data + section + names + packed(headers, abi.byte_order)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+def test_a_section_that_is_not_loaded_is_read_from_the_file(abi: Abi, compressed: bool) -> None:
+    data = with_unloaded(abi, compressed=compressed)
+    assert functions_found(Made(data, abi=abi, file=data)) == [TEXT, TEXT + 0x100]
+    assert functions_found(Made(data, abi=abi)) == [None, None]  # no file
+
+
+def test_a_loaded_section_comes_first() -> None:
+    data = with_unloaded(loaded=True)
+    assert functions_found(Made(data, file=data)) == [None, None]
+
+
+def test_the_section_of_a_file_that_is_another_now_does_not_count() -> None:
+    assert functions_found(Made(elf_bytes(section=b""), file=with_unloaded())) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (with_unloaded(compressed=True, ch_size=1 << 40), "1099511627776 bytes are too many"),
+        (with_unloaded(compressed=True, ch_size=1 << 20), "compressed bytes cannot hold 1048576"),
+        (with_unloaded(compressed=True, ch_size=60), "do not fit into 60 bytes"),
+        (with_unloaded(AMD64).replace(section_bytes(AMD64, 0), b"\xff" * len(section_bytes(AMD64, 0))), "magic"),
+    ],
+)
+def test_a_damaged_section_in_the_file(data: bytearray, message: str) -> None:
+    objects = Objects(convert=True)
+    objects.begin(Made(data, file=data))
+    loaded = objects.at(BASE + TEXT)
+    assert loaded
+    with pytest.raises(FormatError, match=message):
+        loaded.look_up(BASE + TEXT)
 
 
 @pytest.mark.parametrize("phoff", [0xE00, SECTION + 0x1000])

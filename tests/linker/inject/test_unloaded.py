@@ -1,0 +1,418 @@
+"""Sections that no segment has: program headers and bytes stay, programs run as before, and the original comes back."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from linker.existing.original import original_of
+from linker.files.refusals import Refusal, RefusedError
+from linker.inject.apply import write_all, writes_of
+from linker.inject.plan import describe, plan_unloaded
+from linker.inject.verify import verify
+from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
+from sframegen.cli.commands import cli
+from sframegen.elf.compressed import MAX_DEFLATE_RATIO, compress
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import (
+    CHDR_SIZE,
+    EHDR_SIZE,
+    PHDR_SIZE,
+    PT_GNU_SFRAME,
+    RECORDS,
+    SHDR_SIZE,
+    SHF_ALLOC,
+    SHF_COMPRESSED,
+    SHT_GNU_SFRAME,
+    Chdr,
+    Ehdr,
+    Phdr,
+    Shdr,
+)
+from sframegen.format.locate import unloaded_of
+from tests.linker.inject.test_min_kernel import system_loader
+from tests.support.inputs.linker_inputs import (
+    FLAGS,
+    KINDS,
+    SOURCE,
+    section_of,
+    small_file,
+    source_of,
+    with_many_sections,
+    without_sections,
+)
+from tests.support.peers import corpus_file
+
+if TYPE_CHECKING:
+    from linker.inject.plan import InjectionPlan
+    from sframegen.elf.compressed import Compression
+    from tests.support.peers import Compiler, Peers
+
+pytestmark = pytest.mark.once
+
+SHAPES = {
+    "program": small_file(),
+    "library": small_file(library=True),
+    "no room": small_file(blocked=256),
+    "big-endian": small_file("big", blocked=256),
+    "many sections": with_many_sections(small_file(), 0xFF00),
+}
+SIZE = 3001
+
+
+def inject(original: Path, result: Path, flags: int = 0) -> InjectionPlan:
+    elf = open_elf(original)
+    plan = plan_unloaded(elf, SIZE, flags)
+    with result.open("wb") as out:
+        write_all(elf, writes_of(plan, elf, section_of(SIZE)[:SIZE]), out)
+    return plan
+
+
+@pytest.fixture(params=SHAPES)
+def original(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    file = tmp_path / "original"
+    file.write_bytes(SHAPES[request.param])
+    return file
+
+
+@pytest.mark.parametrize("flags", [0, SHF_COMPRESSED])
+def test_only_the_place_of_the_section_headers_changes(original: Path, flags: int, tmp_path: Path) -> None:
+    plan = inject(original, tmp_path / "result", flags)
+    before, after = open_elf(original), open_elf(tmp_path / "result")
+    assert plan.layout == "unloaded"
+    assert len(after.data) == plan.size
+    assert after.segments == before.segments
+    assert after.header._replace(e_shoff=0, e_shnum=0) == before.header._replace(e_shoff=0, e_shnum=0)
+    assert after.data[EHDR_SIZE : len(before.data)] == before.data[EHDR_SIZE:]
+    assert [s.header for s in after.sections[1 : before.shstrndx]] == [s.header for s in before.sections[1 : before.shstrndx]]
+    section = after.sections[-1]
+    assert (section.name, section.header.sh_type, section.header.sh_flags) == (".sframe", SHT_GNU_SFRAME, flags)
+    assert (section.header.sh_addr, section.header.sh_size) == (0, SIZE)
+    assert after.stored(section) == section_of(SIZE)[:SIZE]
+    assert verify(plan, before, tmp_path / "result") == []
+
+
+def test_the_original_comes_back(original: Path, tmp_path: Path) -> None:
+    inject(original, tmp_path / "result")
+    found = original_of(open_elf(tmp_path / "result"))
+    assert found is not None
+    assert found.elf.data == original.read_bytes()
+    remove(tmp_path / "result")
+    assert (tmp_path / "result").read_bytes() == original.read_bytes()
+
+
+def test_the_plan_says_so() -> None:
+    lines = describe(plan_unloaded(ElfFile(memoryview(small_file())), SIZE, SHF_COMPRESSED))
+    assert lines[0].startswith("layout: unloaded; ")
+    assert lines[1].startswith(".sframe: not loaded, offset 0x")
+    assert lines[1].endswith("0xbb9 bytes of compressed contents")
+    assert lines[-1] == "written over: 0x40 bytes at offset 0x0"
+    assert not any("segment" in line or "program header" in line for line in lines)
+
+
+def spoil_header(file: Path) -> None:
+    put(file, 0, RECORDS[Ehdr, "little"].pack(*open_elf(file).header._replace(e_flags=1)))
+
+
+def spoil_version(file: Path) -> None:
+    put(file, 0, RECORDS[Ehdr, "little"].pack(*open_elf(file).header._replace(e_version=2)))
+
+
+def spoil_segment(file: Path) -> None:
+    elf = open_elf(file)
+    put(file, elf.header.e_phoff, RECORDS[Phdr, "little"].pack(*elf.segments[0]._replace(p_align=16)))
+
+
+def spoil_byte(file: Path) -> None:
+    """Of a section that is not loaded, which segments do not show."""
+    section = open_elf(file).section(".symtab")
+    assert section is not None
+    put(file, section.header.sh_offset, b"\xff")
+
+
+def spoil_flags(file: Path) -> None:
+    elf = open_elf(file)
+    last = elf.sections[-1]
+    at = elf.header.e_shoff + last.number * SHDR_SIZE
+    put(file, at, RECORDS[Shdr, "little"].pack(*last.header._replace(sh_flags=SHF_ALLOC)))
+
+
+def put(file: Path, offset: int, data: bytes) -> None:
+    with file.open("r+b") as out:
+        out.seek(offset)
+        out.write(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "finding"),
+    [
+        (spoil_header, "the ELF header changed"),
+        (spoil_version, "the ELF header changed"),
+        (spoil_segment, "program headers changed"),
+        (spoil_byte, "bytes of the original changed"),
+        (spoil_flags, ".sframe is not the planned one"),
+    ],
+)
+def test_verification_finds(spoil: object, finding: str, tmp_path: Path) -> None:
+    (tmp_path / "original").write_bytes(small_file())
+    plan = inject(tmp_path / "original", tmp_path / "result")
+    spoil(tmp_path / "result")  # type: ignore[operator]
+    assert finding in verify(plan, open_elf(tmp_path / "original"), tmp_path / "result")
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=r"no section headers, through which alone") as error:
+        plan_unloaded(ElfFile(memoryview(without_sections(small_file()))), SIZE, 0)
+    assert error.value.reason is Refusal.NO_ROOM
+    with pytest.raises(RefusedError, match=r"follow the ELF image") as error:
+        plan_unloaded(ElfFile(memoryview(small_file() + b"PK\3\4 and more")), SIZE, 0)
+    assert error.value.reason is Refusal.APPENDED_DATA
+    inject_once = tmp_path / "result"
+    (tmp_path / "original").write_bytes(small_file())
+    inject(tmp_path / "original", inject_once)
+    with pytest.raises(FormatError, match=r"has an \.sframe section already"):
+        plan_unloaded(open_elf(inject_once), SIZE, 0)
+    with pytest.raises(FormatError, match=r"a section of 0 bytes"):
+        plan_unloaded(open_elf(tmp_path / "original"), 0, 0)
+
+
+# -- real files
+
+
+def run(file: Path, kind: str, compile_c: Compiler) -> None:
+    file.chmod(0o755)
+    loader = [str(compile_c(SOURCE, *FLAGS, "-DLOADER", name="loader"))] if "-shared" in KINDS.get(kind, ()) else []
+    done = subprocess.run([*loader, file.absolute()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
+
+
+def add_and_read(original: Path, file: Path, compress: Compression | None, version: int = 3) -> Summary:
+    """Into a copy: every reader of ours finds the same section, and removing it restores the file."""
+    summary = add_section(original, output=file, unloaded=True, compress=compress, version=version)
+    assert summary.unloaded
+    assert bool(summary.compressed_bytes) == (compress is not None)
+    elf = open_elf(file)
+    assert elf.segments == open_elf(original).segments
+    assert unloaded_of(elf) is not None
+    section = read(file)
+    assert (section.header.version, section.address) == (version, 0)
+    report = check(file)
+    assert {finding.rule for finding in report.findings if finding.severity} == set(), report.findings
+    assert "not-loaded" in {finding.rule for finding in report.findings}
+    assert ", not loaded" in report.one_line()
+    again = add_section(file, unloaded=True, compress=compress, version=version)
+    assert (again.note, again.output) == ("has it already", "")
+    copy = file.with_name("removed")
+    remove(file, output=copy)
+    assert copy.read_bytes() == original.read_bytes()
+    return summary
+
+
+@pytest.mark.parametrize("compress", [None, "zstd"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_run_as_before(kind: str, compress: Compression | None, compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
+    add_and_read(original, tmp_path / "result", compress)
+    run(tmp_path / "result", kind, compile_c)
+
+
+def test_a_program_without_room(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """Its relocations follow the program headers."""
+    bin_directory = str(Path(peers.tool("ld.lld")).parent)
+    original = compile_c(SOURCE, *FLAGS, "-static", "-fuse-ld=lld", "-B", bin_directory)
+    with pytest.raises(RefusedError) as error:
+        add_section(original, output=tmp_path / "loaded")
+    assert error.value.reason is Refusal.OLD_KERNELS
+    add_and_read(original, tmp_path / "result", "zstd")
+    run(tmp_path / "result", "static", compile_c)
+
+
+def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
+    loader, program = system_loader(), compile_c(SOURCE, *FLAGS)
+    with pytest.raises(RefusedError) as error:
+        add_section(loader, output=tmp_path / "loaded")
+    assert error.value.reason is Refusal.DYNAMIC_LOADER
+    summary = add_and_read(loader, tmp_path / "loader", "zstd")
+    assert summary.warnings == ()
+    (tmp_path / "loader").chmod(0o755)
+    done = subprocess.run([tmp_path / "loader", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "counter 17\n"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("name", ["bash", "arm64-bash", "s390x-bash"])
+def test_gnu_readelf_reads_the_same(name: str, version: int, peers: Peers, tmp_path: Path) -> None:
+    """It takes the section's address for 0 too, and expands it without being asked."""
+    original = corpus_file(name)
+    choices: tuple[Compression | None, ...] = (None, "zstd")
+    for choice in choices:
+        file = tmp_path / f"result-{choice}"
+        add_and_read(original, file, choice, version)
+        theirs = subprocess.run([peers.tool("readelf"), "--sframe", file], capture_output=True, text=True, check=True).stdout
+        ours = CliRunner().invoke(cli, ["dump", str(file)]).stdout
+        assert theirs.strip() == ours.strip()
+        file.unlink()
+
+
+# -- with a section already
+
+
+@pytest.fixture
+def file(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy(compile_c(SOURCE, *FLAGS, "-static"), tmp_path / "file"))
+
+
+def test_loaded_and_not_are_two_sections(file: Path) -> None:
+    original = file.read_bytes()
+    add_section(file, unloaded=True)
+    with pytest.raises(RefusedError, match=r"has an SFrame section already, which is not loaded") as error:
+        add_section(file)
+    assert error.value.reason is Refusal.OTHER_SECTION
+    add_section(file, replace=True)
+    assert unloaded_of(open_elf(file)) is None
+    with pytest.raises(RefusedError, match=r"has a loaded SFrame section already"):
+        add_section(file, unloaded=True)
+    add_section(file, unloaded=True, replace=True)
+    assert PT_GNU_SFRAME not in {s.p_type for s in open_elf(file).segments}
+    remove(file)
+    assert file.read_bytes() == original
+
+
+def test_plain_and_compressed_are_two_sections(file: Path) -> None:
+    add_section(file, unloaded=True)
+    with pytest.raises(RefusedError):
+        add_section(file, unloaded=True, compress="zstd")
+    add_section(file, unloaded=True, compress="zstd", replace=True)
+    section = unloaded_of(open_elf(file))
+    assert section is not None
+    assert section.header.sh_flags == SHF_COMPRESSED
+
+
+@pytest.mark.parametrize("compress", [None, "zstd"])
+def test_convert_keeps_it_as_it_is(file: Path, compress: Compression | None) -> None:
+    original = file.read_bytes()
+    summary = add_section(file, unloaded=True, compress=compress)
+    flags = unloaded_of(open_elf(file)).header.sh_flags  # type: ignore[union-attr]
+    change = convert(file, 2)
+    assert (change.from_version, change.section_bytes_before) == (3, summary.section_bytes)
+    section = unloaded_of(open_elf(file))
+    assert section is not None
+    assert section.header.sh_flags == flags
+    assert read(file).header.version == 2
+    assert change.section_bytes == len(open_elf(file).contents(section))
+    assert {finding.rule for finding in check(file).findings if finding.severity} <= {"not-loaded"}
+    remove(file)
+    assert file.read_bytes() == original
+
+
+@pytest.mark.parametrize("compress", [None, "zstd"])
+def test_after_a_tool_that_drops_the_record(file: Path, compress: Compression | None, peers: Peers, tmp_path: Path) -> None:
+    """The section is taken out whoever made it, and nothing of it is left."""
+    add_section(file, unloaded=True, compress=compress)
+    rewritten = tmp_path / "rewritten"
+    subprocess.run([peers.tool("objcopy"), file, rewritten], check=True)
+    section = unloaded_of(open_elf(rewritten))
+    assert section is not None
+    again = add_section(rewritten, unloaded=True)
+    assert (again.note, again.unloaded, bool(again.compressed_bytes)) == ("has it already", True, compress is not None)
+    with pytest.raises(RefusedError, match=r"which is not loaded"):
+        add_section(rewritten)
+    convert(rewritten, 2)
+    assert read(rewritten).header.version == 2
+    while (removal := remove(rewritten)).still_has_one:
+        pass
+    assert not removal.restored
+    elf = open_elf(rewritten)
+    assert not any(section.name == ".sframe" for section in elf.sections)
+    at, size = section.header.sh_offset, section.header.sh_size
+    assert not any(rewritten.read_bytes()[at : at + size])
+
+
+# -- damage
+
+
+@pytest.fixture
+def compressed(file: Path) -> Path:
+    add_section(file, unloaded=True, compress="zstd")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ch_size": 1 << 40}, "compressed bytes cannot hold 1099511627776"),
+        ({"ch_size": 100}, "functions do not fit into 100 bytes"),
+        ({"ch_type": 9}, "compression type 9 is not read"),
+    ],
+)
+def test_a_compression_header_that_lies(compressed: Path, fields: dict[str, int], message: str) -> None:
+    elf = open_elf(compressed)
+    at = elf.sections[-1].header.sh_offset
+    header = Chdr(*RECORDS[Chdr, "little"].unpack_from(elf.data, at))
+    put(compressed, at, RECORDS[Chdr, "little"].pack(*header._replace(**fields)))
+    for command in (lambda: read(compressed), lambda: convert(compressed, 2)):
+        with pytest.raises(FormatError, match=message):
+            command()
+    assert check(compressed).worst() is Severity.ERROR
+
+
+def test_a_compression_header_that_is_cut_off(compressed: Path) -> None:
+    elf = open_elf(compressed)
+    last = elf.sections[-1]
+    header = last.header._replace(sh_size=CHDR_SIZE - 1)
+    put(compressed, elf.header.e_shoff + last.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*header))
+    with pytest.raises(FormatError, match=r"expected 24 bytes of compression header, have 23"):
+        read(compressed)
+
+
+def test_what_no_limited_reader_would_expand_stays_uncompressed() -> None:
+    assert compress(bytes(1 << 16), 8, "little") is None
+    assert compress(b"abc", 8, "little") is None
+    half = compress(bytes(range(256)) * MAX_DEFLATE_RATIO, 8, "big")
+    assert half is None or len(half) * MAX_DEFLATE_RATIO >= 256 * MAX_DEFLATE_RATIO
+
+
+def test_options_that_exclude_each_other(file: Path) -> None:
+    with pytest.raises(ValueError, match=r"^only a section that is not loaded can be compressed$"):
+        add_section(file, compress="zstd")
+    with pytest.raises(ValueError, match=r"^unknown compression 'lzma', only zstd$"):
+        add_section(file, unloaded=True, compress="lzma")  # type: ignore[arg-type]
+    for command in ("add-section", "add-tree"):
+        result = CliRunner().invoke(cli, [command, "--compress", "zstd", str(file.parent)])
+        assert result.exit_code == 2
+        assert "--compress needs --unloaded" in result.output
+
+
+def test_an_object_has_none(compile_c: Compiler, tmp_path: Path) -> None:
+    made = compile_c(SOURCE, *FLAGS, "-c", name="main.o")
+    with pytest.raises(FormatError, match=r"only linked files can have a section that is not loaded"):
+        add_section(made, output=tmp_path / "out.o", unloaded=True)
+
+
+def test_two_of_them(file: Path) -> None:
+    """The first is read; convert, which would drop the other, refuses."""
+    add_section(file, unloaded=True)
+    elf = open_elf(file)
+    last = elf.sections[-1].header
+    number = next(section.number for section in elf.sections if section.name == ".comment")
+    put(file, elf.header.e_shoff + number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*last))
+    assert "several-sections" in {finding.rule for finding in check(file).findings}
+    with pytest.raises(FormatError, match=r"more than one SFrame section"):
+        convert(file, 2)
+
+
+def test_program_headers_that_no_kernel_reads() -> None:
+    data = bytearray(small_file())
+    elf = ElfFile(memoryview(bytes(data)))
+    count = 0x10000 // PHDR_SIZE + 1
+    own = bytes(data[elf.header.e_phoff :][: elf.phnum * PHDR_SIZE])
+    header = elf.header._replace(e_phoff=len(data), e_phnum=count)
+    data[:EHDR_SIZE] = RECORDS[Ehdr, "little"].pack(*header)
+    data += own + bytes((count - elf.phnum) * PHDR_SIZE)
+    with pytest.raises(RefusedError, match=r"has 1,171 program headers, above the 1,170 that kernels read"):
+        plan_unloaded(ElfFile(memoryview(bytes(data))), SIZE, 0)
