@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
-from sframegen.format.model import OUTERMOST, Kind, Rule, Where
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import Found
 from sframegen.registry.structures import JitEntry, JitTable, decode, size_of
 
@@ -105,6 +105,20 @@ class JitTables:
             raise self._damage
         number = self._find(pc)
         return None if number is None else self._found(number)
+
+    def functions(self) -> FunctionTable:
+        """Return a function for each entry that was not removed at the last `refresh`. Raises FormatError if that failed."""
+        if self._damage:
+            raise self._damage
+        table = FunctionTable(kinds=[Kind(), Kind(signal=True)])
+        numbers: dict[Rule, int] = {}
+        text_start = self._info.text_start
+        for at, (start, size, (says, rule)) in enumerate(zip(self._offsets, self._sizes, self._says, strict=True)):
+            if at not in self._removed:
+                number = numbers.setdefault(rule, len(numbers))
+                table.append(text_start + start, size, bool(says[3] & IS_SIGNAL), [(0, number)])
+        table.rules = list(numbers)
+        return table
 
     def refresh(self) -> None:
         """Read new entries. Tables that contradict what was read are read again from the first, once. Raises FormatError."""

@@ -83,6 +83,10 @@ class Files:
             self._parse(known, memoryview(data), None, None)
         return known if known is not None and known.elf is not None else None
 
+    def without_file(self, name: str) -> TracedFile | None:
+        """Return a new number, for code that is described without a file; None if there are too many."""
+        return self._numbered(name)
+
     def retired(self) -> set[int]:
         """Return the numbers of files that were rewritten since they were opened: no rule of theirs holds any more."""
         old = [file for file in self._by_inode.values() if _is_rewritten(file)]

@@ -142,6 +142,17 @@ class Processes:
                 )
                 self.changed.add(pid)
 
+    def set_made(self, pid: int, numbers: set[int], made: Sequence[Span], time: int) -> None:
+        """Put spans of code that the process makes over its others, in place of all that have one of these numbers."""
+        state = self._states.get(pid)
+        if state is None or state.spans is None:
+            return
+        spans = tuple(span._replace(file=0) if span.file in numbers else span for span in state.spans)
+        for span in made:
+            spans = inserted(spans, span.start, span.end, [span])
+        state.set_spans(time, spans)
+        self.changed.add(pid)
+
     def sweep(self, time: int) -> None:
         """Drop processes that ended a while before that time."""
         while self._leaving and self._leaving[0][0] < time - HISTORY:

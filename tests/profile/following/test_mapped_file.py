@@ -1,0 +1,185 @@
+"""A file is opened only if it is the very inode that was mapped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.profile.following import mapped_file
+from sframegen.profile.following.files import NOT_ELF, REWRITTEN, Files
+from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, Opener, Place
+from sframegen.stack.live.process import parse_mappings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOBODY = 4_194_303  # no process has this number here
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A file that is older than the clock's step."""
+    path = tmp_path / "library"
+    shutil.copy(shutil.which("true") or "", path)
+    return path
+
+
+def key_of(path: Path, *, generation: int = 0) -> FileKey:
+    status = path.stat()
+    return FileKey(os.major(status.st_dev), os.minor(status.st_dev), status.st_ino, generation)
+
+
+def later(path: Path) -> int:
+    """A time of CLOCK_MONOTONIC after the last change of a file."""
+    return path.stat().st_ctime_ns - time.time_ns() + time.monotonic_ns() + 2 * CLOCK_STEP
+
+
+def place(path: Path, when: int) -> Place:
+    return Place(NOBODY, 0x1000, 0x2000, str(path), when)
+
+
+def test_a_path_of_a_process_that_ended_is_opened_if_it_is_the_same_inode(library: Path) -> None:
+    key, when = key_of(library), later(library)
+    descriptor = Opener().open(key, place(library, when))
+    assert os.fstat(descriptor).st_ino == key.inode
+    os.close(descriptor)
+    for other in (key._replace(inode=key.inode + 1), key._replace(minor=key.minor ^ 1)):
+        with pytest.raises(FormatError, match="another file has its path"):
+            Opener().open(other, place(library, when))
+
+
+def test_a_file_that_changed_after_it_was_mapped_is_refused(library: Path) -> None:
+    with pytest.raises(FormatError, match="changed or replaced"):
+        Opener().open(key_of(library), place(library, later(library) - 4 * CLOCK_STEP))
+
+
+def test_an_inode_number_that_is_used_again_is_another_file(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = key_of(library, generation=5)
+    monkeypatch.setattr("fcntl.ioctl", lambda *_: (6).to_bytes(8, "little"))
+    with pytest.raises(FormatError, match="changed or replaced"):
+        Opener().open(key, place(library, later(library)))
+    os.close(Opener().open(key._replace(generation=6), place(library, later(library))))
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (fifo, tmp_path):
+        with pytest.raises(FormatError, match="not a regular file"):
+            Opener().open(key_of(path), place(path, later(path)))
+    with pytest.raises(OSError, match="No such file"):
+        Opener().open(FileKey(0, 0, 1), place(tmp_path / "none", 1))
+    with pytest.raises((OSError, FormatError)):
+        Opener().open(FileKey(0, 0, 1), Place(NOBODY, 0, 1, "//anon", 1))
+
+
+def own_row() -> tuple[FileKey, Place]:
+    with open("/proc/self/maps", "rb") as file:  # noqa: PTH123 - a file that has no size
+        rows = parse_mappings(file.read())
+    row = next(row for row in rows if row.executable and row.inode)
+    return mapped_file.key_of_row(row.device, row.inode), Place(os.getpid(), row.start, row.end, row.path, 1)
+
+
+def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on btrfs: then /proc/PID/maps must say that the mapping is that file."""
+    key, where = own_row()
+    try:
+        os.close(os.open(f"/proc/self/map_files/{where.start:x}-{where.end:x}", os.O_RDONLY))
+    except OSError as error:
+        pytest.skip(f"no perf events: {error}")
+    opener = Opener()
+    os.close(opener.open(key, where))
+    with pytest.raises(FormatError):
+        Opener().open(key._replace(major=key.major + 1), where)
+
+    def elsewhere(device: int) -> int:
+        return os_major(device) + 7
+
+    os_major = os.major
+    monkeypatch.setattr("os.major", elsewhere)
+    os.close(opener.open(key, where))
+    moved = where._replace(pid=NOBODY, time=time.monotonic_ns())
+    os.close(opener.open(key, moved))  # the device is known now
+    with pytest.raises(FormatError, match="another file"):
+        Opener().open(key, moved)
+
+
+def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, when = Files(), later(library)
+    first = files.traced(key_of(library), place(library, when))
+    assert first is not None
+    assert first.elf is not None
+    monkeypatch.setattr("fcntl.ioctl", lambda *_: (3).to_bytes(8, "little"))
+    again = files.traced(key_of(library, generation=3), place(library, when))
+    assert again is first
+    assert files.take_new() == [first]
+    assert files.take_new() == []
+    assert files.by_number == {1: first}
+    files.close()
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
+    files, key = Files(), key_of(library)
+    moved = library.rename(library.with_name("moved"))
+    failed = files.traced(key, place(library, later(moved)))
+    assert failed is not None
+    assert (failed.elf, failed.why, failed.ready) == (None, "No such file or directory", True)
+    moved.rename(library)
+    opened = files.traced(key, place(library, later(library)))
+    assert opened is failed
+    assert (opened.elf is not None, opened.why, opened.ready, files.take_new()) == (True, "", False, [failed])
+    files.close()
+
+
+def test_a_file_that_is_rewritten_gets_another_number(library: Path) -> None:
+    files = Files()
+    first = files.traced(key_of(library), place(library, later(library)))
+    with library.open("ab") as end:
+        end.write(b"more")
+    second = files.traced(key_of(library), place(library, later(library)))
+    assert first is not None
+    assert second is not None
+    assert (first.elf, first.why, first.number) == (None, REWRITTEN, 1)
+    assert (second.elf is not None, second.number) == (True, 2)
+    assert files.retired() == set()
+    files.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "number", "why"), [(b"text", None, NOT_ELF), (b"\x7fELF\1\1\1" + bytes(60), 1, "32-bit"), (b"", 1, "empty")]
+)
+def test_files_that_are_no_elf_files_of_64_bits(tmp_path: Path, data: bytes, number: int | None, why: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    files = Files()
+    traced = files.traced(key_of(path), place(path, later(path)))
+    assert (traced.number if traced else None) == number
+    assert why in files.by_number[1].why
+    assert files.take_new() == []
+    assert files.traced(key_of(path), place(path, later(path))) is traced
+    assert len(files.by_number) == 1
+    files.close()
+
+
+def test_numbers_are_limited(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sframegen.profile.following.files.MAX_FILES", 0)
+    files = Files()
+    assert files.traced(key_of(library), place(library, later(library))) is None
+    assert files.image(b"\x7fELF") is None
+    assert files.refused == 2
+
+
+def test_the_image_of_the_kernel_has_one_number() -> None:
+    files = Files()
+    with open(shutil.which("true") or "", "rb") as file:  # noqa: PTH123 - any ELF file will do
+        data = file.read()
+    one = files.image(data)
+    assert one is not None
+    assert files.image(bytes(data)) is one
+    assert files.image(b"") is None
+    assert files.image(b"no ELF") is None
