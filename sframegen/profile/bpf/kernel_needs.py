@@ -19,6 +19,9 @@ NEEDS = {
     "the user registers of a task": (5, 15),
 }
 MINIMUM = max(NEEDS.values())
+# With CONFIG_HARDENED_USERCOPY, reading user memory in these may wait for a lock that the interrupted code holds: the machine then
+# stands still. They ended before the correction, which 6.1 and 6.3 got in mid-2023 and all later releases have.
+DEADLOCKING = ((5, 19), (6, 0))
 BTF = Path("/sys/kernel/btf/vmlinux")
 
 
@@ -31,6 +34,8 @@ def check_kernel(release: str | None = None) -> None:
         missing = next(what for what, since in NEEDS.items() if version < since)
         least = ".".join(map(str, MINIMUM))
         raise LoadError(f"the kernel is {release}, and the kernel program needs {least} or newer: this one lacks {missing}")
+    if numbers and (int(numbers[1]), int(numbers[2])) in DEADLOCKING:
+        raise LoadError(f"the kernel is {release}: releases 5.19 and 6.0 may lock up when BPF reads user memory in interrupts")
     if not BTF.exists():
         raise LoadError(f"the kernel has no {BTF}: it was built without CONFIG_DEBUG_INFO_BTF")
 

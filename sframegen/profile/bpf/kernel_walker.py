@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 MIB = 1 << 20
-RING_BYTES = 8 * MIB
+RING_BYTES, LEAST_RING_BYTES = 8 * MIB, MIB
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
 FOLLOWED = 1 << 16  # processes
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
@@ -43,7 +43,7 @@ _U32 = struct.Struct("=I")
 _STATE_AT = 24  # in struct file
 _HELD = struct.Struct(f"=I4xQ{REGISTERS}Q")
 _HELD_AT = 8  # in struct shared
-PENDING, READY, WITHOUT = 0, 1, 2
+PENDING, WITHOUT, READY = 0, 1, 2
 
 EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
@@ -133,7 +133,7 @@ class KernelWalker:
                 "more_counts": COUNTS,
                 "spans": spans,
                 "samples": self.cpus,
-                "ring": RING_BYTES,
+                "ring": RING_BYTES if memory_limit >= 8 * RING_BYTES else LEAST_RING_BYTES,
             }
         )
         ra_mask = conventions_of(HOSTS[os.uname().machine]).ra_mask
@@ -154,6 +154,7 @@ class KernelWalker:
         self._links: list[int] = []
         self._taken: Counter[tuple[int, int, int]] = Counter()
         self._new_stacks, self._turned = 0, 0.0
+        self._ready = READY
         self._user_epoch = USER_EPOCHS
         self._run_time = -1
         for pid in targets or ():
@@ -284,7 +285,8 @@ class KernelWalker:
         self._sizes[number] = size
         self.memory += size
         self.dropped.discard(number)
-        self._set_state(number, READY)
+        self._ready += 1
+        self._set_state(number, self._ready)
         return True
 
     def drop_table(self, number: int) -> None:

@@ -130,13 +130,14 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule)
 	struct file *file = map_lookup(&files, &number);
 	void *table = map_lookup(&tables, &number);
 	u64 value, offset;
-	u32 page, low, high;
+	u32 page, low, high, state;
 
 	if (!rule || !file)
 		return END_DAMAGED_TABLE;
-	if (file->state == FILE_WITHOUT)
+	state = *(volatile u32 *)&file->state;
+	if (state == FILE_WITHOUT)
 		return RULE_NONE;
-	if (file->state != FILE_READY || !table)
+	if (state < FILE_READY || !table)
 		return END_NO_TABLE;
 	if (file->used != second)
 		file->used = second;
@@ -173,7 +174,7 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule)
 	low = file->rules_at + low * RULE_ELEMENTS;
 	if (!element(table, low, (u64 *)rule) || !element(table, low + 1, (u64 *)rule + 1))
 		return END_DAMAGED_TABLE;
-	return FOUND;
+	return *(volatile u32 *)&file->state == state ? FOUND : END_NO_TABLE; /* it was exchanged meanwhile */
 }
 
 /* --- One frame ------------------------------------------------------------------------------------------------------------------- */
@@ -325,13 +326,9 @@ GLOBAL int copy_stack(struct sample *sample)
 	at = sample->record.frames;
 	if (at > MAX_FRAMES)
 		return 0;
-	for (u32 page = 0; page < STACK_BYTES / 4096 + 1; page++) {
+	for (u32 page = 0; page < STACK_BYTES / 4096; page++) {
 		u32 size = 4096 - ((from + copied) & 4095);
 
-		if (copied >= STACK_BYTES)
-			break;
-		if (size > STACK_BYTES - copied)
-			size = STACK_BYTES - copied;
 		if (read_user((u8 *)&sample->words[at] + copied, size, (void *)(from + copied)))
 			break;
 		copied += size;

@@ -68,9 +68,10 @@ struct rule {
 	u8 cfa_register, ra_register, fp_register, flags;
 };
 
-enum { FILE_PENDING = 0, FILE_READY = 1, FILE_WITHOUT = 2 };
+enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
-/* Places are in elements of the file's table. `used`: second of the last sample that needed it; only the kernel program writes it. */
+/* Places are in elements of the file's table. `state`: each table that is ready has another number, from FILE_READY on.
+   `used`: second of the last sample that needed it; only the kernel program writes it. */
 struct file {
 	u64 base;
 	u32 pages, index_at, rows_at, rules_at, state, used;

@@ -48,8 +48,8 @@ def test_records_and_statistics_have_the_same_numbers() -> None:
     assert lost == [*kernel_walker.LOST]
     more = [NUMBERS[name] for name in ("STAT_PROCESSES_FULL", "STAT_MOMENTS_LOST", "STATS")]
     assert more == [kernel_walker.PROCESSES_FULL, kernel_walker.MOMENTS_LOST, kernel_walker.NUMBERS]
-    states = [NUMBERS[f"FILE_{name}"] for name in ("PENDING", "READY", "WITHOUT")]
-    assert states == [kernel_walker.PENDING, kernel_walker.READY, kernel_walker.WITHOUT]
+    states = [NUMBERS[f"FILE_{name}"] for name in ("PENDING", "WITHOUT", "READY")]
+    assert states == [kernel_walker.PENDING, kernel_walker.WITHOUT, kernel_walker.READY]
 
 
 def test_an_older_kernel_is_refused() -> None:
@@ -57,6 +57,8 @@ def test_an_older_kernel_is_refused() -> None:
         check_kernel("5.10.0-33-amd64")
     with pytest.raises(LoadError, match="this one lacks the user registers of a task"):
         check_kernel("5.14.21")
+    with pytest.raises(LoadError, match="may lock up"):
+        check_kernel("6.0.19-generic")
     assert MINIMUM == (5, 15)
 
 
