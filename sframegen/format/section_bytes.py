@@ -5,6 +5,7 @@ Every read is fenced. Types: section_bytes.pxd.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Protocol
 
 try:
@@ -15,7 +16,7 @@ except ImportError:
 from cfi.numbers import Numbers
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from cfi.columns import Bytes, Column
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Header, Layout
 
@@ -249,6 +250,10 @@ class Numbering(Protocol):
     row_at="const unsigned int[::1]",
     kind="unsigned short[::1]",
     row_rule="unsigned int[::1]",
+    slot_at="long long[::1]",
+    slot_type="unsigned char[::1]",
+    slot_rule="unsigned int[::1]",
+    octets="const unsigned char[::1]",
 )
 def fill_numbers(
     data: bytes,
@@ -267,10 +272,20 @@ def fill_numbers(
     info: cython.int
     fde_type: cython.int
     key: cython.int
+    end: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    hashed: cython.longlong
     raw: bytes
     kinds: dict[int, int] = numbering.kinds
     rules: dict[bytes, int] = numbering.rules
     types = [bytes([number]) for number in range(32)]
+    octets: Bytes = data
+    # The rows that were numbered last, by a hash of their bytes: for a look-up in `rules` each costs an object.
+    slot_at: Column = array("q", [-1]) * 0x1000
+    slot_type: Column = array("B", [0]) * 0x1000
+    slot_rule: Column = array("I", [0]) * 0x1000
     for function in range(len(kind)):
         fde_type = attribute[function * 3 + 1] & 0x1F
         key = (attribute[function * 3] & 0xF0) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
@@ -282,11 +297,30 @@ def fill_numbers(
         for row in range(first_row[function], first_row[function + 1]):
             at = row_at[row]
             info = data[at]
-            raw = prefix + data[at : at + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))]
+            end = at + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+            if cython.compiled:
+                hashed = fde_type
+                for i in range(at, end):
+                    hashed = ((hashed ^ octets[i]) * 0x10193) & 0x7FFFFFFF
+                slot = (hashed ^ (hashed >> 12)) & 0xFFF
+                other = slot_at[slot]
+                if other >= 0 and slot_type[slot] == fde_type:
+                    i = at
+                    while i < end and octets[other] == octets[i]:
+                        other += 1
+                        i += 1
+                    if i == end:  # the info byte is the same, so that the words are as many
+                        row_rule[row] = slot_rule[slot]
+                        continue
+            raw = prefix + data[at:end]
             number = rules.get(raw)
             if number is None:
                 number = rules[raw] = numbering.new_rule(fde_type, at)
             row_rule[row] = number
+            if cython.compiled:
+                slot_at[slot] = at
+                slot_type[slot] = fde_type
+                slot_rule[slot] = number
 
 
 class Seeker(SectionBytes):

@@ -214,3 +214,13 @@ def test_starts_relative_to_the_section_are_read_too() -> None:
     section[3] = 1  # SORTED alone
     struct.pack_into("<q", section, HEADER_SIZE, 0x1000 - ADDRESS)
     assert list(decode(section, ADDRESS).table.start) == [0x1000]
+
+
+def test_more_different_rules_than_are_kept_at_hand() -> None:
+    numbers = [(7 * n * n) % 20_011 for n in range(12_000)] * 2
+    rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(20_011)]
+    table = FunctionTable(kinds=[Kind(), Kind(FdeType.FLEX)], rules=rules)
+    for part, rows in enumerate([numbers[:9000], numbers[9000:18_000], numbers[18_000:]]):
+        table.append(0x1000 + 0x10000 * part, len(rows), part % 2, enumerate(rows))
+    decoded = decode(Encoder(table, AMD64, V3, share=False).encode(0x100000), 0x100000).table
+    assert [decoded.rows(function) for function in range(3)] == [table.rows(function) for function in range(3)]

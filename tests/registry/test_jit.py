@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cfi.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.model import OUTERMOST, Rule, Where
+from sframegen.format.search import look_up_in
 from sframegen.registry import jit_tables
 from sframegen.registry.jit_list import JitRegions
 from sframegen.registry.jit_tables import JitDescriber, entry_of, rule_of_entry
@@ -191,8 +192,12 @@ def test_tables_answer_as_a_list_would(steps: list[tuple[str, int, int]], random
             assert plain(describer.look_up(TEXT + number)) == process.expected(TEXT + number)
         elif process.expected(TEXT + number) is not None:
             process.remove(number)
+    again = process.describer()
+    again.refresh()
+    functions = again.functions()
     for pc in range(TEXT - 1, TEXT + end + 2):
         assert plain(describer.look_up(pc)) == plain(process.describer().look_up(pc)) == process.expected(pc)
+        assert plain(look_up_in(functions, pc)) == process.expected(pc)
 
 
 def test_removed_code_is_gone_and_stays_gone() -> None:
