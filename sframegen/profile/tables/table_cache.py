@@ -73,7 +73,7 @@ class TableCache:
         return table
 
     def store(self, name: str, table: DecodedTable) -> None:
-        """Where it cannot be written, for want of room for one, it is made again next time."""
+        """Keep it; where it cannot be written, it is made again next time."""
         if self._directory >= 0:
             with suppress(OSError), self._at(name) as place:
                 write_new(place, stored(table), 0o600)
