@@ -1,0 +1,294 @@
+"""A profile with the kernel program: it follows processes, has tables made, and finishes what the kernel program could not."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import Counter, deque
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished
+from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
+from sframegen.profile.collected import Collected, Moment, Stack
+from sframegen.profile.following.follower import Follower
+from sframegen.profile.packed_frames import End
+from sframegen.profile.tables.table_builder import TableBuilder
+from sframegen.profile.tables.table_cache import TableCache
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.stack.live.process import host_abi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.profile.events.names import Event
+    from sframegen.profile.walk.columns import SpanColumns
+
+BACKEND = "kernel program (BPF)"
+MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
+TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
+WAIT_MS = 100
+NO_TABLE_IN_TIME = "the table of a file was not ready in time"
+TOO_MANY_WAIT = "too many stacks waited for tables"
+NOT_FOLLOWED = "the process ended before its mappings were known"
+NOT_RECEIVED = "the stack was not received"
+IDLE = "idle CPU"
+
+
+class Plan(NamedTuple):
+    """What is sampled. `targets`: pids, with their children; None: every process. `tids`: only these threads; none: all."""
+
+    targets: frozenset[int] | None
+    event: Event
+    frequency: int
+    tids: frozenset[int] = frozenset()
+    threads: bool = False  # tell threads apart
+    kernel: bool = False  # kernel frames, too
+    moments: bool = False  # keep the time of each sample
+    max_memory: int = 1 << 30  # bytes of the tables in the kernel
+    jobs: int = 2
+
+
+class KernelSession:
+    """Use it as a context: `begin`, `turn` for as long as it is to sample, `finish`. Raises LoadError, EventError."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.collected = Collected(plan.event.name, BACKEND, plan.frequency, moments=[] if plan.moments else None)
+        self._stack: dict[tuple[int, int, int], Stack] = {}  # by hash, pid and tid, as the kernel program counts
+        self._finished: Counter[Stack] = Counter()  # what was walked here
+        self._counts: Counter[tuple[int, int, int]] = Counter()
+        self._moments: list[SampledMoment] = []
+        self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
+        self._due: set[int] = set()  # those of them that it does not know as they are now
+        self._waiting: deque[Unfinished] = deque()
+        self._waiting_bytes = 0
+        self._spans: dict[tuple[object, ...], SpanColumns] = {}
+        with ExitStack() as opened:
+            self.follower = Follower(plan.targets)
+            opened.callback(self.follower.close)
+            self._files = self.follower.files
+            self._cache = TableCache()
+            self._builder = opened.enter_context(TableBuilder(plan.jobs, self._cache))
+            self._walker = KernelWalker(
+                None if plan.targets is None else set(plan.targets),
+                Sampling(
+                    (plan.event.type, plan.event.config),
+                    plan.frequency,
+                    kernel_frames=plan.kernel,
+                    threads=plan.threads or bool(plan.tids),
+                    moments=plan.moments,
+                ),
+                plan.max_memory,
+            )
+            opened.callback(self._walker.close)
+            self._copies = CopyWalker(host_abi(), self._elf_of)
+            self._poll = select.epoll()
+            opened.callback(self._poll.close)
+            for fileno in (*self.follower.filenos, self._walker.fileno, self._builder.fileno):
+                self._poll.register(fileno, select.EPOLLIN)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    # -- the run
+
+    def begin(self) -> None:
+        """Read the mappings of what runs already, and begin to sample."""
+        pids = self.plan.targets if self.plan.targets is not None else _all_pids()
+        for pid in pids:
+            self.follower.scan(pid)
+        if self.plan.targets is not None:
+            self._sampled |= self.plan.targets
+        self._request_tables()
+        self._publish()
+        self.collected.started = time.time()
+        self._began = time.monotonic()
+        self._walker.attach()
+
+    def turn(self, seconds: float = WAIT_MS / 1000) -> None:
+        """Wait for news at most that long, and use them."""
+        self._poll.poll(seconds)
+        self._receive()
+
+    def finish(self) -> Collected:
+        """End sampling, wait for what is still to be made, and return all that was sampled."""
+        self._walker.detach()
+        collected = self.collected
+        collected.seconds = time.monotonic() - self._began
+        self._receive()
+        deadline = time.monotonic() + TABLES_AT_THE_END
+        while self._waiting and time.monotonic() < deadline:
+            self._poll.poll(WAIT_MS / 1000)
+            self._receive()
+        collected.lost[NO_TABLE_IN_TIME] += len(self._waiting)
+        self._counts.update(self._walker.take_counts())
+        self._assemble()
+        return collected
+
+    @property
+    def samples(self) -> int:
+        """How many were taken so far, without those that wait to be walked."""
+        return self._counts.total() + self._finished.total()
+
+    @property
+    def processes(self) -> int:
+        return len(self._sampled)
+
+    def has_targets(self) -> bool:
+        """Return False if all processes that were to be sampled have ended."""
+        return self.plan.targets is None or any(os.path.exists(f"/proc/{pid}") for pid in self.plan.targets)  # noqa: PTH110
+
+    # -- what came
+
+    def _receive(self) -> None:
+        records = self._walker.poll(0)
+        self.follower.drain()
+        for record in records:
+            match record:
+                case NewStack():
+                    self._stack[record.hash, record.pid, record.tid] = Stack(record.pid, record.tid, record.frames, record.end)
+                    self._name(record.pid, record.comm)
+                case Unfinished():
+                    self._wait_for(record)
+                case SampledMoment():
+                    self._moments.append(record)
+        self._request_tables()
+        self._take_tables()
+        self._publish()
+        self._walk_waiting()
+        self._counts.update(self._walker.take_counts())
+
+    def _name(self, pid: int, comm: str) -> None:
+        self.collected.commands.setdefault(pid, comm)
+
+    def _wait_for(self, record: Unfinished) -> None:
+        if record.pid not in self._sampled:
+            self._sampled.add(record.pid)
+        if record.end is not End.NO_TABLE:
+            self._due.add(record.pid)
+        self._name(record.pid, record.comm)
+        self._waiting.append(record)
+        self._waiting_bytes += len(record.stack)
+        while self._waiting_bytes > MAX_WAITING:
+            self._waiting_bytes -= len(self._waiting.popleft().stack)
+            self.collected.lost[TOO_MANY_WAIT] += 1
+
+    # -- tables
+
+    def _elf_of(self, number: int) -> object:
+        file = self._files.by_number.get(number)
+        return file.elf if file else None
+
+    def _request_tables(self) -> None:
+        for file in self._files.take_new():
+            if file.elf is not None:
+                self._builder.request(file.number, file.elf)
+
+    def _take_tables(self) -> None:
+        for built in self._builder.ready():
+            file = self._files.by_number[built.number]
+            file.table, file.ready = built.table, True
+            if built.why:
+                self.collected.notes.append(f"{file.path}: {built.why}")
+            self._copies.add_table(built.number, built.table)
+            self._walker.add_table(built.number, built.table)
+
+    # -- mappings
+
+    def _publish(self) -> None:
+        """Give the kernel program the mappings that it needs and does not have."""
+        processes = self.follower.processes
+        self._due |= processes.changed & self._sampled
+        processes.changed.clear()
+        for pid in processes.ended:
+            self._forget(pid)
+        processes.ended.clear()
+        if not self._due:
+            return
+        due, self._due = self._due, set()
+        epochs = {pid: self._walker.epoch(pid) for pid in due}
+        self.follower.drain()  # what changed before the epochs were read is in the mappings
+        for pid, epoch in epochs.items():
+            if processes.spans(pid) is None:
+                self.follower.scan(pid)
+            spans = processes.spans(pid)
+            if spans is not None:
+                self._walker.publish(pid, spans, epoch)
+
+    def _forget(self, pid: int) -> None:
+        self._walker.forget(pid)
+        self._sampled.discard(pid)
+        self._due.discard(pid)
+
+    # -- stacks that are walked here
+
+    def _walk_waiting(self) -> None:
+        for _ in range(len(self._waiting)):
+            record = self._waiting.popleft()
+            if not self._walk(record):
+                self._waiting.append(record)
+            else:
+                self._waiting_bytes -= len(record.stack)
+
+    def _walk(self, record: Unfinished) -> bool:
+        """Return False if a table is still to come."""
+        spans = self.follower.processes.spans(record.pid, record.nanoseconds)
+        if spans is None:
+            self.collected.lost[NOT_FOLLOWED] += 1
+            return True
+        start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
+        end = self._copies.walk(span_columns(spans), start, record.stack_start, record.stack)
+        if end is End.NO_TABLE:
+            return False
+        tid = record.tid if self.plan.threads or self.plan.tids else 0
+        stack = Stack(record.pid, tid, self._copies.frames(), end)
+        self._finished[stack] += 1
+        if self.collected.moments is not None:
+            self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
+        return True
+
+    # -- the result
+
+    def _assemble(self) -> None:
+        collected, wanted = self.collected, self.plan.tids
+        collected.counts.update(self._finished)
+        for key, count in self._counts.items():
+            stack = self._stack.get(key)
+            if stack is None:
+                collected.lost[NOT_RECEIVED] += count
+            else:
+                collected.counts[stack] += count
+        if wanted:
+            for stack in [stack for stack in collected.counts if stack.tid not in wanted]:
+                del collected.counts[stack]
+        if collected.moments is not None:
+            for moment in self._moments:
+                tid = moment.tid if self.plan.threads or wanted else 0
+                if stack := self._stack.get((moment.hash, moment.pid, tid)):
+                    collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
+            collected.moments.sort(key=lambda moment: moment.nanoseconds)
+        statistics = self._walker.statistics()
+        collected.lost.update(statistics.lost)
+        collected.lost += Counter()  # without zeros
+        collected.files = self._files.by_number
+        processes = self.follower.processes
+        for stack in collected.counts:
+            if name := processes.name_of(stack.pid):
+                collected.commands[stack.pid] = name
+            if stack.tid:
+                collected.threads[stack.tid] = processes.thread_name_of(stack.pid, stack.tid) or collected.commands.get(stack.pid, "")
+        if self._walker.dropped:
+            paths = ", ".join(self._files.by_number[number].path for number in sorted(self._walker.dropped))
+            collected.notes.append(f"the memory for tables was full: those of {paths} were used outside of the kernel only")
+        if self._cache.note:
+            collected.notes.append(self._cache.note)
+
+
+def _all_pids() -> Iterable[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
