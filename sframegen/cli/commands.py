@@ -23,6 +23,7 @@ COMMANDS = {
     "link": "Run a linker, then add an SFrame section to its output.",
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Merge the SFrame sections of objects, as GNU ld does.",
+    "profile": "Profile processes: sample their stacks, and show where the time goes.",
     "register": "Print the calls that register SFrame sections with a kernel.",
     "remove": "Remove the SFrame section and restore the original file.",
     "remove-tree": "Remove the SFrame sections of a build root.",

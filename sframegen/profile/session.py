@@ -7,6 +7,7 @@ import select
 import time
 from collections import Counter, deque
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished
@@ -18,12 +19,14 @@ from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
+from sframegen.stack.names.perf_map import PerfMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sframegen.elf.file import ElfFile
     from sframegen.profile.events.names import Event
-    from sframegen.profile.walk.columns import SpanColumns
+    from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "kernel program (BPF)"
 MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
@@ -46,8 +49,8 @@ class Plan(NamedTuple):
     threads: bool = False  # tell threads apart
     kernel: bool = False  # kernel frames, too
     moments: bool = False  # keep the time of each sample
+    idle: bool = False  # count idle CPUs
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
-    jobs: int = 2
 
 
 class KernelSession:
@@ -64,13 +67,14 @@ class KernelSession:
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._waiting: deque[Unfinished] = deque()
         self._waiting_bytes = 0
-        self._spans: dict[tuple[object, ...], SpanColumns] = {}
+        self._seen = 0  # files
+        self._drained = 0  # nanoseconds: what happened before is known
         with ExitStack() as opened:
             self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
             self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(plan.jobs, self._cache))
+            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache))
             self._walker = KernelWalker(
                 None if plan.targets is None else set(plan.targets),
                 Sampling(
@@ -86,7 +90,7 @@ class KernelSession:
             self._copies = CopyWalker(host_abi(), self._elf_of)
             self._poll = select.epoll()
             opened.callback(self._poll.close)
-            for fileno in (*self.follower.filenos, self._walker.fileno, self._builder.fileno):
+            for fileno in (*self.follower.filenos, self._walker.fileno, self._builder.fileno()):
                 self._poll.register(fileno, select.EPOLLIN)
             self._opened = opened.pop_all()
 
@@ -120,7 +124,7 @@ class KernelSession:
         """End sampling, wait for what is still to be made, and return all that was sampled."""
         self._walker.detach()
         collected = self.collected
-        collected.seconds = time.monotonic() - self._began
+        collected.seconds = self.seconds
         self._receive()
         deadline = time.monotonic() + TABLES_AT_THE_END
         while self._waiting and time.monotonic() < deadline:
@@ -137,18 +141,19 @@ class KernelSession:
         return self._counts.total() + self._finished.total()
 
     @property
-    def processes(self) -> int:
-        return len(self._sampled)
+    def seconds(self) -> float:
+        """How long it has sampled so far."""
+        return time.monotonic() - self._began
 
     def has_targets(self) -> bool:
         """Return False if all processes that were to be sampled have ended."""
-        return self.plan.targets is None or any(os.path.exists(f"/proc/{pid}") for pid in self.plan.targets)  # noqa: PTH110
+        return self.plan.targets is None or any(Path(f"/proc/{pid}").exists() for pid in self.plan.targets)
 
     # -- what came
 
     def _receive(self) -> None:
         records = self._walker.poll(0)
-        self.follower.drain()
+        self._drained = self.follower.drain()
         for record in records:
             match record:
                 case NewStack():
@@ -181,7 +186,7 @@ class KernelSession:
 
     # -- tables
 
-    def _elf_of(self, number: int) -> object:
+    def _elf_of(self, number: int) -> ElfFile | None:
         file = self._files.by_number.get(number)
         return file.elf if file else None
 
@@ -189,6 +194,13 @@ class KernelSession:
         for file in self._files.take_new():
             if file.elf is not None:
                 self._builder.request(file.number, file.elf)
+        for number in range(self._seen + 1, len(self._files.by_number) + 1):
+            file = self._files.by_number[number]
+            if file.ready:  # it cannot be opened, or is no ELF file
+                self._add_table(number, None)
+                if file.elf is None:
+                    self.collected.notes.append(f"{file.path}: {file.why}")
+        self._seen = len(self._files.by_number)
 
     def _take_tables(self) -> None:
         for built in self._builder.ready():
@@ -196,8 +208,11 @@ class KernelSession:
             file.table, file.ready = built.table, True
             if built.why:
                 self.collected.notes.append(f"{file.path}: {built.why}")
-            self._copies.add_table(built.number, built.table)
-            self._walker.add_table(built.number, built.table)
+            self._add_table(built.number, built.table)
+
+    def _add_table(self, number: int, table: DecodedTable | None) -> None:
+        self._copies.add_table(number, table)
+        self._walker.add_table(number, table)
 
     # -- mappings
 
@@ -220,6 +235,8 @@ class KernelSession:
             spans = processes.spans(pid)
             if spans is not None:
                 self._walker.publish(pid, spans, epoch)
+                if any(not span.file for span in spans):
+                    self.collected.perf_maps.setdefault(pid, PerfMap(pid))
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
@@ -237,7 +254,9 @@ class KernelSession:
                 self._waiting_bytes -= len(record.stack)
 
     def _walk(self, record: Unfinished) -> bool:
-        """Return False if a table is still to come."""
+        """Return False if a table is still to come, or what happened before the sample is not known yet."""
+        if record.nanoseconds > self._drained:
+            return False
         spans = self.follower.processes.spans(record.pid, record.nanoseconds)
         if spans is None:
             self.collected.lost[NOT_FOLLOWED] += 1
@@ -246,6 +265,8 @@ class KernelSession:
         end = self._copies.walk(span_columns(spans), start, record.stack_start, record.stack)
         if end is End.NO_TABLE:
             return False
+        if end is End.COPY_TOO_SHORT and not record.stack:
+            end = End.UNREADABLE
         tid = record.tid if self.plan.threads or self.plan.tids else 0
         stack = Stack(record.pid, tid, self._copies.frames(), end)
         self._finished[stack] += 1
@@ -282,7 +303,7 @@ class KernelSession:
             if name := processes.name_of(stack.pid):
                 collected.commands[stack.pid] = name
             if stack.tid:
-                collected.threads[stack.tid] = processes.thread_name_of(stack.pid, stack.tid) or collected.commands.get(stack.pid, "")
+                collected.threads[stack.tid] = self.follower.thread_name(stack.pid, stack.tid)
         if self._walker.dropped:
             paths = ", ".join(self._files.by_number[number].path for number in sorted(self._walker.dropped))
             collected.notes.append(f"the memory for tables was full: those of {paths} were used outside of the kernel only")
@@ -291,4 +312,4 @@ class KernelSession:
 
 
 def _all_pids() -> Iterable[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
