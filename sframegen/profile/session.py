@@ -104,11 +104,9 @@ class KernelSession:
 
     def begin(self) -> None:
         """Read the mappings of what runs already, and begin to sample."""
-        pids = self.plan.targets if self.plan.targets is not None else _all_pids()
-        for pid in pids:
-            self.follower.scan(pid)
-        if self.plan.targets is not None:
-            self._sampled |= self.plan.targets
+        for pid in self.plan.targets if self.plan.targets is not None else _all_pids():
+            if self.follower.scan(pid):
+                self._sampled.add(pid)
         self._request_tables()
         self._publish()
         self.collected.started = time.time()

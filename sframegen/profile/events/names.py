@@ -18,7 +18,7 @@ from sframegen.profile.events.attributes import (
 
 
 class Event(NamedTuple):
-    """`by_frequency`: sampled so many times a second; else each event, or each Nth, is a sample."""
+    """`by_frequency`: sampled that often per second; else each event, or each Nth, is a sample."""
 
     name: str
     type: int
