@@ -80,6 +80,10 @@ class _CreateOptions(c.Structure):
     )
 
 
+class _OpenOptions(c.Structure):
+    _fields_ = (("sz", c.c_size_t), ("object_name", c.c_char_p))
+
+
 class LoadError(SframegenError):
     """The program cannot be loaded or attached. `log`: the last lines that libbpf and the verifier printed."""
 
@@ -216,7 +220,8 @@ class Program:
         self._functions = self._library.functions
         self._data = data
         self._library.lines.clear()
-        self._object = self._functions.bpf_object__open_mem(data, len(data), None)
+        options = _OpenOptions(c.sizeof(_OpenOptions), b"sframegen")
+        self._object = self._functions.bpf_object__open_mem(data, len(data), c.byref(options))
         if not self._object:
             raise self._library.error("the object file of the kernel program cannot be opened", c.get_errno())
         self._links: list[int] = []

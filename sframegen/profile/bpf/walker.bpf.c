@@ -61,7 +61,7 @@ struct sample {
 	u64 busy, pc, known, low, hash;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
-	u32 first, count, exact, guessed, signals, second, callers, copied;
+	u32 first, count, last, exact, guessed, signals, second, callers, copied, padding;
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
 	struct stack_record record;
@@ -102,12 +102,20 @@ GLOBAL u32 last_span(u32 first, u32 count, u64 address)
 	return low > first ? low - 1 : first + count;
 }
 
-INLINE struct span *span_at(u32 first, u32 count, u64 address)
+/* Most frames are in the span of the frame before. */
+INLINE struct span *span_at(struct sample *sample, u64 address)
 {
-	u32 number = last_span(first, count, address);
-	struct span *span = number < first + count ? map_lookup(&spans, &number) : 0;
+	u32 number = sample->last;
+	struct span *span = map_lookup(&spans, &number);
 
-	return span && address >= span->start && address < span->end ? span : 0;
+	if (span && address >= span->start && address < span->end)
+		return span;
+	number = last_span(sample->first, sample->count, address);
+	span = number < sample->first + sample->count ? map_lookup(&spans, &number) : 0;
+	if (!span || address < span->start || address >= span->end)
+		return 0;
+	sample->last = number;
+	return span;
 }
 
 /* Copies an element of a table; returns 0 if there is no such element. */
@@ -221,7 +229,7 @@ GLOBAL int step(struct sample *sample)
 		return END_DAMAGED_TABLE;
 	pc = sample->pc;
 	code = sample->exact ? pc : pc - 1;
-	span = span_at(sample->first, sample->count, code);
+	span = span_at(sample, code);
 	if (!span)
 		return END_NO_MAPPING;
 	found = RULE_NONE;
@@ -301,7 +309,7 @@ GLOBAL int step(struct sample *sample)
 	if (ra == 0)
 		return END_NO_RETURN;
 	if (guess) {
-		span = span_at(sample->first, sample->count, ra - 1);
+		span = span_at(sample, ra - 1);
 		if ((cfa & 7) || !span || (span->file != NO_FILE && !ends_call(ra)))
 			return END_GUESS_FAILED;
 		sample->callers++;
@@ -412,7 +420,7 @@ INLINE int find_process(struct sample *sample, u32 tgid, u32 task_flags)
 	}
 	if (!epoch || !process || process->epoch != *(volatile u32 *)epoch)
 		return 0;
-	sample->first = process->first;
+	sample->first = sample->last = process->first;
 	sample->count = process->count;
 	return 1;
 }
