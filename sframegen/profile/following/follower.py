@@ -95,6 +95,7 @@ class Follower:
         self._rings: dict[int, tuple[int, RingBuffer]] = {}  # by CPU
         self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record: those of equal times keep their order
         self._number = 0
+        self._lost_before = 0  # in rings that are closed
         self._cpus = ""
         self._cpus_at = 0
         try:
@@ -188,7 +189,7 @@ class Follower:
 
     def _collect(self) -> None:
         """Move all records out of the rings."""
-        lost = 0
+        lost = self._lost_before
         for _, ring in self._rings.values():
             for raw in ring.records():
                 self._number += 1
@@ -227,6 +228,7 @@ class Follower:
 
     def _close_ring(self, cpu: int) -> None:
         descriptor, ring = self._rings.pop(cpu)
+        self._lost_before += ring.lost
         ring.close()
         os.close(descriptor)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
 MAX_VERSIONS = 64
+NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
 
 Spans = tuple[Span, ...]
@@ -102,6 +103,8 @@ class Processes:
     def apply(self, record: Record, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
         match record:
+            case MmapRecord(pid=pid) | CommRecord(pid=pid) | TaskRecord(pid=pid) if pid in NO_PID:
+                pass
             case MmapRecord():
                 self._mapped(record, time)
             case CommRecord():
@@ -132,6 +135,9 @@ class Processes:
             state.set_spans(time, None)
             state.changed_at = time
             self.changed.add(pid)
+            if not Path(f"/proc/{pid}").exists():  # its end may be among what was lost
+                state.ended_at = time
+                self._leaving.append((time, pid))
 
     def forget_files(self, numbers: set[int], time: int) -> None:
         """Files were rewritten: what is mapped from them counts as code without a file."""

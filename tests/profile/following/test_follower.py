@@ -251,3 +251,22 @@ def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkey
     assert len(following.filenos) == count
     assert following.spans(os.getpid()) is None  # what was done there meanwhile is not known
     assert cpus_in("0-3,8\n") == {0, 1, 2, 3, 8}
+
+
+def test_records_that_are_lost_make_mappings_unknown_until_they_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "RING_PAGES", 1)
+    cpus = os.sched_getaffinity(0)
+    with all_followed() as following:
+        os.sched_setaffinity(0, {min(cpus)})  # its ring is full then, and is written to again
+        following.scan(os.getpid())
+        known = following.spans(os.getpid())
+        for _ in range(100):
+            os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+        following.drain()
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)  # there is room again, to say how many were lost
+        following.drain()
+        os.sched_setaffinity(0, cpus)
+        assert following.lost > 0
+        assert following.spans(os.getpid()) is None
+        assert following.scan(os.getpid())
+        assert following.spans(os.getpid()) == known

@@ -165,6 +165,18 @@ def test_lost_records_make_all_mappings_unknown() -> None:
     assert processes.spans(PARENT, 11) == (Span(1, 3, 0, 1),)
 
 
+def test_a_process_whose_end_was_lost_is_dropped() -> None:
+    processes = followed([run(PARENT), LostRecord(1)])
+    processes.sweep(2 * HISTORY)
+    assert PARENT not in processes
+    assert processes.ended == {PARENT}
+
+
+@pytest.mark.parametrize("pid", [0, (1 << 32) - 1])
+def test_processes_of_other_namespaces_are_not_one_process(pid: int) -> None:
+    assert len(followed([run(pid), fork(PARENT, pid), mapped(pid, 1, 2), leave(pid)])) == 0
+
+
 def test_files_that_were_rewritten_are_no_files_any_more() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2, 5), mapped(PARENT, 4, 5, 6), run(OTHER)])
     processes.changed.clear()
