@@ -53,14 +53,26 @@ def make_table(elf: ElfFile, cache: TableCache | None = None) -> Made:
             with naming(elf.name):
                 table = _from_section(elf, abi, keeper)
             if table is not None:
-                return Made(table, Origin.SECTION)
+                return Made(table, Origin.SECTION, _left_out(elf, table))
         except FormatError as error:
             why = f"{error}; not used"
         with naming(elf.name):
             table, warnings = _from_cfi(elf, abi, keeper)
     except FormatError as error:
-        return Made(None, Origin.NOTHING, "; ".join(filter(None, (why, str(error)))))
-    return Made(table, Origin.CONVERTED if table else Origin.NOTHING, "; ".join(filter(None, (why, *warnings))))
+        return Made(None, Origin.NOTHING, _joined(why, str(error)))
+    if table is None:
+        return Made(None, Origin.NOTHING, _joined(why, *warnings))
+    return Made(table, Origin.CONVERTED, _joined(why, *warnings, _left_out(elf, table)))
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _left_out(elf: ElfFile, table: DecodedTable) -> str:
+    if not table.left_out:
+        return ""
+    return f"{elf.name}: left out of its table, because they do not fit: {table.left_out:,} functions and rules"
 
 
 class _Keeper:

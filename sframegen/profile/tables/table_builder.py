@@ -40,7 +40,7 @@ class Built(NamedTuple):
 
 
 class TableBuilder:
-    """`request` files; `ready` says what came of them. `close` ends what is left."""
+    """`request` files; `ready` says what came of them. `close` ends what is left, and trims the cache."""
 
     def __init__(self, workers: int, cache: TableCache | None, seconds: float = SECONDS) -> None:
         """`workers`: the most processes; there are none while there is nothing to do. `seconds`: the most for one file."""
@@ -99,6 +99,8 @@ class TableBuilder:
         for descriptor in [*self._workers]:
             self._end(descriptor)
         self._epoll.close()
+        if self._cache is not None:
+            self._cache.trim()
 
     def _start(self) -> None:
         """Fork processes for what waits. They have the files that were requested before."""

@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +38,7 @@ class TableCache:
         self._limit = limit
         self._directory = -1
         self.note = ""
+        self._tool = _tool()
         try:
             self._path = directory or default_directory()
             self._directory = _opened(self._path)
@@ -47,7 +47,7 @@ class TableCache:
 
     def name_of(self, build_id: bytes, content: Iterable[Bytes]) -> str:
         """The file for a table. `content`: all that decides it, since files can have one another's build-ids."""
-        digest = blake2b(_tool(), digest_size=16)
+        digest = blake2b(self._tool, digest_size=16)
         for part in content:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
@@ -122,7 +122,6 @@ def _opened(path: Path) -> int:
     return descriptor
 
 
-@cache
 def _tool() -> bytes:
     """What changes with each version of what makes tables: sizes and times of the installed modules."""
     files = [file for folder in MAKERS for file in sorted((PACKAGES / folder).rglob("*")) if file.suffix in (".py", ".so")]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi.errors import FormatError
 from sframegen import add_section
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
@@ -19,6 +21,7 @@ from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.search import look_up_in
 from sframegen.profile.tables import make_table as module
+from sframegen.profile.tables import table_of
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import NO_RULE, RULE_BYTES, find_rule, packed_rule
@@ -134,3 +137,32 @@ def test_call_frame_information_of_nothing() -> None:
     made = make_table(elf)
     assert made[:2] == (None, Origin.NOTHING)
     assert made.why.startswith("file: .eh_frame+0x0: ")
+
+
+def test_what_a_table_cannot_hold_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_of, "MAX_BYTES", 1 << 12)
+    made = make_table(open_elf(FILES[0]))
+    assert made.table is not None
+    assert made.why == f"{FILES[0]}: left out of its table, because they do not fit: {made.table.left_out:,} functions and rules"
+
+
+def test_any_flipped_bit_gives_a_table_or_a_reason(added: Path) -> None:
+    original = added.read_bytes()
+    data = bytearray(original)
+    elf = open_elf(added)
+    numbers = random.Random(4)
+    sections = [section.header for section in elf.sections if section.name in (".sframe", ".eh_frame", ".note.gnu.build-id")]
+    places = [(0, 1 << 10), *((header.sh_offset, header.sh_size) for header in sections)]
+    origins = set()
+    for _ in range(150):
+        start, size = numbers.choice(places)
+        at = start + numbers.randrange(min(size, 1 << numbers.randrange(5, 24)))
+        data[at] ^= 1 << numbers.randrange(8)
+        with suppress(FormatError):
+            made = make_table(ElfFile(memoryview(data), "flipped"))
+            origins.add(made.origin)
+            assert made.origin is Origin.SECTION or made.why or made.table, at
+            for pc in pcs_of(elf)[:50]:
+                _ = made.table and find_rule(made.table, pc)
+        data[at] = original[at]
+    assert origins == {Origin.SECTION, Origin.CONVERTED}

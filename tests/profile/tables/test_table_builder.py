@@ -120,6 +120,8 @@ def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
         builder.request(1, PYTHON)
         [second] = results(builder).values()
     assert (second, kept.stat().st_ino) == (first, before)
+    TableBuilder(1, TableCache(tmp_path / "tables", 0)).close()
+    assert not kept.exists()
 
 
 @pytest.mark.once
