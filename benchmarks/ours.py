@@ -40,10 +40,10 @@ def open_input(file: Path) -> Input:
     return Input(elf, abi_of(elf), find_sources(elf), elf.executable_ranges())
 
 
-def section_of(source: Input, level: LevelName) -> memoryview:
+def section_of(source: Input, level: LevelName, address: int = ADDRESS) -> memoryview:
     """The section at a level of optimisation."""
     converted = convert.convert(source.sources.sections, source.code, source.abi, V3)
-    return memoryview(converted.encoder(source.elf, LEVELS[level]).encode(ADDRESS))
+    return memoryview(converted.encoder(source.elf, LEVELS[level]).encode(address))
 
 
 def rows_of(source: Input) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.figures import written_into
 from benchmarks.ours import open_input, section_of
 from benchmarks.places import corpus_file
+from linker.inject.unloaded_layout import ADDRESS
 from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, compress, expand
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
@@ -72,7 +73,7 @@ def frames_of(source: Input) -> dict[str, memoryview]:
 
 def measure(name: str, file: Path) -> Row:
     source = open_input(file)
-    section = section_of(source, "fast")
+    section = section_of(source, "fast", ADDRESS)
     start = time.perf_counter()
     data = stored(section)
     to_compress = time.perf_counter() - start
@@ -103,7 +104,7 @@ def debug_table(file: Path) -> str:
     debug = open_elf(debug_file)
     parts = [section for section in debug.sections if section.name.startswith(".debug_")]
     expanded = [debug.contents(part) for part in parts]
-    section = section_of(source, "fast")
+    section = section_of(source, "fast", ADDRESS)
     lines = [
         ("debug sections, as Debian ships them", sum(map(len, expanded)), sum(len(debug.stored(part)) for part in parts)),
         ("debug sections, zstd as here", sum(map(len, expanded)), sum(len(stored(part)) for part in expanded)),

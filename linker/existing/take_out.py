@@ -64,7 +64,7 @@ def plan_removal(elf: ElfFile) -> Removal:
     segments = [UNUSED_SEGMENT if s.p_type == PT_GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
-    compressed = {s.header.sh_offset for s in elf.sections if s.header.sh_flags & SHF_COMPRESSED}
+    compressed = {s.header.sh_offset for s in elf.sections if is_sframe(s) and s.header.sh_flags & SHF_COMPRESSED}
     cleared = [
         Extent(*hole)
         for extent in extents(elf)

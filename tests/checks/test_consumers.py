@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, unmet
+from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, takes, unmet
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import Facts, examine
@@ -120,6 +120,19 @@ def test_what_gnu_tools_write_is_accepted(producer: object, peers: Peers, tmp_pa
     expected = {"gnu-pc-relative"} if not facts.header or facts.header.flags == 1 else set()
     read = facts.layout is not None and facts.layout.version in CONSUMERS["gnu"].versions
     assert {finding.rule for finding in accepted(facts) if finding.severity} == (expected if read else set())
+
+
+def test_a_section_that_is_not_loaded_is_for_readers_of_files() -> None:
+    """A damaged one as well: the others do not come to see it."""
+    editor = Editor(base_named("AMD64 V3"))
+    editor.set_header(flags=4)
+    facts = judge(bytes(editor.data), base_named("AMD64 V3"))
+    assert {finding.rule for finding in accepted(facts)} == {"kernel-sorted", "glibc-version", "gnu-sorted"}
+    facts.loaded = False
+    found = accepted(facts)
+    assert {finding.rule for finding in found} == {"kernel-not-loaded", "glibc-not-loaded", "gnu-sorted"}
+    assert {finding.severity for finding in found if finding.consumer != "gnu"} == {Severity.NOTE}
+    assert [takes(facts, name) for name in CONSUMERS] == [False, False, True]
 
 
 def test_what_is_rejected_is_not_judged_further() -> None:

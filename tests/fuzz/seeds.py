@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linker.existing.add_or_replace import all_writes, base_of, plan_section
+from linker.existing.add_or_replace import Stored, all_writes, base_of, plan_section
 from linker.inject.apply import write_all
 from linker.inject.movable import PT_NULL
 from linker.objects.add_to_objects import prepare, write_object
@@ -129,8 +129,8 @@ def compiled(source: str, *flags: str, result: str = "out") -> bytes:
         return Path(directory, result).read_bytes()
 
 
-def with_section(data: bytes, version: int = 3) -> bytes:
-    """The file as add-section makes it."""
+def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> bytes:
+    """The file as add-section makes it; a section that is not loaded is compressed."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -139,8 +139,9 @@ def with_section(data: bytes, version: int = 3) -> bytes:
         abi = abi_of(elf)
         converted = convert.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
         encoder = converted.encoder(elf, LEVELS["fast"])
+        stored = Stored.of(encoder, "zstd", elf.byte_order) if unloaded else None
         out = io.BytesIO()
-        write_all(ElfFile(elf.data), all_writes(plan_section(base, encoder), base, encoder), out)
+        write_all(ElfFile(elf.data), all_writes(plan_section(base, encoder, stored=stored), base, encoder, stored), out)
         return out.getvalue()
 
 
@@ -330,6 +331,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "many-sections": lambda: with_many_sections(small_file(), 300),
     "many-segments": lambda: with_many_segments(small_file(), 40),
     "injected": lambda: inject_bytes(small_file()),
+    "unloaded": lambda: inject_bytes(small_file(), unloaded=True),
     "injected-tail": lambda: inject_bytes(small_file(library=True, blocked=256)),
     "object": relocatable,
     "object-sframe": lambda: with_object_section(seed("object")),
@@ -359,6 +361,7 @@ COMPILED: dict[str, Callable[[], bytes]] = {
     "gcc-debug": partial(compiled, SOURCE, *SHARED, *DEBUG),
     "gcc-compressed": partial(compiled, SOURCE + MORE, *SHARED, *DEBUG, "-gz=zlib"),
     "gcc-added": lambda: with_section(compiled(SOURCE, *SHARED)),
+    "gcc-unloaded": lambda: with_section(compiled(SOURCE + MORE, *SHARED), unloaded=True),
     "gcc-added-2": lambda: with_section(compiled(SOURCE, *SHARED), 2),
     "gcc-program": partial(compiled, PROGRAM, "-O2", "-pie", "-Wl,-z,lazy", "-Wl,-z,noseparate-code"),
     "gcc-map": partial(compiled, SOURCE, *SHARED, "-save-temps", "-Wl,-Map=map", result="map"),

@@ -9,7 +9,7 @@ from cfi.errors import SframegenError
 from tests.fuzz.files import written
 
 SEEDS = (
-    "sframe-file", "sframe-file-2", "sframe-file-big", "injected", "injected-tail", "library",
+    "sframe-file", "sframe-file-2", "sframe-file-big", "injected", "injected-tail", "unloaded", "gcc-unloaded", "library",
     "gcc-library", "gcc-added", "gcc-added-2",
 )  # fmt: skip
 

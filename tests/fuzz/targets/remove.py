@@ -11,7 +11,17 @@ from linker.existing.take_out import plan_removal
 from sframegen.elf.file import ElfFile, open_elf
 from tests.fuzz.files import written
 
-SEEDS = ("injected", "injected-tail", "sframe-file", "sframe-file-big", "gcc-added", "gcc-added-2", "no-sections")
+SEEDS = (
+    "injected",
+    "injected-tail",
+    "unloaded",
+    "gcc-unloaded",
+    "sframe-file",
+    "sframe-file-big",
+    "gcc-added",
+    "gcc-added-2",
+    "no-sections",
+)
 
 
 def run(data: bytes) -> None:

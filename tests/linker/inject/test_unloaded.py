@@ -293,6 +293,39 @@ def test_plain_and_compressed_are_two_sections(file: Path) -> None:
     assert section.header.sh_flags == SHF_COMPRESSED
 
 
+def test_in_the_place_of_a_linkers_section(compile_c: Compiler, tmp_path: Path) -> None:
+    """GNU ld's, of which only headers and bytes go; the record gives it back."""
+    original = compile_c(SOURCE, *FLAGS, "-Wa,--gsframe", peer_binutils=True)
+    file = Path(shutil.copy(original, tmp_path / "file"))
+    with pytest.raises(RefusedError, match=r"has a loaded SFrame section already"):
+        add_section(file, unloaded=True)
+    add_section(file, unloaded=True, compress="zstd", replace=True)
+    elf = open_elf(file)
+    assert unloaded_of(elf) is not None
+    assert PT_GNU_SFRAME not in {s.p_type for s in elf.segments}
+    assert {finding.rule for finding in check(file).findings if finding.severity} == set()
+    run(file, "pie", compile_c)
+    removal = remove(file)
+    assert removal.still_has_one
+    assert file.read_bytes() == original.read_bytes()
+
+
+def test_whole_trees(compile_c: Compiler, tmp_path: Path) -> None:
+    root, files = tmp_path / "root", ("static", "library", "pie")
+    root.mkdir()
+    for kind in files:
+        shutil.copy(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), root / kind)
+    before = {kind: (root / kind).read_bytes() for kind in files}
+    for text in ("3 files given a section, 0 unchanged", "0 files given a section, 3 unchanged"):
+        result = CliRunner().invoke(cli, ["add-tree", "--unloaded", "--compress", "zstd", str(root)])
+        assert result.stdout.startswith(text)
+        assert all(unloaded_of(open_elf(root / kind)) for kind in files)
+    assert CliRunner().invoke(cli, ["add-tree", str(root)]).stdout.startswith("3 files given a section")
+    assert not any(unloaded_of(open_elf(root / kind)) for kind in files)
+    CliRunner().invoke(cli, ["remove-tree", str(root)])
+    assert {kind: (root / kind).read_bytes() for kind in files} == before
+
+
 @pytest.mark.parametrize("compress", [None, "zstd"])
 def test_convert_keeps_it_as_it_is(file: Path, compress: Compression | None) -> None:
     original = file.read_bytes()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from linker.inject.apply import write_all, writes_of
 from linker.inject.kernel_versions import safe_on
-from linker.inject.plan import plan_injection
+from linker.inject.plan import plan_injection, plan_unloaded
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
@@ -133,10 +133,11 @@ def inject(source: Path, target: Path, size: int = 3001, min_kernel: str | None 
     return plan
 
 
-def inject_bytes(data: bytes, size: int = 28) -> bytes:
+def inject_bytes(data: bytes, size: int = 28, *, unloaded: bool = False) -> bytes:
     elf = ElfFile(memoryview(data))
     out = io.BytesIO()
-    write_all(elf, writes_of(plan_injection(elf, size), elf, section_of(size)[:size]), out)
+    plan = plan_unloaded(elf, size, 0) if unloaded else plan_injection(elf, size)
+    write_all(elf, writes_of(plan, elf, section_of(size)[:size]), out)
     return out.getvalue()
 
 

@@ -1,0 +1,44 @@
+"""A section that no segment has, added to any file, also in the place of another one; and the record that takes it back out."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+
+from cfi.errors import SframegenError
+from linker.existing.add_or_replace import Stored, all_writes, base_of, plan_section
+from linker.inject import undo_record
+from linker.inject.apply import write_all
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.format.abi import AMD64, S390X
+from sframegen.format.encode import Encoder
+from sframegen.format.layouts import V3
+from sframegen.format.locate import unloaded_of
+from tests.fuzz.files import written
+from tests.fuzz.seeds import sframe_table
+
+SEEDS = ("unloaded", "gcc-unloaded", "injected", "program", "big-endian", "many-sections", "gcc-added", "no-sections")
+
+
+def run(data: bytes) -> None:
+    with suppress(SframegenError):
+        elf = open_elf(written(data))
+        base = base_of(elf)
+        abi = AMD64 if elf.byte_order == "little" else S390X
+        encoder = Encoder(sframe_table(abi, V3), abi, V3)
+        stored = Stored.of(encoder, "zstd" if len(data) % 2 else None, elf.byte_order)
+        stored.is_in(elf)
+        plan = plan_section(base, encoder, stored=stored)
+        str(plan)
+        out = io.BytesIO()
+        write_all(ElfFile(memoryview(data)), all_writes(plan, base, encoder, stored), out, record=base.record)
+        result = ElfFile(memoryview(out.getvalue()))
+        section = unloaded_of(result)
+        assert section is not None
+        assert result.contents(section) == stored.contents
+        assert stored.is_in(result)
+        assert result.segments == base.elf.segments
+        record = undo_record.read(result.data)
+        assert record is not None
+        record.restore(out)
+        assert out.getvalue() == base.given.data
