@@ -59,8 +59,8 @@ def test_version_tells_which_build_runs(expected_build: str) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize(
     "environ",
-    [{"CC": "/nonexistent/cc"}, {"SFRAMEGEN_PURE": "1"}],
-    ids=["no C compiler", "SFRAMEGEN_PURE"],
+    [{"CC": "/nonexistent/cc"}, {"SFRAMEGEN_PURE": "1"}, {"PATH": "/nonexistent"}],
+    ids=["no C compiler", "SFRAMEGEN_PURE", "no compiler"],
 )
 def test_without_compiling_the_install_succeeds_and_runs_interpreted(tmp_path: Path, environ: dict[str, str]) -> None:
     for tool in ("pip", "setuptools", "Cython"):
@@ -76,5 +76,9 @@ def test_without_compiling_the_install_succeeds_and_runs_interpreted(tmp_path: P
     run(*pip, "--target", site, source, **environ)
 
     assert list(site.rglob("*.so")) == []
+    kernel_programs = {path.name for path in site.rglob("*.bpf.o")}
+    both = {"walker_x86_64.bpf.o", "walker_aarch64.bpf.o"}
+    assert kernel_programs == (both if shutil.which("clang", path=environ.get("PATH")) else set())
+    assert (site / "sframegen/profile/bpf/walker.bpf.c").exists()
     assert (site / "sframegen" / "integration" / "cmake" / "SframegenConfig.cmake").exists()
     assert run(sys.executable, "-m", "sframegen", "--version", PYTHONPATH=str(site)).endswith(" (interpreted)\n")

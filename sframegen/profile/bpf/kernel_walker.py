@@ -8,7 +8,7 @@ import struct
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.bpf.extents import Extents
@@ -278,7 +278,7 @@ class KernelWalker:
                 with _mapped(fd, size) as area:
                     area[:size] = bytes(table.data)
             places = (table.base, table.pages, table.index_at, table.rows_at, table.rules_at)
-            self._files[number * _FILE.size : (number + 1) * _FILE.size] = _FILE.pack(*places, PENDING, int(monotonic()))
+            self._files[number * _FILE.size : (number + 1) * _FILE.size] = _FILE.pack(*places, PENDING, monotonic_ns() >> 30)
             self._tables.put(_U32.pack(number), _U32.pack(fd))
         finally:
             os.close(fd)
@@ -296,6 +296,10 @@ class KernelWalker:
             self._tables.delete(_U32.pack(number))
             self.memory -= self._sizes.pop(number)
 
+    def last_use(self, number: int) -> int:
+        """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""
+        return int(_FILE.unpack_from(self._files, number * _FILE.size)[6])
+
     def _set_state(self, number: int, state: int) -> None:
         at = number * _FILE.size + _STATE_AT
         self._files[at : at + 4] = _U32.pack(state)
@@ -305,7 +309,7 @@ class KernelWalker:
         if size > self.memory_limit:
             return False
         while self.memory + size > self.memory_limit:
-            oldest = min(self._sizes, key=lambda number: _FILE.unpack_from(self._files, number * _FILE.size)[6])
+            oldest = min(self._sizes, key=self.last_use)
             self.drop_table(oldest)
             self.dropped.add(oldest)
         return True

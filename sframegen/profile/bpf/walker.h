@@ -71,7 +71,7 @@ struct rule {
 enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
 /* Places are in elements of the file's table. `state`: each table that is ready has another number, from FILE_READY on.
-   `used`: second of the last sample that needed it; only the kernel program writes it. */
+   `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it. */
 struct file {
 	u64 base;
 	u32 pages, index_at, rows_at, rules_at, state, used;

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Sampling
 from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, MAX_DEPTH, End, unpacked
+from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from tests.support.kernel_events import needs_bpf
@@ -225,3 +228,61 @@ def test_threads_are_counted_apart(compile_c: Compiler) -> None:
         sampled.sample(20)
         assert {tid for _, _, tid in sampled.counts()} & {stack.tid for stack in sampled.stacks().values()}
         assert pid not in {stack.tid for stack in sampled.stacks().values()}
+
+
+def test_counts_taken_meanwhile_lose_nothing(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_walker, "GRACE", 0.0)
+    with running(compile_c, RECURSION, "-DDEPTH=4") as pid, Sampled({pid}, Sampling(frequency=4999)) as sampled:
+        sampled.publish(pid)
+        sampled.walker.attach()
+        taken: Counter[tuple[int, int, int]] = Counter()
+        for number in range(200, 2001, 200):
+            sampled.until(lambda least=number: sampled.walker.statistics().samples >= least)  # type: ignore[misc]
+            taken += sampled.counts()
+        sampled.end()
+        taken += sampled.counts()
+        statistics = sampled.walker.statistics()
+        assert sum(taken.values()) == statistics.samples
+        assert not statistics.lost
+        assert taken.keys() <= sampled.stacks().keys()
+
+
+def test_tables_that_no_sample_needs_go_first(compile_c: Compiler) -> None:
+    with running(compile_c, RECURSION, "-DDEPTH=4") as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        walker = sampled.walker
+        libraries = {Path(path).name.split(".")[0].split("-")[0]: number for path, number in sampled.numbers.items()}
+        sampled.walker.attach()
+        sampled.until(lambda: walker.statistics().ends[End.OUTERMOST] > 5)
+        start = walker.last_use(libraries["a"])
+        sampled.until(lambda: walker.last_use(libraries["a"]) > start + 1)
+        walker.memory_limit = walker.memory
+        assert walker.add_table(100, DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(64), 0))
+        assert walker.dropped == {libraries["ld"]}
+        assert walker.memory <= walker.memory_limit
+        assert not walker.add_table(101, DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(walker.memory_limit + 8), 0))
+        assert 101 in walker.dropped
+        seen = walker.statistics().samples
+        sampled.until(lambda: walker.statistics().samples > seen + 20)
+        sampled.end()
+        assert walker.statistics().ends[End.OUTERMOST] > 20
+
+
+def test_a_table_with_impossible_places_is_damaged_and_nothing_more(compile_c: Compiler) -> None:
+    with running(compile_c, RECURSION, "-DDEPTH=4") as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        huge = (1 << 32) - 1
+        damaged = [
+            DecodedTable(0, huge, huge, 0, 0, 0, 0, bytes(64), 0),
+            DecodedTable(0, huge, 0, huge, 0, 0, 0, bytes(1 << 16), 0),
+            DecodedTable(0, huge, 0, 0, huge, 0, 0, b"\xff" * (1 << 20), 0),
+        ]
+        sampled.walker.attach()
+        for table in damaged:
+            seen = sampled.walker.statistics().ends[End.DAMAGED_TABLE] + sampled.walker.statistics().ends[End.NO_RULE]
+            sampled.walker.add_table(1, table)
+            before = sampled.walker.statistics().samples
+            sampled.until(lambda least=before: sampled.walker.statistics().samples > least + 20)  # type: ignore[misc]
+            ends = sampled.walker.statistics().ends
+            assert ends[End.DAMAGED_TABLE] + ends[End.NO_RULE] + ends[End.GUESS_FAILED] > seen
+        sampled.end()
