@@ -129,8 +129,7 @@ class Shown(NamedTuple):
             with self.run.file(path):
                 write(named, path)
         if self.as_json:
-            for part in summary(named):
-                click.echo(part, nl=False)
+            click.echo("".join(summary(named)), nl=False)
         elif self.output:
             for line in totals(named):
                 if line:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.profile.events.names import Event
+    from sframegen.profile.following.processes import Spans
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "kernel program (BPF)"
@@ -65,7 +66,8 @@ class KernelSession:
         self._moments: list[SampledMoment] = []
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
-        self._waiting: deque[Unfinished] = deque()
+        self._new: list[Unfinished] = []  # of the last time
+        self._waiting: deque[tuple[Unfinished, Spans]] = deque()  # for a table; with the mappings of that time
         self._waiting_bytes = 0
         self._seen = 0  # files
         self._drained = 0  # nanoseconds: what happened before is known
@@ -125,7 +127,7 @@ class KernelSession:
         collected.seconds = self.seconds
         self._receive()
         deadline = time.monotonic() + TABLES_AT_THE_END
-        while self._waiting and time.monotonic() < deadline:
+        while (self._new or self._waiting) and time.monotonic() < deadline:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting)
@@ -162,9 +164,12 @@ class KernelSession:
                 case SampledMoment():
                     self._moments.append(record)
         self._request_tables()
-        self._take_tables()
+        if self._take_tables():
+            again, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+            for record, spans in again:
+                self._walk(record, spans)
         self._publish()
-        self._walk_waiting()
+        self._walk_new()
         self._counts.update(self._walker.take_counts())
 
     def _name(self, pid: int, comm: str) -> None:
@@ -176,11 +181,7 @@ class KernelSession:
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
         self._name(record.pid, record.comm)
-        self._waiting.append(record)
-        self._waiting_bytes += len(record.stack)
-        while self._waiting_bytes > MAX_WAITING:
-            self._waiting_bytes -= len(self._waiting.popleft().stack)
-            self.collected.lost[TOO_MANY_WAIT] += 1
+        self._new.append(record)
 
     # -- tables
 
@@ -200,13 +201,16 @@ class KernelSession:
                     self.collected.notes.append(f"{file.path}: {file.why}")
         self._seen = len(self._files.by_number)
 
-    def _take_tables(self) -> None:
-        for built in self._builder.ready():
+    def _take_tables(self) -> bool:
+        """Return True if there were any."""
+        ready = self._builder.ready()
+        for built in ready:
             file = self._files.by_number[built.number]
             file.table, file.ready = built.table, True
             if built.why:
                 self.collected.notes.append(f"{file.path}: {built.why}")
             self._add_table(built.number, built.table)
+        return bool(ready)
 
     def _add_table(self, number: int, table: DecodedTable | None) -> None:
         self._copies.add_table(number, table)
@@ -243,26 +247,23 @@ class KernelSession:
 
     # -- stacks that are walked here
 
-    def _walk_waiting(self) -> None:
-        for _ in range(len(self._waiting)):
-            record = self._waiting.popleft()
-            if not self._walk(record):
-                self._waiting.append(record)
+    def _walk_new(self) -> None:
+        new, self._new = self._new, []
+        for record in new:
+            spans = self.follower.spans(record.pid, record.nanoseconds)
+            if record.nanoseconds > self._drained:  # what happened before it is not known yet
+                self._new.append(record)
+            elif spans is None:
+                self.collected.lost[NOT_FOLLOWED] += 1
             else:
-                self._waiting_bytes -= len(record.stack)
+                self._walk(record, spans)
 
-    def _walk(self, record: Unfinished) -> bool:
-        """Return False if a table is still to come, or what happened before the sample is not known yet."""
-        if record.nanoseconds > self._drained:
-            return False
-        spans = self.follower.processes.spans(record.pid, record.nanoseconds)
-        if spans is None:
-            self.collected.lost[NOT_FOLLOWED] += 1
-            return True
+    def _walk(self, record: Unfinished, spans: Spans) -> None:
         start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
         end = self._copies.walk(span_columns(spans), start, record.stack_start, record.stack)
         if end is End.NO_TABLE:
-            return False
+            self._wait(record, spans)
+            return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.UNREADABLE
         tid = record.tid if self.plan.threads or self.plan.tids else 0
@@ -270,7 +271,13 @@ class KernelSession:
         self._finished[stack] += 1
         if self.collected.moments is not None:
             self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
-        return True
+
+    def _wait(self, record: Unfinished, spans: Spans) -> None:
+        self._waiting.append((record, spans))
+        self._waiting_bytes += len(record.stack)
+        while self._waiting_bytes > MAX_WAITING:
+            self._waiting_bytes -= len(self._waiting.popleft()[0].stack)
+            self.collected.lost[TOO_MANY_WAIT] += 1
 
     # -- the result
 
