@@ -126,8 +126,11 @@ class Files:
         try:
             data, status = map_descriptor(descriptor, place.path)
             self._parse(traced, data, status, descriptor)
-        except (OSError, FormatError) as error:
-            traced.why, traced.ready = error.message if isinstance(error, FormatError) else str(error.strerror), True
+        except FormatError as error:
+            traced.why, traced.ready = error.message, True
+        except OSError as error:  # too many open files, perhaps: not for ever
+            traced.why, traced.ready = str(error.strerror), True
+            self._unopened.add(traced.number)
         if traced.elf is None:
             os.close(descriptor)
         else:

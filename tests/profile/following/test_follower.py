@@ -186,11 +186,14 @@ def test_a_file_that_is_rewritten_in_place_loses_its_number(following: Follower,
         assert check(following, program.pid)[str(library)].number != file.number
 
 
-def test_a_process_in_other_namespaces(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", ["-t tmpfs none", "-t overlay -o lowerdir=lower,upperdir=upper,workdir=work none"])
+def test_a_process_in_other_namespaces(following: Follower, compile_c: Compiler, tmp_path: Path, options: str) -> None:
+    """As in a container: its files are nowhere in our namespace, and on a file system of layers."""
     inside = tmp_path / "mount"
-    inside.mkdir()
+    for name in ("mount", "lower", "upper", "work"):
+        (tmp_path / name).mkdir()
     program = compiled(compile_c, tmp_path, HOLDING, section=False)
-    script = f"mount -t tmpfs none {inside} && cp {program} {inside}/hidden && exec {inside}/hidden"
+    script = f"cd {tmp_path} && mount {options} {inside} && cp {program} {inside}/hidden && exec {inside}/hidden"
     command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout
