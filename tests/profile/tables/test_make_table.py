@@ -7,7 +7,7 @@ import random
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -166,3 +166,10 @@ def test_any_flipped_bit_gives_a_table_or_a_reason(added: Path) -> None:
                 _ = made.table and find_rule(made.table, pc)
         data[at] = original[at]
     assert origins == {Origin.SECTION, Origin.CONVERTED}
+
+
+@pytest.mark.parametrize("compress", [None, "zstd"])
+def test_a_section_that_no_segment_has(tmp_path: Path, compress: Literal["zstd"] | None) -> None:
+    add_section(FILES[0], output=tmp_path / "added", verify=False, unloaded=True, compress=compress)
+    elf = open_elf(tmp_path / "added")
+    agrees(elf, Origin.SECTION, read_sframe(elf).look_up)
