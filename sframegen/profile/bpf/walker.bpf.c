@@ -222,7 +222,7 @@ GLOBAL int step(struct sample *sample)
 	struct rule rule = {};
 	struct span *span;
 	u64 code, pc, cfa, ra, fp, sp, packed, fp_known;
-	u32 flags, guess = 0;
+	u32 flags, guess = 0, guess_failed = END_GUESS_FAILED;
 	int found;
 
 	if (!sample)
@@ -244,6 +244,8 @@ GLOBAL int step(struct sample *sample)
 	if (found >= 0)
 		return found;
 	fp_known = known(sample, FP);
+	if (found == FOUND && (rule.flags & RULE_OUTERMOST))
+		return END_OUTERMOST;
 	if (found == RULE_NONE) {
 		if (known(sample, SP) && returns_from_signal(pc)) {
 			rule.cfa_register = SP, rule.cfa_offset = CONTEXT;
@@ -252,27 +254,26 @@ GLOBAL int step(struct sample *sample)
 			if (!fp_known)
 				return END_NO_RULE;
 			guess = 1;
-			rule.cfa_register = FP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.fp_offset = -16;
-			rule.flags = RULE_RA_DEREF | RULE_FP | RULE_FP_DEREF;
 		}
+	} else if (!known(sample, rule.cfa_register) || ((rule.flags & RULE_RA_REGISTER) && !known(sample, rule.ra_register))) {
+		if (!fp_known)
+			return END_UNKNOWN_REGISTER;
+		guess = 1;
+		guess_failed = END_UNKNOWN_REGISTER;
+	}
+	if (guess) {
+		rule.cfa_register = FP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.fp_offset = -16;
+		rule.flags = RULE_RA_DEREF | RULE_FP | RULE_FP_DEREF;
 	}
 	flags = rule.flags;
-	if (flags & RULE_OUTERMOST)
-		return END_OUTERMOST;
-
-	if (!known(sample, rule.cfa_register))
-		return END_UNKNOWN_REGISTER;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
 	if ((flags & RULE_CFA_DEREF) && !word(cfa, &cfa))
 		return END_UNREADABLE;
 	ra = cfa + rule.ra_offset;
-	if (flags & RULE_RA_REGISTER) {
-		if (!known(sample, rule.ra_register))
-			return END_UNKNOWN_REGISTER;
+	if (flags & RULE_RA_REGISTER)
 		ra = sample->registers[rule.ra_register & (REGISTERS - 1)] + rule.ra_offset;
-	}
 	if ((flags & RULE_RA_DEREF) && !word(ra, &ra))
-		return guess ? END_GUESS_FAILED : END_UNREADABLE;
+		return guess ? guess_failed : END_UNREADABLE;
 	ra &= settings.ra_mask;
 	fp = sample->registers[FP];
 	if (flags & RULE_FP) {
@@ -283,7 +284,7 @@ GLOBAL int step(struct sample *sample)
 			fp = sample->registers[rule.fp_register & (REGISTERS - 1)] + rule.fp_offset;
 		}
 		if (fp_known && (flags & RULE_FP_DEREF) && !word(fp, &fp))
-			return guess ? END_GUESS_FAILED : END_UNREADABLE;
+			return guess ? guess_failed : END_UNREADABLE;
 	}
 
 	sp = sample->registers[SP];
@@ -300,18 +301,18 @@ GLOBAL int step(struct sample *sample)
 		sample->low = sample->registers[SP];
 	} else {
 		if (cfa < sample->low || (cfa == sample->low && !sample->exact))
-			return guess ? END_GUESS_FAILED : END_NOT_ASCENDING;
+			return guess ? guess_failed : END_NOT_ASCENDING;
 		sample->known = (guess && !FRAME_RECORD_GIVES_SP ? 0 : BIT(SP)) | (fp_known ? BIT(FP) : 0);
 		sample->registers[SP] = cfa;
 		sample->registers[FP] = fp;
 		sample->low = cfa;
 	}
 	if (ra == 0)
-		return END_NO_RETURN;
+		return guess && guess_failed != END_GUESS_FAILED ? guess_failed : END_NO_RETURN;
 	if (guess) {
 		span = span_at(sample, ra - 1);
 		if ((cfa & 7) || !span || (span->file != NO_FILE && !ends_call(ra)))
-			return END_GUESS_FAILED;
+			return guess_failed;
 		sample->callers++;
 	}
 	sample->guessed = guess;
