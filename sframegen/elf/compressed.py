@@ -45,7 +45,7 @@ def _inflate(raw: memoryview, size: int) -> bytes:
 def _expand_zstd(raw: memoryview, size: int) -> bytes:
     """Expand one frame after the other."""
     try:
-        zstd = _zstd()
+        zstd = zstd_library()
     except ImportError:
         raise ValueError(
             "compressed with zstd, for which a library is missing: pip install backports.zstd, "
@@ -73,7 +73,7 @@ def compress(data: bytes | bytearray, align: int, byte_order: ByteOrder) -> byte
     None if that is not smaller, or so much smaller that readers with limits on memory refuse it. Raises ValueError without zstd.
     """
     try:
-        frame: bytes = _zstd().compress(bytes(data), LEVEL)
+        frame: bytes = zstd_library().compress(bytes(data), LEVEL)
     except ImportError:
         raise ValueError("a library for zstd is missing: pip install backports.zstd") from None
     if CHDR_SIZE + len(frame) >= len(data) or len(data) > min(len(frame) * MAX_DEFLATE_RATIO, MAX_INFLATED):
@@ -81,7 +81,7 @@ def compress(data: bytes | bytearray, align: int, byte_order: ByteOrder) -> byte
     return packed([Chdr(ELFCOMPRESS_ZSTD, 0, len(data), align)], byte_order) + frame
 
 
-def _zstd() -> ModuleType:
+def zstd_library() -> ModuleType:
     """Return the library. Raises ImportError."""
     if sys.version_info >= (3, 14):
         from compression import zstd  # noqa: PLC0415 - only where a section needs it

@@ -96,6 +96,11 @@ class CopyWalker:
         steps.begin(start.pc, start.exact, start.guessed, stack_start, stack)
         return End(steps.run(spans))
 
+    @property
+    def missing(self) -> int:
+        """After NO_TABLE: the number of the file whose table is not ready."""
+        return self._steps.missing
+
     def frames(self) -> tuple[int, ...]:
         return tuple(self._frames[: self._steps.depth])
 

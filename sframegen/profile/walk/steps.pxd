@@ -19,6 +19,7 @@ cdef class Steps:
     cdef bint elsewhere
     cdef const unsigned char[::1] stack
     cdef public Py_ssize_t depth
+    cdef public Py_ssize_t missing
     cdef Py_ssize_t span
     cdef int flags, cfa_register, ra_register, fp_register
     cdef long long cfa_offset, ra_offset, fp_offset

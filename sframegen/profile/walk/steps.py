@@ -37,6 +37,7 @@ class Steps:
     """One walk: where it is, and the frames so far, packed: the first `depth` of `frames`.
 
     `values` and `known`: registers by DWARF number, and a bit for each that is known. Set all of it, then call `run`.
+    `missing`: the file without a table, after NO_TABLE.
     """
 
     def __init__(self, machine: MachineColumns, ra_mask: int, frames: array[int], code: Code) -> None:
@@ -51,7 +52,7 @@ class Steps:
         self.known = self.pc = self.lowest = self.stack_start = self.word = 0
         self.exact = self.guessed = self.elsewhere = False
         self.stack: Bytes = b""
-        self.depth = self.span = self.flags = 0
+        self.depth = self.span = self.missing = self.flags = 0
         self.cfa_offset = self.ra_offset = self.fp_offset = 0
         self.cfa_register = self.ra_register = self.fp_register = 0
         # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
@@ -149,6 +150,7 @@ class Steps:
         first: cython.ulonglong
         rule: cython.ulonglong
         if file >= len(self.tables) or self.tables[file] is None:
+            self.missing = file
             return -1
         table = self.tables[file]  # type: ignore[assignment] # tested above
         offset = (address - table.base) & self.mask

@@ -36,4 +36,5 @@ CONVENTIONS = Conventions(
     ends_call=ends_call,
     ra_mask=(1 << 48) - 1,  # an address has 48 bits, and what is above is the signature
     ra_mask_set=NT_ARM_PAC_MASK,
+    sampled=RegisterSet(33, 32, {number: number for number in range(32)}),
 )

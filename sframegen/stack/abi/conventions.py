@@ -61,3 +61,4 @@ class Conventions(NamedTuple):
     floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
     ra_mask: int = ALL_BITS  #: the bits of a return address that are not its signature, if the kernel does not say
     ra_mask_set: int | None = None  #: the register set that holds these masks
+    sampled: RegisterSet | None = None  #: the registers in samples of perf events, by the kernel's numbers for them

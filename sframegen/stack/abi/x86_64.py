@@ -20,6 +20,9 @@ _CONTEXT = Context(
     (0, 7),
 )
 
+# enum perf_event_x86_regs: RAX RBX RCX RDX RSI RDI RBP RSP RIP, flags and segments, R8 to R15.
+_SAMPLED = {number: at for at, number in enumerate((0, 3, 2, 1, 4, 5, 6, 7))} | {number: 8 + number for number in range(8, 16)}
+
 LONGEST = 7  # bytes of a call without prefixes
 NOP = 0x90
 
@@ -52,4 +55,5 @@ CONVENTIONS = Conventions(
     contexts=(_CONTEXT,),
     frame_record=frame_record(6, sp_is_cfa=True),
     ends_call=ends_call,
+    sampled=RegisterSet(24, 8, _SAMPLED),
 )

@@ -1,0 +1,139 @@
+"""Samples with registers and a copy of the stack -> counted stacks: what perf events and recordings share."""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.profile.collected import Collected, Moment, Stack
+from sframegen.profile.events.event_records import REGISTERS_64
+from sframegen.profile.packed_frames import IN_WORDS, KERNEL_FILE, End, Frame
+from sframegen.profile.walk.copied_stack import CopyWalker, Start
+from sframegen.profile.walk.steps import REGISTERS
+from sframegen.profile.walk.walk_queue import CopiedSample, WalkQueue
+from sframegen.stack.abi.machines import conventions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
+    from sframegen.profile.events.event_records import SampleRecord
+    from sframegen.profile.following.processes import Processes
+    from sframegen.profile.tables.table_builder import TableBuilder
+
+NO_REGISTERS = "no registers: a thread of the kernel, or one that was ending"
+NO_64_BITS = "32-bit code, for which there are no tables"
+NO_STACK = "the kernel copied nothing of the stack"
+MAX_WAITING = 1 << 26  # bytes of stacks that wait for tables
+FIRST_CONTEXT = (1 << 64) - 4096  # of a call chain: markers, not addresses
+KERNEL_HALF = 63  # bit of addresses
+
+
+class Wanted(NamedTuple):
+    """What samples are kept with."""
+
+    threads: bool = False  # tell threads apart
+    kernel: bool = False  # frames of the kernel too, where samples have them
+    moments: bool = False  # the time of each
+
+
+class RegisterLayout:
+    """Where registers are in samples. `mask`: the attributes' user_registers. Raises FormatError if PC or SP is missing."""
+
+    def __init__(self, abi: Abi, mask: int) -> None:
+        known = conventions_of(abi).sampled
+        if known is None:
+            raise FormatError(f"samples of {abi.name} are not read")
+        present = [number for number in range(mask.bit_length()) if mask >> number & 1]
+        places = {number: present.index(at) for number, at in known.places.items() if at in present}
+        if known.pc not in present or abi.sp not in places:
+            raise FormatError("samples have no program counter or stack pointer")
+        self.sp = abi.sp
+        self._pc = present.index(known.pc)
+        self._places = [places.get(number) for number in range(REGISTERS)]
+        self._known = sum(1 << number for number in places)
+
+    def start(self, registers: Sequence[int]) -> Start:
+        values = [0 if at is None else registers[at] for at in self._places]
+        return Start(values, self._known, registers[self._pc])
+
+
+def registers_mask(abi: Abi) -> int:
+    """All registers that a walk can use, for an event's attributes."""
+    known = conventions_of(abi).sampled
+    return sum(1 << number for number in {known.pc, *known.places.values()}) if known else 0
+
+
+class Counting:
+    """Counts samples into `collected`, whose `files` have all numbers that spans can name."""
+
+    def __init__(self, abi: Abi, collected: Collected, builder: TableBuilder, wanted: Wanted) -> None:
+        self.collected = collected
+        collected.moments = [] if wanted.moments else None
+        self._builder = builder
+        self._wanted = wanted
+        self._queue = WalkQueue(CopyWalker(abi, self._elf_of), self._request, self._done)
+
+    def take(self, sample: SampleRecord, layout: RegisterLayout, processes: Processes) -> None:
+        """Count a sample now, or when its tables are there: of a process whose mappings are those of this moment."""
+        pid, tid, spans = sample.pid, sample.tid, processes.spans(sample.pid)
+        if spans is None:
+            self._lose(IN_WORDS[End.NO_PROCESS])
+            return
+        name = self.collected.commands[pid] = processes.name_of(pid)
+        self.collected.threads[tid] = processes.thread_name_of(pid, tid) or name
+        if sample.registers_abi != REGISTERS_64:
+            self._lose(NO_64_BITS if sample.registers_abi else NO_REGISTERS)
+            return
+        if not len(sample.stack):
+            self._lose(NO_STACK)
+            return
+        start = layout.start(sample.registers)
+        if self._wanted.kernel:
+            start = start._replace(frames=_kernel_frames(sample.callchain))
+        copied = CopiedSample(
+            sample.time, sample.cpu, sample.pid, sample.tid, start, start.values[layout.sp], sample.stack, spans
+        )  # fmt: skip
+        self._queue.add(copied)
+        self.take_tables(wait=self._queue.bytes > MAX_WAITING)
+
+    def take_tables(self, *, wait: bool = False) -> None:
+        """Use the tables that are ready. `wait`: for one, if some are being made."""
+        if wait and self._builder.pending:
+            select.select([self._builder.fileno()], [], [], 1.0)
+        for built in self._builder.ready():
+            file = self.collected.files[built.number]
+            file.table, file.ready = built.table, True
+            if built.why:
+                self.collected.notes.append(f"{file.path}: {built.why}")
+            self._queue.add_table(built.number, built.table)
+
+    def finish(self) -> None:
+        """Walk all that waits."""
+        while self._builder.pending:
+            self.take_tables(wait=True)
+
+    def _lose(self, why: str) -> None:
+        self.collected.lost[why] += 1
+
+    def _elf_of(self, number: int) -> ElfFile | None:
+        return self.collected.files[number].elf
+
+    def _request(self, number: int) -> None:
+        file = self.collected.files[number]
+        if file.elf is None or file.ready:
+            self._queue.add_table(number, file.table)
+        else:
+            self._builder.request(number, file.elf)
+
+    def _done(self, sample: CopiedSample, end: End, frames: tuple[int, ...]) -> None:
+        stack = Stack(sample.pid, sample.tid if self._wanted.threads else 0, frames, end)
+        self.collected.counts[stack] += 1
+        if self.collected.moments is not None:
+            self.collected.moments.append(Moment(sample.nanoseconds, sample.cpu, stack._replace(tid=sample.tid)))
+
+
+def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:
+    return tuple(Frame(KERNEL_FILE, address).packed() for address in chain if address >> KERNEL_HALF and address < FIRST_CONTEXT)

@@ -1,0 +1,264 @@
+"""Samples processes of this user without BPF: perf events with registers and copies of stacks, walked as they come.
+
+Each thread that runs has an event on each CPU, which its threads and children inherit; the events of a CPU share one ring buffer,
+with the records of mappings between the samples.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Self
+
+from sframegen.profile.collected import Collected
+from sframegen.profile.copies.counting import Counting, RegisterLayout, registers_mask
+from sframegen.profile.events.attributes import (
+    CLOCK_MONOTONIC,
+    EventAttributes,
+    EventError,
+    EventFlag,
+    SampleType,
+    disable,
+    enable,
+    open_event,
+)
+from sframegen.profile.events.event_records import RecordKind, RecordReader, SampleRecord
+from sframegen.profile.events.ring import RingBuffer
+from sframegen.profile.following.files import Files
+from sframegen.profile.following.follower import MappingResolver, cpus_in
+from sframegen.profile.following.mappings_now import mappings_now
+from sframegen.profile.following.processes import Processes
+from sframegen.stack.live import proc
+from sframegen.stack.live.process import host_abi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.profile.copies.counting import Wanted
+    from sframegen.profile.events.names import Event
+    from sframegen.profile.events.ring import RawRecord
+    from sframegen.profile.tables.table_builder import TableBuilder
+
+SET_OUTPUT = 0x2405  # request of ioctl
+ONLINE = Path("/sys/devices/system/cpu/online")
+PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
+LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
+ROOM = 0.2  # seconds of samples that a ring buffer should hold: so long we may have to wait for a processor
+PAGE = 4096
+TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before the CPU
+WORD = Struct("=Q")
+RING_FULL = "the ring buffer was full"
+USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1"
+
+
+def copy_size(frequency: int, ring_bytes: int) -> int:
+    """The largest copy of a stack with which a ring buffer does not fill too soon: with less, deep stacks end too early."""
+    fits = int(ring_bytes / max(frequency * ROOM, 1)) & ~7
+    return max(SMALLEST_COPY, min(LARGEST_COPY, fits))
+
+
+class CopySampler:
+    """Samples processes and their descendants into `collected`. Raises EventError if the kernel does not allow it."""
+
+    def __init__(
+        self,
+        targets: Iterable[int],
+        event: Event,
+        frequency: int,
+        wanted: Wanted,
+        builder: TableBuilder,
+        *,
+        stack_size: int | None = None,
+        on_exec: bool = False,
+    ) -> None:
+        """`frequency`: Hz, or the period of events that are not sampled by time. `stack_size`: bytes, a multiple of 8 below 65,536.
+
+        `on_exec`: begin when the process executes its program.
+        """
+        self.abi = host_abi()
+        self.files = Files()
+        self.collected = Collected(event.name, "perf events with copies of stacks", frequency, files=self.files.by_number)
+        self._resolver = MappingResolver(self.files)
+        self.processes = Processes(self._resolver, targets)
+        self._name = event.name
+        self._counting = Counting(self.abi, self.collected, builder, wanted)
+        self._descriptors: list[int] = []
+        self._rings: dict[int, tuple[int, RingBuffer]] = {}  # by CPU: the first event there, and its buffer
+        self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record
+        self._number = 0
+        self._cpus = sorted(cpus_in(ONLINE.read_text()))
+        self._attributes = self._allowed(self._wish(event, frequency, wanted, on_exec=on_exec))
+        try:
+            self._attach(targets, frequency, stack_size)
+        except EventError:
+            self.close()
+            raise
+        self._reader = RecordReader(self._attributes)
+        self._layout = RegisterLayout(self.abi, self._attributes.user_registers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def filenos(self) -> list[int]:
+        """Return descriptors that are readable when there is something to poll."""
+        return [descriptor for descriptor, _ in self._rings.values()]
+
+    @property
+    def stack_size(self) -> int:
+        return self._attributes.user_stack
+
+    def enable(self) -> None:
+        """Begin to sample; with `on_exec` the kernel does that."""
+        for descriptor in self._descriptors:
+            enable(descriptor)
+
+    def poll(self) -> int:
+        """Count what was sampled up to now; return how many samples there were."""
+        now = time.monotonic_ns()
+        for _, ring in self._rings.values():
+            for raw in ring.records():
+                at = TIME_IN_SAMPLE if raw.kind == RecordKind.SAMPLE else len(raw.body) - TIME_FROM_END
+                self._number += 1
+                self._pending.append((WORD.unpack_from(raw.body, at)[0], self._number, raw))
+        self._pending.sort()
+        count = samples = 0
+        for at, _, raw in self._pending:
+            if at > now:  # another CPU may have an earlier one that was not seen
+                break
+            count += 1
+            record = self._reader.read(raw.kind, raw.misc, raw.body)
+            if isinstance(record, SampleRecord):
+                samples += 1
+                self._sample(record)
+            elif record is not None:
+                self.processes.apply(record, at)
+        del self._pending[:count]
+        self.processes.sweep(now)
+        self._counting.take_tables()
+        return samples
+
+    def finish(self) -> Collected:
+        """End sampling, and walk all that waits."""
+        for descriptor in self._descriptors:
+            disable(descriptor)
+        self.poll()
+        self._counting.finish()
+        lost = sum(ring.lost for _, ring in self._rings.values())
+        if lost:
+            self.collected.lost[RING_FULL] += lost
+        return self.collected
+
+    def close(self) -> None:
+        """Close the events; files stay open, for names."""
+        for _, ring in self._rings.values():
+            ring.close()
+        self._rings.clear()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _wish(self, event: Event, frequency: int, wanted: Wanted, *, on_exec: bool) -> EventAttributes:
+        flags = EventFlag.DISABLED | EventFlag.INHERIT | EventFlag.MMAP | EventFlag.MMAP2 | EventFlag.COMM | EventFlag.COMM_EXEC
+        flags |= EventFlag.TASK | EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCKID
+        flags |= EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_CALLCHAIN_USER
+        flags |= EventFlag.FREQUENCY * event.by_frequency | EventFlag.ENABLE_ON_EXEC * on_exec
+        sampled = SampleType.TID | SampleType.TIME | SampleType.CPU | SampleType.REGS_USER | SampleType.STACK_USER
+        return EventAttributes(
+            event.type,
+            config=event.config,
+            period=frequency,
+            sample_type=sampled | SampleType.CALLCHAIN * wanted.kernel,
+            flags=flags,
+            user_registers=registers_mask(self.abi),
+            user_stack=SMALLEST_COPY,
+            clock=CLOCK_MONOTONIC,
+        )
+
+    def _allowed(self, wish: EventAttributes) -> EventAttributes:
+        """Try the event on this process: with the kernel's part if that is allowed."""
+        user_only = replace(
+            wish, flags=wish.flags | EventFlag.EXCLUDE_KERNEL, sample_type=wish.sample_type & ~SampleType.CALLCHAIN
+        )  # fmt: skip
+        try:
+            os.close(open_event(wish, 0, -1, name=self._name))
+        except EventError as error:
+            if error.number not in (errno.EACCES, errno.EPERM):
+                raise
+            os.close(open_event(user_only, 0, -1, name=self._name))
+            self.collected.notes.append(USER_ONLY)
+            return user_only
+        return wish
+
+    def _attach(self, targets: Iterable[int], frequency: int, stack_size: int | None) -> None:
+        """Open events for all threads, those that begin meanwhile too, and then read what is mapped already."""
+        targets = sorted(targets)
+        pages = self._pages_allowed(targets[0])
+        size = stack_size or copy_size(frequency, pages * PAGE)
+        self._attributes = replace(self._attributes, user_stack=size, wakeup=pages * PAGE // 4)
+        for pid in targets:
+            seen: set[int] = set()
+            while new := set(proc.threads_of(pid)) - seen:
+                seen |= new
+                for tid in sorted(new):
+                    self._open(tid, pages)
+            if not seen:
+                raise EventError(f"process {pid}: no such process", errno.ESRCH)
+            self._scan(pid)
+
+    def _open(self, tid: int, pages: int) -> None:
+        for cpu in self._cpus:
+            try:
+                descriptor = open_event(self._attributes, tid, cpu, name=self._name)
+            except EventError as error:
+                if error.number in (errno.ESRCH, errno.ENODEV):  # the thread has ended, or the CPU was taken away
+                    continue
+                raise
+            self._descriptors.append(descriptor)
+            if cpu in self._rings:
+                fcntl.ioctl(descriptor, SET_OUTPUT, self._rings[cpu][0])
+            else:
+                self._rings[cpu] = (descriptor, RingBuffer(descriptor, pages))
+
+    def _pages_allowed(self, pid: int) -> int:
+        """Return the most pages that all ring buffers may have together."""
+        for pages in PAGES:
+            tried: list[tuple[int, RingBuffer]] = []
+            try:
+                for cpu in self._cpus:
+                    descriptor = open_event(self._attributes, pid, cpu, name=self._name)
+                    try:
+                        tried.append((descriptor, RingBuffer(descriptor, pages)))
+                    except EventError:
+                        os.close(descriptor)
+                        raise
+            except EventError as error:
+                if error.number != errno.EPERM or pages == PAGES[-1]:
+                    raise
+            else:
+                return pages
+            finally:
+                for descriptor, ring in tried:
+                    ring.close()
+                    os.close(descriptor)
+        raise AssertionError
+
+    def _scan(self, pid: int) -> None:
+        """Take over what /proc says of a process that was there before, or of which records were lost."""
+        now = time.monotonic_ns()
+        found = mappings_now(pid)
+        if found is not None:
+            spans = [span for record in found.mappings for span in self._resolver.spans_of(record, now)]
+            self.processes.set_scanned(pid, spans, found.name, now)
+
+    def _sample(self, record: SampleRecord) -> None:
+        if record.pid in self.processes and self.processes.spans(record.pid) is None:
+            self._scan(record.pid)
+        self._counting.take(record, self._layout, self.processes)

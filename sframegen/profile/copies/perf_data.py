@@ -1,0 +1,108 @@
+"""A perf.data file that `perf record --call-graph dwarf` wrote -> counted stacks, walked with decoded tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi.errors import naming
+from sframegen.profile.collected import Collected
+from sframegen.profile.copies.counting import Counting, RegisterLayout, Wanted
+from sframegen.profile.copies.perf_file import PerfFile
+from sframegen.profile.copies.recorded_files import RecordedFiles
+from sframegen.profile.events.attributes import EventFlag, SampleType
+from sframegen.profile.events.event_records import CommRecord, LostRecord, Misc, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.following.processes import Processes
+from sframegen.profile.tables.table_builder import TableBuilder
+from sframegen.stack.abi.machines import HOSTS
+from sframegen.stack.live.process import host_abi
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.format.abi import Abi
+    from sframegen.profile.copies.perf_file import TimedRecord
+    from sframegen.profile.tables.table_cache import TableCache
+
+BEFORE = -1  # before all times: what perf read from /proc has time 0
+NEEDED = SampleType.REGS_USER | SampleType.STACK_USER
+NANOSECONDS = 1e9
+NOT_WRITTEN = "lost while it was recorded: the ring buffer was full"
+
+
+def read_perf_data(path: Path, wanted: Wanted, *, workers: int = 1, cache: TableCache | None = None) -> Collected:
+    """Walk all samples of a recording that has registers and copies of stacks. `workers`: processes that make tables.
+
+    Raises FormatError, or OSError if it cannot be opened.
+    """
+    file = PerfFile(path)
+    abi = _abi_of(file)
+    with TableBuilder(workers, cache) as builder:
+        return _Reading(file, abi, builder, wanted).read()
+
+
+def _abi_of(file: PerfFile) -> Abi:
+    if not file.architecture:
+        return host_abi()
+    if file.architecture not in HOSTS:
+        raise file.error(f"it was recorded on {file.architecture}; only x86-64 and AArch64 are read")
+    return HOSTS[file.architecture]
+
+
+class _Reading:
+    """One pass over a recording."""
+
+    def __init__(self, file: PerfFile, abi: Abi, builder: TableBuilder, wanted: Wanted) -> None:
+        usable = [number for number, event in enumerate(file.events) if event.attributes.sample_type & NEEDED == NEEDED]
+        if not usable:
+            raise file.error("its samples have no copies of stacks: record with perf record --call-graph dwarf")
+        self.event = usable[0]
+        attributes = file.events[self.event].attributes
+        name = file.names[self.event] if self.event < len(file.names) else "samples"
+        frequency = attributes.period if attributes.flags & EventFlag.FREQUENCY else 0
+        self.file = file
+        self.files = RecordedFiles(file.build_ids, file.status.st_mtime)
+        self.processes = Processes(self.files)
+        self.collected = Collected(name, f"recorded with perf ({file.name})", frequency, files=self.files.by_number)
+        if len(file.events) > 1:
+            self.collected.notes.append(f"{file.name}: of its {len(file.events)} events, {name} is read")
+        with naming(file.name):
+            self.layout = RegisterLayout(abi, attributes.user_registers)
+        self.counting = Counting(abi, self.collected, builder, wanted)
+
+    def read(self) -> Collected:
+        first = last = 0
+        for timed in self.file.records():
+            record = timed.record
+            if isinstance(record, SampleRecord):
+                if timed.event == self.event:
+                    first, last = first or timed.time, timed.time
+                    self.counting.take(record, self.layout, self.processes)
+            elif isinstance(record, LostRecord):
+                self.collected.lost[NOT_WRITTEN] += record.records
+            else:
+                self._apply(timed)
+        self.counting.finish()
+        collected = self.collected
+        collected.seconds = (last - first) / NANOSECONDS
+        collected.started = self.file.status.st_mtime - collected.seconds
+        collected.notes += self.files.notes
+        return collected
+
+    def _apply(self, timed: TimedRecord) -> None:
+        """Nothing of a process was mapped before its first record: perf begins with what it read from /proc."""
+        record = timed.record
+        match record:
+            case TaskRecord(begins=True):
+                self._begin(record.parent_pid)
+                if timed.misc & Misc.COMM_EXEC:  # perf made it up: the mappings of the process follow
+                    self._begin(record.pid)
+                    return
+            case TaskRecord():
+                return  # samples of an ending process may come later
+            case MmapRecord() | CommRecord():
+                self._begin(record.pid)
+        self.processes.apply(record, timed.time)
+
+    def _begin(self, pid: int) -> None:
+        if pid not in self.processes:
+            self.processes.set_scanned(pid, (), "", BEFORE)

@@ -1,0 +1,281 @@
+"""The perf.data format: header, events, features, and records in the order of their times; from a file or what was a pipe."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from itertools import takewhile
+from struct import Struct
+from struct import error as TooShortError  # noqa: N812 - an exception
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.elf.compressed import zstd_library
+from sframegen.elf.opening import map_file
+from sframegen.profile.events.attributes import EventAttributes, SampleType
+from sframegen.profile.events.event_records import HEADER, SAMPLE_FIELDS, Record, RecordKind, RecordReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cfi.columns import Bytes
+
+MAGIC, SWAPPED_MAGIC = b"PERFILE2", b"2ELIFREP"
+FILE_HEADER = Struct("<8s12Q")  # magic, size, attribute size, three places (offset, size), four words of feature bits
+PLACE, WORD, HALF = Struct("<QQ"), Struct("<Q"), Struct("<I")
+PIPE_HEADER_SIZE = 16
+ATTRIBUTE, TRACING_DATA, BUILD_ID, AUXTRACE, FEATURE, COMPRESSED, COMPRESSED_2 = 64, 66, 67, 71, 80, 81, 83  # kinds of records
+WITH_PAYLOAD = {TRACING_DATA: HALF, AUXTRACE: WORD}  # bytes follow the record: how many is its first number
+BUILD_IDS, ARCHITECTURE, EVENT_NAMES = 2, 6, 12  # numbers of features
+FEATURES = 256
+BUILD_ID_AT, BUILD_ID_SIZE_AT, BUILD_ID_PATH_AT = 4, 24, 28  # in the body of its record
+SIZED = 1 << 15  # misc: the record says how many bytes its build-id has
+MAX_BUILD_ID = 20
+MAX_EXPANDED = 1 << 31  # bytes of decompressed records
+WANTED = frozenset(RecordKind)
+
+
+class RecordedEvent(NamedTuple):
+    attributes: EventAttributes
+    ids: tuple[int, ...]
+
+
+class TimedRecord(NamedTuple):
+    """`event`: its number in `PerfFile.events`."""
+
+    time: int
+    event: int
+    misc: int
+    record: Record
+
+
+class PerfFile:
+    """Raises FormatError where the file is damaged, or of a kind that is not read."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.data, self.status = map_file(path)
+        self.events: list[RecordedEvent] = []
+        self.names: list[str] = []  # of the events, if the file has them
+        self.architecture = ""  # as uname has it, if the file has it
+        self.build_ids: dict[str, bytes] = {}  # by path
+        self._expanded = _Expanded()
+        self._times = array("Q")
+        self._places = array("q")  # of records: in the file, or below 0 in what was decompressed
+        self._readers: list[_EventReader] = []
+        try:
+            self._read()
+        except (TooShortError, IndexError, OverflowError) as error:
+            raise self.error("it is cut off or damaged") from error
+        except FormatError as error:
+            error.file = error.file or self.name
+            raise
+
+    def error(self, message: str) -> FormatError:
+        return FormatError(message, file=self.name)
+
+    def records(self) -> Iterator[TimedRecord]:
+        """Yield the records in the order of their times. Raises FormatError where one is damaged."""
+        order: list[int] | range = range(len(self._times))
+        if any(self._times[i] > self._times[i + 1] for i in range(len(order) - 1)):
+            order = sorted(order, key=self._times.__getitem__)
+        for number in order:
+            kind, misc, body = self._at(self._places[number])
+            event = self._event_of(kind, body)
+            try:
+                record = self._readers[event].reader.read(kind, misc, body)
+            except FormatError as error:
+                error.file = self.name
+                raise
+            if record is not None:
+                yield TimedRecord(self._times[number], event, misc, record)
+
+    def _at(self, place: int) -> tuple[int, int, bytes]:
+        data: Bytes = self.data if place >= 0 else self._expanded.data
+        at = place if place >= 0 else -1 - place
+        kind, misc, size = HEADER.unpack_from(data, at)
+        return kind, misc, bytes(data[at + HEADER.size : at + size])
+
+    def _read(self) -> None:
+        if bytes(self.data[:8]) == SWAPPED_MAGIC:
+            raise self.error("it was recorded on a big-endian machine; only x86-64 and AArch64 are read")
+        if bytes(self.data[:8]) != MAGIC:
+            raise self.error("not a perf.data file")
+        (size,) = WORD.unpack_from(self.data, 8)
+        if size == PIPE_HEADER_SIZE:
+            self._walk(self.data, PIPE_HEADER_SIZE, len(self.data))
+            self._check_events()
+            return
+        _, _, attribute_size, attributes_at, attributes_size, data_at, data_size, _, _, *bits = FILE_HEADER.unpack_from(self.data)
+        if attribute_size <= PLACE.size:
+            raise self.error(f"its events have {attribute_size} bytes each")
+        for at in range(attributes_at, self._end(attributes_at, attributes_size) - attribute_size + 1, attribute_size):
+            ids_at, ids_size = PLACE.unpack_from(self.data, at + attribute_size - PLACE.size)
+            ids = self._words(ids_at, ids_size)
+            attributes = EventAttributes.unpacked(bytes(self.data[at : at + attribute_size - PLACE.size]))
+            self.events.append(RecordedEvent(attributes, ids))
+        self._check_events()
+        if not data_size:
+            raise self.error("perf record did not finish it")
+        end = self._end(data_at, data_size)
+        self._walk(self.data, data_at, end)
+        features = [number for number in range(FEATURES) if bits[number >> 6] >> (number & 63) & 1]
+        for index, number in enumerate(features):
+            place = PLACE.unpack_from(self.data, end + index * PLACE.size)
+            self._feature(number, self._part(*place))
+
+    def _end(self, at: int, size: int) -> int:
+        if at + size > len(self.data):
+            raise self.error(f"it is cut off: {size} bytes at offset {at:#x}, the file has {len(self.data):#x}")
+        return at + size
+
+    def _part(self, at: int, size: int) -> bytes:
+        return bytes(self.data[at : self._end(at, size)])
+
+    def _words(self, at: int, size: int) -> tuple[int, ...]:
+        return tuple(memoryview(self._part(at, size & ~7)).cast("Q"))
+
+    def _walk(self, data: Bytes, at: int, end: int, *, expanded: bool = False) -> int:
+        """Note all records, and read those that perf adds itself. Return where they end."""
+        while at < end:
+            if expanded and (end - at < HEADER.size or HEADER.unpack_from(data, at)[2] > end - at):
+                return at  # the rest comes with the next compressed record
+            kind, misc, size = HEADER.unpack_from(data, at)
+            if size < HEADER.size or size > end - at:
+                raise self.error(f"it is cut off or damaged: a record of {size} bytes at offset {at:#x}, {end - at} are left")
+            if kind in WANTED:
+                self._note(kind, data, at, expanded=expanded)
+            elif kind >= ATTRIBUTE:
+                self._added(kind, misc, bytes(data[at + HEADER.size : at + size]))
+                if kind in WITH_PAYLOAD:
+                    size += WITH_PAYLOAD[kind].unpack_from(data, at + HEADER.size)[0] + 7 & ~7
+            at += size
+        return at
+
+    def _note(self, kind: int, data: Bytes, at: int, *, expanded: bool) -> None:
+        self._check_events()
+        _, _, size = HEADER.unpack_from(data, at)
+        body = data[at + HEADER.size : at + size]
+        reader = self._readers[self._event_of(kind, body)]
+        self._times.append(reader.time_of(kind, body))
+        self._places.append(-1 - at if expanded else at)
+
+    def _event_of(self, kind: int, body: Bytes) -> int:
+        if len(self.events) == 1:
+            return 0
+        if self.events[0].attributes.sample_type & SampleType.IDENTIFIER:
+            (number,) = WORD.unpack_from(body, 0 if kind == RecordKind.SAMPLE else max(0, len(body) - WORD.size))
+            return self._by_id.get(number, 0)
+        return 0
+
+    def _check_events(self) -> None:
+        """Prepare to read records, once the events are known."""
+        if self._readers:
+            return
+        if not self.events:
+            raise self.error("it has no events")
+        known = [event.attributes for event in self.events]
+        identified = all(attributes.sample_type & SampleType.IDENTIFIER for attributes in known)
+        if not identified and len({(one.sample_type, one.read_format, one.user_registers, one.flags) for one in known}) > 1:
+            raise self.error("its events cannot be told apart: they have different samples without identifiers")
+        self._readers = [_EventReader(attributes) for attributes in known]
+        self._by_id = {number: at for at, event in enumerate(self.events) for number in event.ids}
+
+    def _added(self, kind: int, misc: int, body: bytes) -> None:
+        match kind:
+            case 64:  # ATTRIBUTE, in pipes
+                (size,) = HALF.unpack_from(body, 4)
+                if self._readers:
+                    raise self.error("an event comes after the first record")
+                ids = memoryview(body[size : size + (len(body) - size & ~7)]).cast("Q") if size < len(body) else ()
+                self.events.append(RecordedEvent(EventAttributes.unpacked(body[:size]), tuple(ids)))
+            case 67:  # BUILD_ID
+                self._build_id(misc, body)
+            case 80:  # FEATURE, in pipes
+                self._feature(WORD.unpack_from(body)[0], body[WORD.size :])
+            case 81:  # COMPRESSED
+                self._decompress(body)
+            case 83:  # COMPRESSED_2
+                (size,) = WORD.unpack_from(body)
+                self._decompress(body[WORD.size : WORD.size + size])
+            case _:
+                pass
+
+    def _decompress(self, raw: bytes) -> None:
+        expanded = self._expanded
+        expanded.add(raw)
+        expanded.read = self._walk(expanded.data, expanded.read, len(expanded.data), expanded=True)
+
+    def _feature(self, number: int, data: bytes) -> None:
+        if number == ARCHITECTURE:
+            self.architecture = _text(data, HALF.size)
+        elif number == BUILD_IDS:
+            at = 0
+            while at < len(data):
+                _, misc, size = HEADER.unpack_from(data, at)
+                if size < HEADER.size + BUILD_ID_PATH_AT or size > len(data) - at:
+                    raise self.error("its build-ids are damaged")
+                self._build_id(misc, data[at + HEADER.size : at + size])
+                at += size
+        elif number == EVENT_NAMES:
+            count, size = HALF.unpack_from(data)[0], HALF.unpack_from(data, 4)[0]
+            at = 2 * HALF.size
+            for _ in range(min(count, len(self.events))):
+                ids, length = HALF.unpack_from(data, at + size)[0], HALF.unpack_from(data, at + size + 4)[0]
+                self.names.append(_text(data[: at + size + 8 + length], at + size + 8))
+                at += size + 8 + length + 8 * ids
+
+    def _build_id(self, misc: int, body: bytes) -> None:
+        size = min(body[BUILD_ID_SIZE_AT], MAX_BUILD_ID) if misc & SIZED else MAX_BUILD_ID
+        self.build_ids[_text(body, BUILD_ID_PATH_AT)] = body[BUILD_ID_AT : BUILD_ID_AT + size]
+
+
+class _EventReader:
+    """Reads records of one event, and their times first."""
+
+    def __init__(self, attributes: EventAttributes) -> None:
+        self.reader = RecordReader(attributes)
+        wanted = attributes.sample_type
+        before = takewhile(lambda field: field[0] != SampleType.TIME, SAMPLE_FIELDS)
+        size = Struct("=" + "".join(code for bit, code, _ in before if wanted & bit)).size
+        self._time_at = size if wanted & SampleType.TIME else -1
+
+    def time_of(self, kind: int, body: Bytes) -> int:
+        if kind != RecordKind.SAMPLE:
+            return self.reader.id_of(kind, bytes(body)).time
+        time: int = WORD.unpack_from(body, self._time_at)[0] if self._time_at >= 0 else 0
+        return time
+
+
+class _Expanded:
+    """Records that were compressed: one stream of zstd over many records of the file. `read`: up to where they are noted."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.read = 0
+        self._stream: Any = None
+
+    def add(self, raw: bytes) -> None:
+        """Raises FormatError if the stream is damaged or its library is missing."""
+        try:
+            zstd = zstd_library()
+        except ImportError:
+            raise FormatError(
+                "its records are compressed, for which a library is missing: pip install backports.zstd, or record without -z"
+            ) from None
+        try:
+            while raw:
+                if self._stream is None or self._stream.eof:
+                    self._stream = zstd.ZstdDecompressor()
+                self.data += self._stream.decompress(raw, MAX_EXPANDED - len(self.data) + 1)
+                raw = self._stream.unused_data if self._stream.eof else b""
+        except zstd.ZstdError as error:
+            raise FormatError(f"its compressed records are damaged: {error}") from error
+        if len(self.data) > MAX_EXPANDED:
+            raise FormatError(f"its compressed records have more than {MAX_EXPANDED} bytes")
+
+
+def _text(data: bytes, at: int) -> str:
+    end = data.find(b"\0", at)
+    return os.fsdecode(data[at : end if end >= 0 else len(data)])

@@ -1,0 +1,121 @@
+"""Perf events with copies of stacks, on our own processes: as root, and as a user without privileges."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sframegen
+from sframegen.profile.copies.counting import Wanted
+from sframegen.profile.copies.perf_backend import LARGEST_COPY, RING_FULL, SMALLEST_COPY, CopySampler, copy_size
+from sframegen.profile.events.attributes import EventError
+from sframegen.profile.events.names import event_named
+from sframegen.profile.tables.table_builder import TableBuilder
+from tests.support.kernel_events import needs_perf_events
+
+NOBODY = 65_534
+BUSY = """
+import os, threading
+def deep(n):
+    while n == 0:
+        sorted(range(100), key=lambda x: -x)
+    deep(n - 1)
+if not os.fork():
+    threading.Thread(target=deep, args=(10,)).start()
+deep(10)
+"""
+SAMPLE = (
+    """
+import json, select, signal, subprocess, sys
+from sframegen.profile.copies.counting import Wanted
+from sframegen.profile.copies.perf_backend import CopySampler
+from sframegen.profile.events.names import event_named
+from sframegen.profile.packed_frames import unpacked
+from sframegen.profile.tables.table_builder import TableBuilder
+signal.alarm(120)
+"""
+    f"BUSY = {BUSY!r}"
+    """
+target = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)
+try:
+    clock, wanted = event_named("cpu-clock"), Wanted(threads=True)
+    with TableBuilder(1, None) as builder, CopySampler([target.pid], clock, 199, wanted, builder) as sampler:
+        sampler.enable()
+        while sampler.collected.samples < 200 or len(sampler.collected.threads) < 3:
+            select.select(sampler.filenos, [], [], 0.1)
+            sampler.poll()
+        found = sampler.finish()
+finally:
+    import os
+    os.killpg(target.pid, signal.SIGKILL)
+stacks = [(stack.end.name, len(stack.frames), count) for stack, count in found.counts.items()]
+guessed = sum(count for stack, count in found.counts.items() if any(unpacked(frame).guessed for frame in stack.frames))
+print(json.dumps([stacks, guessed, len(found.commands), dict(found.lost), [file.path for file in found.files.values()]]))
+"""
+)
+
+
+def run(script: str, user: int | None, python: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"PYTHONPATH": str(Path(sframegen.__file__).parents[1])}
+    command = [python, "-P", "-c", script]
+    groups: list[int] | None = [] if user else None
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        user=user,
+        group=user,
+        extra_groups=groups,
+        cwd="/",
+        env=environ,
+        timeout=200,
+    )
+
+
+def python_of(user: int) -> str:
+    """A Python that this user, too, can run: ours may be in the home of root."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        try:
+            if run("import sframegen.profile.walk.steps", user, python).returncode == 0:
+                return python
+        except OSError:
+            continue
+    pytest.skip("no Python that another user can run")
+
+
+@needs_perf_events
+@pytest.mark.parametrize("privileged", [True, False])
+def test_samples_of_threads_and_children_reach_the_outermost_frame(privileged: bool) -> None:
+    user = None if privileged or os.geteuid() else NOBODY
+    done = run(SAMPLE, user, python_of(user) if user else sys.executable)
+    assert done.returncode == 0, done.stderr
+    stacks, guessed, processes, lost, files = json.loads(done.stdout)
+    samples = sum(count for *_, count in stacks)
+    outermost = sum(count for end, _, count in stacks if end == "OUTERMOST")
+    assert outermost >= samples * 0.98
+    assert max(frames for _, frames, _ in stacks) > 10
+    assert guessed <= samples * 0.02
+    assert processes == 2
+    assert set(lost) <= {RING_FULL}
+    assert any(path == os.path.realpath(sys.executable) or "python" in path for path in files)
+
+
+@needs_perf_events
+def test_a_process_that_is_not_there_is_refused_in_one_line() -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    with TableBuilder(1, None) as builder, pytest.raises(EventError, match="no such process"):
+        CopySampler([gone.pid], event_named("cpu-clock"), 99, Wanted(), builder)
+
+
+def test_copies_are_as_large_as_the_ring_buffer_allows() -> None:
+    assert copy_size(99, 2 << 20) == LARGEST_COPY
+    assert copy_size(9999, 2 << 20) == SMALLEST_COPY
+    assert SMALLEST_COPY < copy_size(99, 512 << 10) < LARGEST_COPY
+    assert copy_size(99, 512 << 10) % 8 == 0
