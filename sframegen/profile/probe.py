@@ -1,0 +1,159 @@
+"""What profiles this machine can make for this user: by which backend, and what would allow the better one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sframegen.profile.bpf.kernel_needs import check_kernel
+from sframegen.profile.bpf.kernel_walker import read_object
+from sframegen.profile.bpf.libbpf import LoadError, create_table, library
+from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventError, EventFlag, open_event, paranoia
+from sframegen.profile.events.names import available
+
+CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
+NEEDED = "cap_bpf,cap_perfmon,cap_sys_ptrace"
+
+
+class Backend(Enum):
+    """In the words that users see."""
+
+    KERNEL = "the kernel program"
+    COPIES = "perf events with copies of stacks"
+    NONE = "none"
+
+
+class Fact(NamedTuple):
+    """One line: what was looked at, whether it allows what the profiler needs, and what was found."""
+
+    name: str
+    fine: bool
+    found: str
+
+
+class Probe(NamedTuple):
+    """`own`, `other`, `all`: the backend for processes of this user, of other users, and for all at once."""
+
+    facts: list[Fact]
+    own: Backend
+    other: Backend
+    all: Backend
+    remedies: list[str]  # what would allow a better backend, one line each
+
+    def lines(self) -> list[str]:
+        shown = [f"{fact.name}: {fact.found}" + ("" if fact.fine else " (missing)") for fact in self.facts]
+        shown += [f"processes of {whose}: {backend.value}" for whose, backend in self._backends().items()]
+        return shown + [f"to do better: {remedy}" for remedy in self.remedies]
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "facts": [fact._asdict() for fact in self.facts],
+            "backends": {"own": self.own.name.lower(), "other": self.other.name.lower(), "all": self.all.name.lower()},
+            "remedies": self.remedies,
+        }
+
+    def _backends(self) -> dict[str, Backend]:
+        return {"this user": self.own, "other users": self.other, "all users at once": self.all}
+
+
+def probe() -> Probe:
+    """Look, and try what can be tried at no cost. Raises nothing: what is missing is a fact."""
+    held = _capabilities()
+    kernel, program = (
+        _try("kernel", check_kernel, os.uname().release),
+        _try("kernel program", read_object, "built for this machine"),
+    )
+    runtime = _try("libbpf.so.1", library, "found")
+    allowed = _may_use_bpf() if runtime.fine else Fact("BPF", False, "not tried without libbpf.so.1")
+    missing = sorted({"CAP_BPF", "CAP_PERFMON"} - held) if "CAP_SYS_ADMIN" not in held else []
+    listed = Fact(
+        "capabilities", not missing, ", ".join(sorted(held)) or "none of CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_ADMIN"
+    )
+    own = _event("perf events of own processes", 0)
+    own_kernel = _event("perf events of own processes, in the kernel too", 0, kernel=True)
+    everyone = _event("perf events of all processes", -1, kernel=True)
+    level = Fact("kernel.perf_event_paranoid", own.fine, "unreadable" if (found := paranoia()) is None else str(found))
+    names = ", ".join(event.name for event in available())
+    facts = [
+        kernel,
+        program,
+        runtime,
+        listed,
+        allowed,
+        level,
+        own,
+        own_kernel,
+        everyone,
+        Fact("events", bool(names), names or "none"),
+    ]
+    bpf = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing
+    others = bpf and bool(held & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"})
+    best = Backend.KERNEL if bpf else Backend.COPIES if own.fine else Backend.NONE
+    return Probe(
+        facts,
+        best,
+        Backend.KERNEL if others else Backend.NONE,
+        Backend.KERNEL if others else Backend.NONE,
+        _remedies(facts, best, others=others),
+    )
+
+
+def _try(name: str, what: Any, found: str) -> Fact:  # noqa: ANN401 - any function without arguments
+    try:
+        what()
+    except LoadError as error:
+        return Fact(name, False, error.message)
+    return Fact(name, True, found)
+
+
+def _may_use_bpf() -> Fact:
+    """Make the smallest table: a container may forbid it whatever its capabilities."""
+    try:
+        os.close(create_table(1))
+    except (LoadError, OSError) as error:
+        return Fact("BPF", False, error.message if isinstance(error, LoadError) else os.strerror(error.errno or errno.EPERM))
+    return Fact("BPF", True, "allowed")
+
+
+def _event(name: str, pid: int, *, kernel: bool = False) -> Fact:
+    flags = EventFlag.DISABLED | EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_KERNEL * (not kernel)
+    try:
+        os.close(open_event(EventAttributes(TYPE_SOFTWARE, flags=flags), pid, 0 if pid < 0 else -1))
+    except EventError as error:
+        return Fact(name, False, error.message)
+    return Fact(name, True, "allowed")
+
+
+def _capabilities() -> set[str]:
+    """The effective ones of this process."""
+    try:
+        match = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:
+        return set()
+    bits = int(match[1], 16) if match else 0
+    return {name for name, bit in CAPABILITIES.items() if bits >> bit & 1}
+
+
+def _remedies(facts: list[Fact], best: Backend, *, others: bool) -> list[str]:
+    fine = {fact.name: fact.fine for fact in facts}
+    remedies = []
+    if not fine["libbpf.so.1"]:
+        remedies.append("install libbpf 1 (the package libbpf1 of Debian, libbpf of Fedora)")
+    if not fine["kernel program"]:
+        remedies.append(f"install clang, then sframegen again from its sources: it has no kernel program for {platform.machine()}")
+    if fine["kernel"] and not (fine["capabilities"] and fine["BPF"] and others):
+        remedies.append(
+            f"run as root, or give a Python of its own the capabilities: setcap {NEEDED}+ep {os.path.realpath(sys.executable)}"
+        )
+    if best is Backend.NONE:
+        remedies.append("sysctl kernel.perf_event_paranoid=2 allows perf events of own processes")
+    elif not fine["perf events of own processes, in the kernel too"]:
+        remedies.append("sysctl kernel.perf_event_paranoid=1 allows samples in the kernel, too")
+    return remedies

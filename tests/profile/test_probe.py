@@ -1,0 +1,85 @@
+"""What a machine can do, as data and as lines: with what it has, and with each part taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from sframegen.profile import probe as module
+from sframegen.profile.bpf.libbpf import LoadError
+from sframegen.profile.events.attributes import EventAttributes, EventError
+from sframegen.profile.probe import CAPABILITIES, Backend, probe
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """One that can do everything."""
+    for name in ("check_kernel", "read_object", "library"):
+        monkeypatch.setattr(module, name, lambda: None)
+    monkeypatch.setattr(module, "create_table", lambda _: os.open("/dev/null", 0))
+    monkeypatch.setattr(module, "open_event", lambda *_: os.open("/dev/null", 0))
+    monkeypatch.setattr(module, "_capabilities", lambda: set(CAPABILITIES))
+    monkeypatch.setattr(module, "paranoia", lambda: 2)
+    return monkeypatch
+
+
+def fails() -> None:
+    raise LoadError("it is not there")
+
+
+def test_all_is_there(machine: pytest.MonkeyPatch) -> None:
+    assert machine
+    found = probe()
+    assert (found.own, found.other, found.all, found.remedies) == (Backend.KERNEL, Backend.KERNEL, Backend.KERNEL, [])
+    assert all(fact.fine for fact in found.facts)
+
+
+@pytest.mark.parametrize(
+    ("part", "remedy"), [("library", "install libbpf"), ("read_object", "install clang"), ("check_kernel", None)]
+)
+def test_without_a_part_of_the_kernel_program_copies_are_taken(part: str, remedy: str | None, machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(module, part, fails)
+    found = probe()
+    assert (found.own, found.other, found.all) == (Backend.COPIES, Backend.NONE, Backend.NONE)
+    assert next(fact.found for fact in found.facts if not fact.fine) == "it is not there"
+    assert remedy is None or any(remedy in line for line in found.remedies)
+
+
+def test_without_capabilities_it_says_which(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(module, "_capabilities", set)
+
+    def allowed(attributes: EventAttributes, pid: int, _cpu: int) -> int:
+        if pid < 0 or not attributes.flags & 1 << 5:
+            raise EventError("not allowed", 13)
+        return os.open("/dev/null", 0)
+
+    machine.setattr(module, "open_event", allowed)
+    found = probe()
+    assert (found.own, found.other) == (Backend.COPIES, Backend.NONE)
+    assert any("setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep" in line for line in found.remedies)
+    assert any("kernel.perf_event_paranoid=1" in line for line in found.remedies)
+
+
+def test_other_users_need_one_capability_more(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(module, "_capabilities", lambda: {"CAP_BPF", "CAP_PERFMON"})
+    found = probe()
+    assert (found.own, found.other, found.all) == (Backend.KERNEL, Backend.NONE, Backend.NONE)
+
+
+def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise EventError("not allowed", 13)
+
+    machine.setattr(module, "open_event", refused)
+    found = probe()
+    assert found.own is Backend.NONE
+    assert any("kernel.perf_event_paranoid=2" in line for line in found.remedies)
+
+
+def test_this_machine_is_looked_at_without_an_error() -> None:
+    found = probe()
+    assert json.loads(json.dumps(found.fields()))["backends"].keys() == {"own", "other", "all"}
+    assert all("\n" not in line for line in found.lines())
+    assert len(found.lines()) == len(found.facts) + 3 + len(found.remedies)
