@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.profile.packed_frames import FILE_MASK, FILE_SHIFT
+
 if TYPE_CHECKING:
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.packed_frames import End
@@ -51,3 +53,19 @@ class Collected:
     @property
     def samples(self) -> int:
         return self.counts.total()
+
+
+MAX_NAMED = 3  # files in one note
+
+
+def notes_of(collected: Collected) -> list[str]:
+    """Return a line for each reason why the tables of files in the stacks are missing or were made otherwise."""
+    numbers = {packed >> FILE_SHIFT & FILE_MASK for stack in collected.counts for packed in stack.frames}
+    paths: dict[str, list[str]] = {}
+    for number in sorted(numbers & collected.files.keys()):
+        if why := collected.files[number].why:
+            paths.setdefault(why, []).append(collected.files[number].path)
+    return [
+        f"{', '.join(found[:MAX_NAMED])}{f' and {len(found) - MAX_NAMED} more' if found[MAX_NAMED:] else ''}: {why}"
+        for why, found in paths.items()
+    ]

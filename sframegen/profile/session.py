@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
-from sframegen.profile.collected import Collected, Moment, Stack
+from sframegen.profile.collected import Collected, Moment, Stack, notes_of
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.packed_frames import End
 from sframegen.profile.tables.table_builder import TableBuilder
@@ -37,6 +37,7 @@ NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_RECEIVED = "the stack was not received"
+DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 IDLE = "idle CPU"
 
 
@@ -197,8 +198,6 @@ class KernelSession:
             file = self._files.by_number[number]
             if file.ready:  # it cannot be opened, or is no ELF file
                 self._add_table(number, None)
-                if file.elf is None:
-                    self.collected.notes.append(f"{file.path}: {file.why}")
         self._seen = len(self._files.by_number)
 
     def _take_tables(self) -> bool:
@@ -206,9 +205,7 @@ class KernelSession:
         ready = self._builder.ready()
         for built in ready:
             file = self._files.by_number[built.number]
-            file.table, file.ready = built.table, True
-            if built.why:
-                self.collected.notes.append(f"{file.path}: {built.why}")
+            file.table, file.ready, file.why = built.table, True, built.why
             self._add_table(built.number, built.table)
         return bool(ready)
 
@@ -309,9 +306,9 @@ class KernelSession:
                 collected.commands[stack.pid] = name
             if stack.tid:
                 collected.threads[stack.tid] = self.follower.thread_name(stack.pid, stack.tid)
-        if self._walker.dropped:
-            paths = ", ".join(self._files.by_number[number].path for number in sorted(self._walker.dropped))
-            collected.notes.append(f"the memory for tables was full: those of {paths} were used outside of the kernel only")
+        for number in self._walker.dropped:
+            self._files.by_number[number].why = DROPPED
+        collected.notes += notes_of(collected)
         if self._cache.note:
             collected.notes.append(self._cache.note)
 
