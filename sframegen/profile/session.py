@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import time
 from collections import Counter, deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished
+from sframegen.elf.text import count_of
+from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
 from sframegen.profile.collected import Collected, Moment, Stack, notes_of
 from sframegen.profile.following.follower import Follower
-from sframegen.profile.packed_frames import End
+from sframegen.profile.packed_frames import MAX_FILES, End
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
@@ -33,6 +35,7 @@ BACKEND = "kernel program (BPF)"
 MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
+CHECK_INTERVAL = 1.0  # seconds
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
@@ -67,12 +70,15 @@ class KernelSession:
         self._moments: list[SampledMoment] = []
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
+        self._lacking: set[int] = set()  # those with code in no mapping that is known
         self._new: list[Unfinished] = []  # of the last time
         self._waiting: deque[tuple[Unfinished, Spans]] = deque()  # for a table; with the mappings of that time
         self._waiting_bytes = 0
         self._seen = 0  # files
         self._drained = 0  # nanoseconds: what happened before is known
+        self._check_at = 0.0
         with ExitStack() as opened:
+            opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
@@ -93,7 +99,8 @@ class KernelSession:
             self._copies = CopyWalker(host_abi(), self._elf_of)
             self._poll = select.epoll()
             opened.callback(self._poll.close)
-            for fileno in (*self.follower.filenos, self._walker.fileno, self._builder.fileno()):
+            self._polled = set(self.follower.filenos)
+            for fileno in (*self._polled, self._walker.fileno, self._builder.fileno()):
                 self._poll.register(fileno, select.EPOLLIN)
             self._opened = opened.pop_all()
 
@@ -153,6 +160,19 @@ class KernelSession:
     # -- what came
 
     def _receive(self) -> None:
+        self._read_records()
+        self._check_now_and_then()
+        self._request_tables()
+        if self._take_tables():
+            again, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+            for record, spans in again:
+                self._walk(record, spans)
+        self._publish()
+        self._walk_new()
+        self._counts.update(self._walker.take_counts())
+
+    def _read_records(self) -> None:
+        """Take what the kernel program has sent, then what processes did before that."""
         records = self._walker.poll(0)
         self._drained = self.follower.drain()
         for record in records:
@@ -164,14 +184,23 @@ class KernelSession:
                     self._wait_for(record)
                 case SampledMoment():
                     self._moments.append(record)
-        self._request_tables()
-        if self._take_tables():
-            again, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
-            for record, spans in again:
-                self._walk(record, spans)
-        self._publish()
-        self._walk_new()
-        self._counts.update(self._walker.take_counts())
+                case NewArea():
+                    self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
+
+    def _check_now_and_then(self) -> None:
+        """Look at what nobody reports: files that are rewritten, CPUs that come and go."""
+        now = time.monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK_INTERVAL
+        self.follower.check_files()
+        filenos = set(self.follower.filenos)
+        for fileno in self._polled - filenos:
+            with suppress(OSError):  # a closed one has gone by itself
+                self._poll.unregister(fileno)
+        for fileno in filenos - self._polled:
+            self._poll.register(fileno, select.EPOLLIN)
+        self._polled = filenos
 
     def _name(self, pid: int, comm: str) -> None:
         self.collected.commands.setdefault(pid, comm)
@@ -181,6 +210,8 @@ class KernelSession:
             self._sampled.add(record.pid)
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
+            if record.end is End.NO_MAPPING:
+                self._lacking.add(record.pid)
         self._name(record.pid, record.comm)
         self._new.append(record)
 
@@ -218,6 +249,9 @@ class KernelSession:
     def _publish(self) -> None:
         """Give the kernel program the mappings that it needs and does not have."""
         processes = self.follower.processes
+        for pid in self._lacking - processes.changed:
+            self.follower.scan(pid)  # not everything that moves memory is recorded
+        self._lacking.clear()
         self._due |= processes.changed & self._sampled
         processes.changed.clear()
         for pid in processes.ended:
@@ -227,7 +261,7 @@ class KernelSession:
             return
         due, self._due = self._due, set()
         epochs = {pid: self._walker.epoch(pid) for pid in due}
-        self.follower.drain()  # what changed before the epochs were read is in the mappings
+        self._read_records()  # what changed before the epochs were read is in the mappings
         for pid, epoch in epochs.items():
             if processes.spans(pid) is None:
                 self.follower.scan(pid)
@@ -298,6 +332,10 @@ class KernelSession:
             collected.moments.sort(key=lambda moment: moment.nanoseconds)
         statistics = self._walker.statistics()
         collected.lost.update(statistics.lost)
+        if self.follower.lost:
+            collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
+        if self._files.refused:
+            collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros
         collected.files = self._files.by_number
         processes = self.follower.processes
@@ -311,6 +349,13 @@ class KernelSession:
         collected.notes += notes_of(collected)
         if self._cache.note:
             collected.notes.append(self._cache.note)
+
+
+def allow_many_files() -> tuple[int, int]:
+    """Raise the limit of open files as far as is allowed: each mapped file takes two. Return the limits before."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    return before
 
 
 def _all_pids() -> Iterable[int]:

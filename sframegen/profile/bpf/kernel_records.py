@@ -7,12 +7,13 @@ from typing import NamedTuple, TypeAlias
 
 from sframegen.profile.packed_frames import End
 
-STACK, UNFINISHED, MOMENT = 1, 2, 3
+STACK, UNFINISHED, MOMENT, AREA = 1, 2, 3, 4
 EXACT, GUESSED = 1, 2  # flags of a walk that stopped
 REGISTERS = 32
 
 _TYPE = struct.Struct("=I")
 _MOMENT = struct.Struct("=IIQQII")
+_AREA = struct.Struct("=IIQQQ")
 _STACK = struct.Struct("=IIQQIIII16s")
 _STOPPED = struct.Struct(f"=IIQQQII{REGISTERS}Q")
 
@@ -57,7 +58,16 @@ class SampledMoment(NamedTuple):
     tid: int
 
 
-KernelRecord: TypeAlias = NewStack | Unfinished | SampledMoment
+class NewArea(NamedTuple):
+    """The process gets memory at addresses [start, end): what was mapped there before is not there any more."""
+
+    nanoseconds: int
+    pid: int
+    start: int
+    end: int
+
+
+KernelRecord: TypeAlias = NewStack | Unfinished | SampledMoment | NewArea
 
 
 def decode(record: bytes) -> KernelRecord:
@@ -65,6 +75,9 @@ def decode(record: bytes) -> KernelRecord:
     if kind == MOMENT:
         _, cpu, time, key, pid, tid = _MOMENT.unpack_from(record)
         return SampledMoment(time, cpu, key, pid, tid)
+    if kind == AREA:
+        _, pid, time, start, area_end = _AREA.unpack_from(record)
+        return NewArea(time, pid, start, area_end)
     if kind == STACK:
         _, end, _, key, pid, tid, number, _, comm = _STACK.unpack_from(record)
         return NewStack(key, pid, tid, End(end), _name(comm), struct.unpack_from(f"={number}Q", record, _STACK.size))

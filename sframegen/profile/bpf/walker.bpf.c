@@ -641,6 +641,9 @@ SECTION("raw_tp/vm_unmapped_area") int on_unmapped_area(struct tracepoint_contex
 		if (!span || span->end <= start)
 			return 0;
 	}
+	struct area area = { .type = RECORD_AREA, .tgid = tgid, .time = nanoseconds(), .start = start, .end = start + length };
+
+	ring_output(&ring, &area, sizeof(area), 0);
 	*(volatile u32 *)epoch = new_epoch();
 	return 0;
 }

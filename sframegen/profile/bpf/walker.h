@@ -92,7 +92,7 @@ struct count_key {
 	u32 tgid, tid;
 };
 
-enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3 };
+enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3, RECORD_AREA = 4 };
 enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2 };
 enum { STACK_BYTES = 32768, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64 };
 
@@ -100,6 +100,12 @@ struct moment {
 	u32 type, cpu;
 	u64 time, hash;
 	u32 tgid, tid;
+};
+
+/* New memory at [start, end): what user space knows there from before was unmapped. It is sent before the epoch changes. */
+struct area {
+	u32 type, tgid;
+	u64 time, start, end;
 };
 
 /* `frames` words follow: packed frames, the innermost first */

@@ -159,6 +159,18 @@ class Processes:
         state.set_spans(time, spans)
         self.changed.add(pid)
 
+    def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
+        """Forget what was mapped at [start, end) before that time. What has been mapped there since stays."""
+        state = self._states.get(pid)
+        before = state.at(time) if state else None
+        if state is None or not state.spans or not before:
+            return
+        gone = {span for span in before if span.start < end and start < span.end}
+        left = tuple(span for span in state.spans if span not in gone)
+        if len(left) < len(state.spans):
+            state.set_spans(max(time, state.versions[-1].since), left)
+            self.changed.add(pid)
+
     def sweep(self, time: int) -> None:
         """Drop processes that ended a while before that time."""
         while self._leaving and self._leaving[0][0] < time - HISTORY:

@@ -39,7 +39,7 @@ def test_tables_have_the_same_numbers() -> None:
 
 
 def test_records_and_statistics_have_the_same_numbers() -> None:
-    records = ("STACK", "UNFINISHED", "MOMENT")
+    records = ("STACK", "UNFINISHED", "MOMENT", "AREA")
     assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, name) for name in records]
     assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.EXACT, kernel_records.GUESSED)
     assert NUMBERS["REGISTERS"] == kernel_records.REGISTERS

@@ -224,3 +224,15 @@ def test_many_mappings_at_one_time_keep_the_last_versions(count: int) -> None:
     assert len(processes.spans(PARENT) or ()) == count
     assert processes.spans(PARENT, 2) is None  # too long ago: unknown, not guessed
     assert len(processes.spans(PARENT, count - 5) or ()) == count - 6
+
+
+def test_new_memory_ends_only_what_was_mapped_there_before() -> None:
+    """The kernel's program reports it apart from the records, perhaps after the record of the new mapping."""
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1), mapped(PARENT, 0x3000, 0x4000, 2)])
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 3), 9)
+    processes.unmapped(PARENT, 0x1800, 0x3800, 8)
+    assert [span.file for span in processes.spans(PARENT) or ()] == [3]
+    processes.unmapped(PARENT, 0, 0x1000, 10)
+    assert [span.file for span in processes.spans(PARENT) or ()] == [3]
+    processes.unmapped(PARENT, 0, 0x1001, 10)
+    assert processes.spans(PARENT) == ()
