@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
 from sframegen.elf.text import printable
+from sframegen.profile.report.formats.firefox import firefox
+from sframegen.profile.report.formats.flamegraph import flamegraph
 from sframegen.profile.report.formats.folded import folded
 from sframegen.profile.report.formats.pprof import pprof
 from sframegen.profile.report.formats.speedscope import speedscope
@@ -29,9 +31,11 @@ def _text(parts: Callable[[Named], Iterable[str]], end: str = "") -> Callable[[N
 
 # The longest ending that fits counts.
 FORMATS = {
+    ".html": Format(_text(flamegraph)),
     ".folded": Format(_text(folded, "\n")),
     ".txt": Format(_text(folded, "\n")),
     ".speedscope.json": Format(_text(speedscope), needs_moments=True),
+    ".firefox.json": Format(_text(firefox), needs_moments=True),
     ".json": Format(_text(summary)),
     ".pb.gz": Format(lambda named: [pprof(named)]),
     ".pprof": Format(lambda named: [pprof(named)]),

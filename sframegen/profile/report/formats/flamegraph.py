@@ -1,0 +1,100 @@
+"""An interactive flame graph: one HTML file that opens without a network, and whose names cannot become markup or code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sframegen.elf.text import printable, shortened
+from sframegen.profile.report.formats.frame_numbers import Numbers
+from sframegen.profile.report.table import totals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.profile.report.named import Named
+
+FOLDER = Path(__file__).parent
+# Characters that could end the element of the data.
+ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+class _Frame(NamedTuple):
+    label: str
+    object: str
+    path: str
+    guessed: bool
+
+
+class _Node:
+    """`children`: by frame."""
+
+    __slots__ = ("children", "samples")
+
+    def __init__(self) -> None:
+        self.children: dict[_Frame, _Node] = {}
+        self.samples = 0
+
+
+def flamegraph(named: Named) -> Iterator[str]:
+    """Return the parts of the page. The data are columns of nodes in preorder; the script computes their places."""
+    style, script = ((FOLDER / f"flamegraph{ending}").read_text() for ending in (".css", ".js"))
+    data = json.dumps(_data(named)).translate(ESCAPES)
+    parts = {"STYLE": style, "SCRIPT": script, "STYLE_HASH": _hash(style), "SCRIPT_HASH": _hash(script), "DATA": data}
+    for number, part in enumerate((FOLDER / "flamegraph.html").read_text().split("@")):
+        yield parts[part] if number % 2 else part
+
+
+def _hash(text: str) -> str:
+    """Return the hash with which a content security policy allows an element."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _data(named: Named) -> dict[str, Any]:
+    frames: Numbers[_Frame] = Numbers()
+    objects: Numbers[str] = Numbers()
+    paths: Numbers[str] = Numbers()
+    depths, numbers, samples = [], [], []
+    for depth, frame, node in _preorder(_tree(named)):
+        depths.append(depth)
+        numbers.append(frames.of(frame))
+        samples.append(node.samples)
+    return {
+        "title": shortened(printable(f"{named.event}: {named.samples:,} samples")),
+        "notes": [shortened(printable(line)) for line in totals(named) if line],
+        "depths": depths,
+        "frames": numbers,
+        "samples": samples,
+        "labels": [shortened(printable(frame.label)) for frame in frames.items],
+        "frameObjects": [objects.of(shortened(printable(frame.object))) for frame in frames.items],
+        "framePaths": [paths.of(shortened(printable(frame.path))) for frame in frames.items],
+        "guessed": [int(frame.guessed) for frame in frames.items],
+        "objects": objects.items,
+        "paths": paths.items,
+    }
+
+
+def _tree(named: Named) -> _Node:
+    root = _Node()
+    for stack in named.stacks:
+        root.samples += stack.count
+        node = root
+        group = _Frame(stack.group, "", "", guessed=False)
+        for frame in (group, *(_Frame(one.label, one.object, one.path, one.guessed) for one in stack.frames)):
+            node = node.children.setdefault(frame, _Node())
+            node.samples += stack.count
+    return root
+
+
+def _preorder(root: _Node) -> Iterator[tuple[int, _Frame, _Node]]:
+    """Return (depth, frame, node) of each node; children in alphabetical order, so that equal functions are neighbours."""
+    if not root.samples:
+        return
+    waiting = [(0, _Frame("all", "", "", guessed=False), root)]
+    while waiting:
+        depth, frame, node = waiting.pop()
+        yield depth, frame, node
+        waiting.extend((depth + 1, *item) for item in sorted(node.children.items(), key=lambda item: item[0], reverse=True))
