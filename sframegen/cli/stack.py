@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen.cli.shared.output import Run, note
+from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
 from sframegen.elf.text import count_of
+from sframegen.profile.report.formats.file_formats import format_of, write
+from sframegen.profile.report.formats.folded import folded
+from sframegen.profile.report.traced import TracedStacks
 from sframegen.stack import report
 from sframegen.stack.core.core_process import Core
 from sframegen.stack.names.frame_names import Symbols
@@ -38,6 +42,7 @@ MAX_NAMED = 3  # objects in the note that --convert may help
 @click.option("--json", "form", flag_value="json", help="Print a JSON object per sample, with CFAs and how each frame was found.")
 @click.option("--folded", "form", flag_value="folded", help="Print equal stacks of all samples once, for flame graphs.")
 @click.option("--raw", "form", flag_value="raw", help="Print addresses without names.")
+@PROFILE_OUTPUT
 @click.option(
     "--max-frames", type=click.IntRange(1), default=MAX_FRAMES, show_default=True, help="Maximum number of frames per thread."
 )
@@ -58,6 +63,7 @@ def command(
     interval: float,
     no_idle: bool,
     form: str | None,
+    output: str | None,
     max_frames: int,
     verbose: bool,
 ) -> None:
@@ -75,27 +81,43 @@ def command(
         raise click.UsageError("a core file is a single sample, and does not record which threads wait")
     if bool(count) + bool(duration) + until_exit > 1:
         raise click.UsageError("-n, --duration and --until-exit exclude each other")
+    if output and form:
+        raise click.UsageError(f"--{form} and --output exclude each other")
     run = Run()
     tracer = Tracer(convert=convert, limit=max_frames)
-    output = Output(run, Symbols(tracer.objects), form, verbose=verbose, hint=not convert)
+    symbols = Symbols(tracer.objects)
+    stacks = None
+    if form == "folded" or output:
+        stacks = TracedStacks(symbols, interval, moments=bool(output and format_of(output).needs_moments))
+    printer = Output(run, symbols, form, stacks, output, verbose=verbose, hint=not convert)
     if core:
         with run.file(core), findings_of(run):
-            output.add(*of_core(core, exe, sysroot, tracer, tid))
-        output.finish()
+            printer.add(*of_core(core, exe, sysroot, tracer, tid))
+        printer.finish()
         ctx.exit(run.status)
     if not (count or duration or until_exit):
         count = 1
     plan = Plan(interval, count, duration, tid, idle=not no_idle)
-    ctx.exit(sample(arguments, tracer, plan, output) or run.status)
+    ctx.exit(sample(arguments, tracer, plan, printer) or run.status)
 
 
 class Output:
-    """Samples as they come, or, folded, at the end."""
+    """Samples as they come, or, if equal stacks are counted, at the end."""
 
-    def __init__(self, run: Run, symbols: Symbols, form: str | None, *, verbose: bool, hint: bool) -> None:
-        """`hint`: `--convert` was not given, and may help."""
-        self.run, self.symbols, self.form, self.verbose, self.hint = run, symbols, form, verbose, hint
-        self.folded = report.Folded()
+    def __init__(
+        self,
+        run: Run,
+        symbols: Symbols,
+        form: str | None,
+        stacks: TracedStacks | None,
+        path: str | None,
+        *,
+        verbose: bool,
+        hint: bool,
+    ) -> None:
+        """`stacks`: counts equal ones; `path`: of the file for these. `hint`: `--convert` was not given, and may help."""
+        self.run, self.symbols, self.form, self.stacks, self.path = run, symbols, form, stacks, path
+        self.verbose, self.hint = verbose, hint
 
     def add(self, sample: report.Sample, problems: list[str]) -> None:
         if self.hint and (files := report.without_section(sample.threads, self.symbols.objects)):
@@ -107,8 +129,8 @@ class Output:
             )
         for problem in problems:
             self.run.finding(problem)
-        if self.form == "folded":
-            self.folded.add(sample.threads, self.symbols)
+        if self.stacks:
+            self.stacks.add(sample)
         elif self.form == "json":
             click.echo(report.as_json(sample, self.symbols, problems))
         elif sample.threads:
@@ -118,8 +140,12 @@ class Output:
             note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
 
     def finish(self) -> None:
-        for line in self.folded.lines():
-            click.echo(line)
+        if self.stacks and self.path:
+            with self.run.file(self.path):
+                write(self.stacks.named(), self.path)
+        elif self.stacks:
+            for line in folded(self.stacks.named()):
+                click.echo(line)
         sys.stdout.flush()
 
 

@@ -1,9 +1,8 @@
-"""Stacks as text, as JSON, folded for flame graphs, or as bare addresses."""
+"""Stacks as text, as JSON, or as bare addresses."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.text import printable
@@ -44,12 +43,12 @@ def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
 
 def _named(frame: Frame, symbols: Symbols) -> str:
     place = symbols.place(frame)
-    name = _function(frame, place)
+    name = function_of(frame, place)
     function = f" {name} + {place.offset:#x}" if name and name != SIGNAL else f" {name or UNKNOWN}"
     return function + (f" - {printable(place.object)}" if place.object else "")
 
 
-def _function(frame: Frame, place: Place) -> str | None:
+def function_of(frame: Frame, place: Place) -> str | None:
     """Return the name to show; None if not even the start of the function is known."""
     return SIGNAL if frame.signal and not place.function else place.label
 
@@ -102,23 +101,3 @@ def without_section(threads: Iterable[Thread], objects: Objects) -> list[str]:
         objects.known_at(frame.code) for thread in threads for frame in thread.frames if frame.how in (None, How.FRAME_POINTER)
     )
     return sorted({loaded.name for loaded in found if loaded and loaded.file and not loaded.section})
-
-
-class Folded:
-    """Counts equal stacks: `thread;outermost;...;innermost 12`."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def add(self, threads: Iterable[Thread], symbols: Symbols) -> None:
-        for thread in threads:
-            names = [thread.name or str(thread.tid)]
-            for frame in reversed(thread.frames):
-                place = symbols.place(frame)
-                name = _function(frame, place) or f"[{place.object_name or UNKNOWN}]"
-                names.append(name + GUESSED * frame.guessed)
-            self.counts[";".join(printable(name).replace(";", ":") for name in names)] += 1
-
-    def lines(self) -> Iterator[str]:
-        for stack, count in self.counts.items():
-            yield f"{stack} {count}"
