@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SOURCE = 'KEPT void inner(void) { hold(); after++; }\nint main(void) { inner(); puts("done"); return 0; }\n'
 
 
-def command(*arguments: str | Path | int) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str | Path | float) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-P", "-m", "sframegen", "stack", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
 
@@ -50,7 +50,7 @@ def test_functions_of_scripts(tmp_path: Path) -> None:
         "function work() { let sum = 0; for (let i = 0; i < 1e5; i++) sum += Math.sqrt(i); return sum }\n"
         "console.log('here'); for (;;) work()\n"
     )
-    line = [node, "--perf-basic-prof", "--interpreted-frames-native-stack", script]
+    line: list[str | Path] = [node, "--perf-basic-prof", "--interpreted-frames-native-stack", script]
     with subprocess.Popen(line, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
