@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from cfi.errors import SframegenError
+from cfi.errors import FormatError, SframegenError
 from linker.existing.find_section import extents, find_place
 from linker.existing.original import altered, original_of
 from linker.existing.overwrite import Exchange, plan_exchange
@@ -36,17 +36,20 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, encoder: Encoder, compression: Compression | None, byte_order: ByteOrder) -> Self:
-        """Raises FormatError where functions are out of its reach, ValueError where compression is not possible here."""
+        """Raises FormatError where functions are out of its reach, SframegenError where there is no library to compress with."""
         contents = encoder.encode(ADDRESS)
         data = compress(contents, ALIGN, byte_order) if compression else None
         return cls(contents, contents, 0) if data is None else cls(contents, data, SHF_COMPRESSED)
 
     def is_in(self, elf: ElfFile) -> bool:
-        """True if the file has it already, whichever way its bytes are compressed."""
+        """True if the file has it already, with whatever version of zstd it was compressed."""
         section = unloaded_of(elf)
-        flags = section.header.sh_flags if section else 0
-        same = section is not None and flags == self.flags and section.header.sh_addr == ADDRESS
-        return same and section is not None and same_bytes(elf.contents(section), memoryview(self.contents))
+        if section is None or (section.header.sh_flags, section.header.sh_addr) != (self.flags, ADDRESS):
+            return False
+        try:
+            return same_bytes(elf.contents(section), memoryview(self.contents))
+        except FormatError:  # damaged: another one
+            return False
 
 
 class Base(NamedTuple):

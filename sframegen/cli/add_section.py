@@ -82,7 +82,7 @@ def command(
     unchanged; with -o or --output-dir they are copied. A FILE with a different section is refused, unless --replace is given.
 
     --unloaded adds a section that is not loaded, to any linked file: also to static programs and dynamic loaders without room for
-    a segment. Profilers and other readers of files use it, and sframegen; the kernel and glibc do not.
+    a segment. Readers of files use it, such as sframegen's stack and GNU readelf; the kernel and glibc do not.
 
     Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
 

@@ -6,6 +6,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Literal
 
+from cfi.errors import SframegenError
 from sframegen.elf.records import CHDR_SIZE, ByteOrder, Chdr, packed
 
 if TYPE_CHECKING:
@@ -70,12 +71,13 @@ def _expand_zstd(raw: memoryview, size: int) -> bytes:
 def compress(data: bytes | bytearray, align: int, byte_order: ByteOrder) -> bytes | None:
     """Return what a section with SHF_COMPRESSED has in its file: a header and one frame of zstd.
 
-    None if that is not smaller, or so much smaller that readers with limits on memory refuse it. Raises ValueError without zstd.
+    None if that is not smaller, or so much smaller that readers with limits on memory refuse it. Raises SframegenError where no
+    library for zstd is installed.
     """
     try:
         frame: bytes = zstd_library().compress(bytes(data), LEVEL)
     except ImportError:
-        raise ValueError("a library for zstd is missing: pip install backports.zstd") from None
+        raise SframegenError("a library for zstd is missing: pip install backports.zstd") from None
     if CHDR_SIZE + len(frame) >= len(data) or len(data) > min(len(frame) * MAX_DEFLATE_RATIO, MAX_INFLATED):
         return None
     return packed([Chdr(ELFCOMPRESS_ZSTD, 0, len(data), align)], byte_order) + frame

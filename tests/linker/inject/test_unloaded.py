@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from linker.files.refusals import Refusal, RefusedError
 from linker.inject.apply import write_all, writes_of
 from linker.inject.plan import describe, plan_unloaded
 from linker.inject.verify import verify
-from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
+from sframegen import FormatError, Severity, SframegenError, Summary, add_section, check, convert, read, remove
 from sframegen.cli.commands import cli
 from sframegen.elf.compressed import MAX_DEFLATE_RATIO, compress
 from sframegen.elf.file import ElfFile, open_elf
@@ -394,6 +395,17 @@ def test_a_compression_header_that_lies(compressed: Path, fields: dict[str, int]
     assert check(compressed).worst() is Severity.ERROR
 
 
+def test_a_damaged_one_is_replaced(compressed: Path) -> None:
+    at = open_elf(compressed).sections[-1].header.sh_offset + CHDR_SIZE + 20
+    put(compressed, at, b"\xff" * 20)
+    with pytest.raises(FormatError, match=r"cannot be decompressed"):
+        read(compressed)
+    with pytest.raises(RefusedError, match=r"SFrame section"):
+        add_section(compressed, unloaded=True, compress="zstd")
+    add_section(compressed, unloaded=True, compress="zstd", replace=True)
+    assert {finding.rule for finding in check(compressed).findings if finding.severity} == set()
+
+
 def test_a_compression_header_that_is_cut_off(compressed: Path) -> None:
     elf = open_elf(compressed)
     last = elf.sections[-1]
@@ -408,6 +420,15 @@ def test_what_no_limited_reader_would_expand_stays_uncompressed() -> None:
     assert compress(b"abc", 8, "little") is None
     half = compress(bytes(range(256)) * MAX_DEFLATE_RATIO, 8, "big")
     assert half is None or len(half) * MAX_DEFLATE_RATIO >= 256 * MAX_DEFLATE_RATIO
+
+
+def test_without_the_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", None)
+    monkeypatch.delattr("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", raising=False)
+    before = file.read_bytes()
+    with pytest.raises(SframegenError, match=r"a library for zstd is missing: pip install backports\.zstd$"):
+        add_section(file, unloaded=True, compress="zstd")
+    assert file.read_bytes() == before
 
 
 def test_options_that_exclude_each_other(file: Path) -> None:
