@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from linker.existing.find_section import own_loads
 from linker.files.copying import same_bytes
+from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.image import MAX_PROGRAM_HEADERS
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
@@ -141,7 +142,10 @@ def is_grown(load: Phdr, other: Phdr) -> bool:
 
 
 def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
-    """Return the ranges of the original that may differ: headers, the first page, names of moved metadata, a superseded section."""
+    """Return the ranges of the original that may differ: headers, the first page, names of moved metadata, a superseded section.
+
+    And a superseded record: of a file that was edited after it got a section.
+    """
     first_page = max(FIRST_PAGE, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
     headers = Extent(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE)
     tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe(s)]
@@ -149,4 +153,7 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     ranges = [Extent(0, first_page), headers]
     ranges += [Extent(table.sh_offset, table.sh_offset + table.sh_size) for table in tables]
     ranges += [Extent(segment.p_offset, segment.p_offset + segment.p_filesz) for segment in segments]
+    superseded = undo_record.parse(original.data)
+    if superseded is not None and superseded.start >= image_end(original):
+        ranges.append(Extent(superseded.start, len(original.data)))
     return join(ranges)

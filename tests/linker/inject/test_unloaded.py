@@ -402,8 +402,11 @@ def test_a_damaged_one_is_replaced(compressed: Path) -> None:
         read(compressed)
     with pytest.raises(RefusedError, match=r"SFrame section"):
         add_section(compressed, unloaded=True, compress="zstd")
+    damaged = compressed.read_bytes()
     add_section(compressed, unloaded=True, compress="zstd", replace=True)
     assert {finding.rule for finding in check(compressed).findings if finding.severity} == set()
+    remove(compressed)
+    assert compressed.read_bytes() == damaged
 
 
 def test_a_compression_header_that_is_cut_off(compressed: Path) -> None:
