@@ -51,7 +51,7 @@ def test_functions_of_scripts(tmp_path: Path) -> None:
         "console.log('here'); for (;;) work()\n"
     )
     line: list[str | Path] = [node, "--perf-basic-prof", "--interpreted-frames-native-stack", script]
-    with subprocess.Popen(line, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(line, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         assert process.stdout
         process.stdout.readline()
         done = command("--convert", "-n", 5, "--interval", 0.05, "-o", tmp_path / "out.json", process.pid)
