@@ -110,6 +110,13 @@ class Counting:
                 self.collected.notes.append(f"{file.path}: {built.why}")
             self._queue.add_table(built.number, built.table)
 
+    def forget(self, processes: Processes) -> None:
+        """Drop what is kept of processes that have ended."""
+        for pid in processes.ended:
+            self._queue.forget(pid)
+        processes.ended.clear()
+        processes.changed.clear()
+
     def finish(self) -> None:
         """Walk all that waits."""
         while self._builder.pending:

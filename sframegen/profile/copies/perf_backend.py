@@ -143,6 +143,7 @@ class CopySampler:
                 self.processes.apply(record, at)
         del self._pending[:count]
         self.processes.sweep(now)
+        self._counting.forget(self.processes)
         self._counting.take_tables()
         return samples
 
