@@ -146,3 +146,17 @@ def test_stack() -> None:
     assert_documented(document["threads"][0], thread)
     for each in document["threads"][0]["frames"]:
         assert_documented(each, frame)
+
+
+def test_profile(tmp_path: Path) -> None:
+    """The same object as `sframegen profile --json` prints, of a process that waits."""
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        CliRunner().invoke(cli, ["stack", str(child.pid), "--convert", "-o", str(tmp_path / "out.json")])
+        child.kill()
+    document = json.loads((tmp_path / "out.json").read_text())
+    profile, function, frame, stack = TABLES["profile"]
+    assert_documented(document, profile)
+    for key, table in (("functions", function), ("frames", frame), ("stacks", stack)):
+        assert document[key]
+        for each in document[key]:
+            assert_documented(each, table)
