@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sframegen.profile.report.formats.file_formats import FORMATS
+from sframegen.profile.report.named import Kind
+from sframegen.profile.report.traced import TracedStacks
+from sframegen.stack.names.frame_names import Place
+from sframegen.stack.report import Sample
+from sframegen.stack.walking.frames import End, Frame, Thread
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.peers import Compiler
 
 SOURCE = 'KEPT void inner(void) { hold(); after++; }\nint main(void) { inner(); puts("done"); return 0; }\n'
@@ -41,26 +44,22 @@ def test_all_formats(compile_c: Compiler, tmp_path: Path) -> None:
     assert thread["samples"]["time"][0] == 0 < thread["samples"]["time"][1]
 
 
-def test_functions_of_scripts(tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node on this machine")
-    script = tmp_path / "work.js"
-    script.write_text(
-        "function work() { let sum = 0; for (let i = 0; i < 1e5; i++) sum += Math.sqrt(i); return sum }\n"
-        "console.log('here'); for (;;) work()\n"
-    )
-    line: list[str | Path] = [node, "--perf-basic-prof", "--interpreted-frames-native-stack", script]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, cwd=tmp_path) as process:
-        assert process.stdout
-        process.stdout.readline()
-        done = command("--convert", "-n", 5, "--interval", 0.05, "-o", tmp_path / "out.json", process.pid)
-        process.kill()
-    Path(f"/tmp/perf-{process.pid}.map").unlink()
-    assert done.returncode == 0
-    frames = json.loads((tmp_path / "out.json").read_text())["frames"]
-    kinds = {(frame["function"], frame["object"], frame["path"]) for frame in frames if frame["kind"] == "made at run time"}
-    assert ("work", "work.js", str(script)) in kinds
+class FromMap:
+    """Names of code that a process made."""
+
+    def place(self, frame: Frame) -> Place:
+        return Place("JS:*work file:///srv/app.js:3:1" if frame.pc < 0x2000 else None, frame.pc & 0xFFF, "", None)
+
+
+def test_functions_of_scripts() -> None:
+    frames = [Frame(pc, None, None, None, exact=False, guessed=guessed) for pc, guessed in ((0x1008, False), (0x2008, True))]
+    stacks = TracedStacks(FromMap(), 0.01)  # type: ignore[arg-type] # all that it asks for
+    for _ in range(3):
+        stacks.add(Sample(7, "/usr/bin/node", [Thread(7, "", frames, End.NOT_COVERED)], 1.0))
+    named = stacks.named()
+    (stack,) = named.stacks
+    assert (stack.count, stack.labels, named.frequency) == (3, ("7", "[callers unknown]", "[??] [guess]", "work"), 100)
+    assert stack.frames[-1] == ("work", "app.js", "/srv/app.js", 0x1007, Kind.RUNTIME, False)
 
 
 def test_refusals(tmp_path: Path) -> None:
