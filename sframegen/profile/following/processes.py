@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from sframegen.profile.events.event_records import Record
 
 HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
-MAX_VERSIONS = 64
+MAX_KEPT = 1 << 16  # spans in all versions of a process: some processes map and unmap hundreds of times a second
+VERSION_COSTS = 16  # as many spans
 NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
 
@@ -40,12 +41,13 @@ class Version(NamedTuple):
 class State:
     """A process. The tuples of spans are shared with its children."""
 
-    __slots__ = ("changed_at", "ended_at", "name", "scanned_at", "threads", "versions")
+    __slots__ = ("changed_at", "ended_at", "kept", "name", "scanned_at", "threads", "versions")
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
         self.threads: dict[int, str] = {}  # names of threads that are not the name of the process
-        self.versions = deque([version], MAX_VERSIONS)
+        self.versions = deque([version])
+        self.kept = _cost(version)
         self.changed_at = version.since  # of the last record that changed mappings, known or not
         self.scanned_at = 0  # records up to then say nothing new
         self.ended_at = 0
@@ -55,9 +57,10 @@ class State:
         return self.versions[-1].spans
 
     def set_spans(self, since: int, spans: Spans | None) -> None:
-        while len(self.versions) > 1 and self.versions[1].since < since - HISTORY:
-            self.versions.popleft()
         self.versions.append(Version(since, spans))
+        self.kept += _cost(self.versions[-1])
+        while len(self.versions) > 1 and (self.kept > MAX_KEPT or self.versions[1].since < since - HISTORY):
+            self.kept -= _cost(self.versions.popleft())
 
     def at(self, time: int) -> Spans | None:
         for version in reversed(self.versions):
@@ -245,6 +248,10 @@ def inserted(spans: Spans, start: int, end: int, new: Sequence[Span]) -> Spans:
     left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
     right = [spans[last - 1]._replace(start=end)] if first < last and spans[last - 1].end > end else []
     return (*spans[:first], *left, *new, *right, *spans[last:])[:MAX_SPANS]
+
+
+def _cost(version: Version) -> int:
+    return VERSION_COSTS + len(version.spans or ())
 
 
 def _start(span: Span) -> int:
