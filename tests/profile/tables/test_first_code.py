@@ -50,7 +50,7 @@ def added(code: bytes, functions: Iterable[tuple[int, int]]) -> list[tuple[int, 
         (NO_OP + CALL + TRAP, [], [(ENTRY, 6)]),
         (NO_OP + CALL + NO_OP + RETURN, [(ENTRY + 16, 8)], [(ENTRY, 6)]),  # the next function may begin after the call
         (NO_OP + TRAP, [(0x200, 8)], [(ENTRY, 2)]),
-        (NO_OP + CALL, [(ENTRY + 4, 8)], []),  # a function begins within the call
+        (NO_OP + CALL, [(ENTRY + 4, 8)], [(ENTRY, 2)]),  # a function begins within the call: its rest is no instruction
         (NO_OP + CALL, [(ENTRY, 8)], []),
         (NO_OP + CALL, [(ENTRY - 8, 16)], []),
         (NO_OP + RETURN + CALL, [], []),  # a function like any other
