@@ -22,6 +22,7 @@ from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
+from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,12 +37,13 @@ MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
 CHECK_INTERVAL = 1.0  # seconds
+SCANS = 2
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_RECEIVED = "the stack was not received"
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
-IDLE = "idle CPU"
+IDLE = "[idle]"
 
 
 class Plan(NamedTuple):
@@ -114,9 +116,16 @@ class KernelSession:
 
     def begin(self) -> None:
         """Read the mappings of what runs already, and begin to sample."""
-        for pid in self.plan.targets if self.plan.targets is not None else _all_pids():
-            if self.follower.scan(pid):
-                self._sampled.add(pid)
+        if self.plan.targets is not None:
+            for pid in self.plan.targets:
+                if not self.follower.scan(pid) and not Path(f"/proc/{pid}").exists():
+                    raise StackError(f"process {pid}: no such process")
+            self._sampled |= self.plan.targets
+        else:
+            for _ in range(SCANS):  # again, for children of processes that were not known yet
+                for pid in _all_pids():
+                    if pid not in self._sampled and self.follower.scan(pid):
+                        self._sampled.add(pid)
         self._request_tables()
         self._publish()
         self.collected.started = time.time()
@@ -331,6 +340,9 @@ class KernelSession:
                     collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
             collected.moments.sort(key=lambda moment: moment.nanoseconds)
         statistics = self._walker.statistics()
+        if self.plan.idle and statistics.idle:
+            collected.counts[Stack(0, 0, (), End.KERNEL_THREAD)] = statistics.idle
+            collected.commands[0] = IDLE
         collected.lost.update(statistics.lost)
         if self.follower.lost:
             collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")

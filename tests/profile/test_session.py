@@ -1,0 +1,164 @@
+"""`sframegen profile` as users run it, on programs whose stacks are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.kernel_events import needs_bpf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [needs_bpf, pytest.mark.once]
+
+# Each function calls the next; `inner` runs nearly all the time. Without an argument it runs until it is killed.
+CHAIN = """
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+volatile unsigned long sum;
+__attribute__((noinline)) void inner(long n) { for (long i = 0; n < 0 || i < n; i++) for (int k = 0; k < 1000; k++) sum += k; }
+__attribute__((noinline)) int middle(long n) { inner(n); return sum & 1; }
+__attribute__((noinline)) int outer(long n) { return middle(n) + 1; }
+int main(int count, char **arguments) {
+    long n = count > 1 ? atol(arguments[1]) : -1;
+    if (count > 2 && fork() == 0) _exit(outer(n) & 0);
+    outer(n);
+    if (count > 2) wait(0);
+    return count > 3 ? atoi(arguments[3]) : 0;
+}
+"""
+CHAIN_FRAMES = ["_start", "main", "outer", "middle", "inner"]
+LONG_ENOUGH = "300000"
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chain")
+    (folder / "chain.c").write_text(CHAIN)
+    flags = ["-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer"]
+    subprocess.run(["gcc", *flags, folder / "chain.c", "-o", folder / "chain"], check=True)
+    return folder / "chain"
+
+
+@pytest.fixture
+def running(chain: Path) -> Iterator[int]:
+    with subprocess.Popen([chain]) as process:
+        yield process.pid
+        process.kill()
+
+
+def sframegen(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "sframegen", "profile", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def as_json(*arguments: object, status: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sframegen("--json", "-F", 999, *arguments, status=status).stdout)
+    return found
+
+
+def functions(profile: dict[str, Any], stack: dict[str, Any]) -> list[str]:
+    return [profile["frames"][number]["function"] for number in stack["frames"]]
+
+
+def in_program(profile: dict[str, Any]) -> list[list[str]]:
+    """The frames of the stacks in `inner` that are of the program itself."""
+    ours = [
+        [profile["frames"][number]["function"] for number in stack["frames"] if profile["frames"][number]["object"] == "chain"]
+        for stack in profile["stacks"]
+    ]
+    return [names for names in ours if names[-1:] == ["inner"]]
+
+
+def test_every_stack_of_a_command_is_whole(chain: Path) -> None:
+    profile = as_json("--", chain, LONG_ENOUGH)
+    assert profile["samples"] > 10
+    stacks = in_program(profile)
+    assert stacks
+    assert all(names == CHAIN_FRAMES for names in stacks)
+    assert not profile["guessed"]
+    assert not profile["lost"]
+
+
+def test_children_are_sampled_and_the_status_is_passed_on(chain: Path) -> None:
+    profile = as_json("--by", "pid", "--", chain, LONG_ENOUGH, "fork", 7, status=7)
+    assert len({stack["pid"] for stack in profile["stacks"]}) == 2
+    assert {tuple(names[-3:]) for names in in_program(profile)} == {("outer", "middle", "inner")}
+
+
+def test_a_process_that_runs_already(running: int) -> None:
+    profile = as_json("--duration", 0.5, running)
+    assert all(names == CHAIN_FRAMES for names in in_program(profile))
+    assert {stack["pid"] for stack in profile["stacks"]} == {running}
+    assert set(profile["groups"]) == {"chain"}
+
+
+def test_only_one_thread(running: int) -> None:
+    assert as_json("--duration", 0.3, "--tid", running, running)["samples"] > 0
+    assert as_json("--duration", 0.3, "--tid", running + 1, running)["samples"] == 0
+
+
+def test_the_whole_machine(running: int) -> None:
+    profile = as_json("--duration", 0.5, "--system", "--by", "pid", "--idle")
+    assert f"chain (pid {running})" in profile["groups"]
+
+
+def test_kernel_frames_are_innermost(chain: Path) -> None:
+    profile = as_json("--kernel", "--event", "page-faults", "--", chain, "1")
+    kinds = [[profile["frames"][number]["kind"] for number in stack["frames"]] for stack in profile["stacks"]]
+    assert any(row[-1] == "kernel" for row in kinds)
+    assert all("user" not in row[row.index("kernel") :] for row in kinds if "kernel" in row)
+
+
+def test_a_file_for_each_output_and_nothing_on_standard_output(chain: Path, tmp_path: Path) -> None:
+    names = ["a.folded", "a.speedscope.json", "a.html"]
+    done = sframegen("-F", 999, *(f"--output={tmp_path / name}" for name in names), "--", chain, LONG_ENOUGH)
+    assert done.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert ";".join(CHAIN_FRAMES[1:]) in (tmp_path / "a.folded").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_sampling_and_nothing_is_lost(chain: Path, number: int) -> None:
+    """The signal comes when the profiler has samples: the program that it profiles sends it."""
+    script = f"{chain} {LONG_ENOUGH}; kill -{number} {os.getpid()}; exec {chain}"
+    command = [sys.executable, "-P", "-m", "sframegen", "profile", "--json", "--", "sh", "-c", script.replace(str(os.getpid()), "$PPID")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        if number == signal.SIGINT:  # a terminal sends it to the command, too
+            script_ended = process.stdout
+            assert script_ended is not None
+        output, errors = process.communicate(timeout=60) if number == signal.SIGTERM else _interrupted(process)
+    profile = json.loads(output)
+    assert profile["samples"] > 0, errors
+    assert process.returncode in (130, 143)
+
+
+def _interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["999999999"], 1, "process 999999999: no such process"),
+        ([], 2, "give one of these"),
+        (["--system", "1"], 2, "give one of these"),
+        (["--idle", "1"], 2, "--idle is for --system"),
+        (["--output", "a.unknown", "--", "true"], 2, "the ending of a.unknown is not that of a format"),
+        (["--", "/nonexistent"], 2, "neither a process id nor a program"),
+        (["--event", "nonsense", "--", "true"], 1, "nonsense: unknown event"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: list[str], status: int, message: str) -> None:
+    assert message in sframegen(*arguments, status=status).stderr.splitlines()[-1]
