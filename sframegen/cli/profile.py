@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -11,18 +14,25 @@ import click
 from cfi.errors import SframegenError
 from sframegen.cli.shared.output import Run, note
 from sframegen.elf.text import count_of
+from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.copies.counting import Wanted
+from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.names import event_named
 from sframegen.profile.paused_command import PausedCommand
-from sframegen.profile.report.formats.file_formats import FORMATS, Format, format_of, write
+from sframegen.profile.probe import probe
+from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write
 from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.grouping import GROUPS, group
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
-from sframegen.profile.session import KernelSession, Plan
+from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.tables.table_cache import TableCache
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
+    from sframegen.profile.backends import Session
     from sframegen.profile.collected import Collected
+    from sframegen.profile.report.formats.file_formats import Format
 
 MIB = 1 << 20
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
@@ -33,6 +43,8 @@ WIDTH = 100  # columns, where there is no terminal
 @click.command(name="profile")
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--system", is_flag=True, help="Sample all processes.")
+@click.option("--perf-data", type=click.Path(), help="Read a file that `perf record --call-graph dwarf` wrote.")
+@click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
 @click.option(
     "-F", "--frequency", type=click.IntRange(1, 1_000_000), default=99, show_default=True, help="Samples per second and CPU."
 )
@@ -51,6 +63,11 @@ WIDTH = 100  # columns, where there is no terminal
 @click.option("--idle", is_flag=True, help="With --system, count idle CPUs, too.")
 @click.option("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
 @click.option("--max-memory", type=click.IntRange(1), default=1024, show_default=True, help="MiB of tables in the kernel.")
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    help="Where stacks are walked: in the kernel (BPF), or here, from copies.  [default: in the kernel where that is allowed]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
 def command(
@@ -58,6 +75,8 @@ def command(
     arguments: tuple[str, ...],
     *,
     system: bool,
+    perf_data: str | None,
+    as_probe: bool,
     frequency: int,
     duration: float | None,
     event: str,
@@ -68,49 +87,58 @@ def command(
     idle: bool,
     collapse_runtime: bool,
     max_memory: int,
+    backend: str | None,
     as_json: bool,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
     PIDs are live processes; COMMAND is started and sampled. Their children are sampled, too. The kernel walks the stacks with the
-    rules of SFrame sections; files without a section are converted in memory. Without --output, the hottest functions and stacks
-    are printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
+    rules of SFrame sections; files without a section are converted in memory. Where the kernel does not allow that, processes of
+    your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are printed. Ctrl-C and
+    SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
-    if bool(arguments) + system != 1:
-        raise click.UsageError("give one of these: process ids, a command to start, or --system")
+    if bool(arguments) + system + (perf_data is not None) + as_probe != 1:
+        raise click.UsageError("give one of these: process ids, a command to start, --system, --perf-data, --probe")
     if idle and not system:
         raise click.UsageError("--idle is for --system")
-    formats = [_format(path) for path in output]
+    moments = any(_format(path).needs_moments for path in output)
     run = Run()
     shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=as_json)
+    if as_probe:
+        found = probe()
+        click.echo(json.dumps(found.fields()) if as_json else "\n".join(found.lines()))
+        ctx.exit(0)
     status = 0
-    with run.file(""), Interrupts(at_once=False) as interrupts, ExitStack() as opened:
+    with run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts, ExitStack() as opened:
+        threads = by == "tid" or moments
+        if perf_data is not None:
+            wanted = Wanted(threads=threads, kernel=kernel, moments=moments)
+            shown(read_perf_data(Path(perf_data), wanted, workers=os.cpu_count() or 1, cache=TableCache()))
+            ctx.exit(run.status)
         pids = frozenset(map(int, arguments)) if all(map(_is_pid, arguments)) else None
         command = None
         if arguments and pids is None:
             command = PausedCommand(arguments)
             opened.callback(command.kill)
             pids = frozenset([command.pid])
+        targets = None if system else pids
         plan = Plan(
-            None if system else pids,
-            event_named(event),
-            frequency,
-            frozenset(tid),
-            threads=by == "tid" or any(one.needs_moments for one in formats),
-            kernel=kernel,
-            idle=idle,
-            moments=any(one.needs_moments for one in formats),
+            targets, event_named(event), frequency, frozenset(tid), threads=threads, kernel=kernel, moments=moments, idle=idle,
             max_memory=max_memory * MIB,
-        )
-        session = opened.enter_context(KernelSession(plan))
+        )  # fmt: skip
+        session, why_copies = open_session(plan, backend)
+        opened.enter_context(session)
+        if why_copies:
+            note(why_copies)
         session.begin()
         if command:
             _resume(command, arguments[0])
         _sample(session, interrupts, command, duration)
-        collected = session.finish()
-        shown(collected)
+        shown(session.finish())
         if command:
             status = command.finish(interrupts)
+        elif interrupts.number:
+            status = 128 + interrupts.number
     ctx.exit(status or run.status)
 
 
@@ -146,12 +174,12 @@ class Live:
         self._due = time.monotonic() + LIVE_AFTER
         self._shown = False
 
-    def show(self, session: KernelSession) -> None:
+    def show(self, session: Session, seconds: float) -> None:
         if not sys.stderr.isatty() or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + REFRESH
         self._shown = True
-        line = f"{count_of(session.samples, 'sample')}, {session.seconds:.0f} s; Ctrl-C ends"
+        line = f"{count_of(session.samples, 'sample')}, {seconds:.0f} s; Ctrl-C ends"
         click.echo(f"\r\033[K{line}", err=True, nl=False)
 
     def clear(self) -> None:
@@ -159,13 +187,16 @@ class Live:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def _sample(session: KernelSession, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
+def _sample(session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
     """Sample until the time is over, a signal comes, or there is nothing left to sample."""
-    end = time.monotonic() + duration if duration else float("inf")
+    begin = time.monotonic()
     live = Live()
-    while not interrupts.number and time.monotonic() < end and (command.runs() if command else session.has_targets()):
+    while not interrupts.number and (command.runs() if command else session.plan.has_targets()):
+        seconds = time.monotonic() - begin
+        if duration and seconds >= duration:
+            break
         interrupts.wait(session.turn)
-        live.show(session)
+        live.show(session, seconds)
     live.clear()
 
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
@@ -17,6 +17,7 @@ from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
 from sframegen.profile.collected import Collected, Moment, Stack, notes_of
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.packed_frames import MAX_FILES, End
+from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.events.names import Event
     from sframegen.profile.following.processes import Spans
+    from sframegen.profile.sampling_plan import Plan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "kernel program (BPF)"
@@ -44,20 +45,6 @@ NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_RECEIVED = "the stack was not received"
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 IDLE = "[idle]"
-
-
-class Plan(NamedTuple):
-    """What is sampled. `targets`: pids, with their children; None: every process. `tids`: only these threads; none: all."""
-
-    targets: frozenset[int] | None
-    event: Event
-    frequency: int
-    tids: frozenset[int] = frozenset()
-    threads: bool = False  # tell threads apart
-    kernel: bool = False  # kernel frames, too
-    moments: bool = False  # keep the time of each sample
-    idle: bool = False  # count idle CPUs
-    max_memory: int = 1 << 30  # bytes of the tables in the kernel
 
 
 class KernelSession:
@@ -92,7 +79,7 @@ class KernelSession:
                     (plan.event.type, plan.event.config),
                     plan.frequency,
                     kernel_frames=plan.kernel,
-                    threads=plan.threads or bool(plan.tids),
+                    threads=plan.tells_threads,
                     moments=plan.moments,
                 ),
                 plan.max_memory,
@@ -118,7 +105,7 @@ class KernelSession:
         """Read the mappings of what runs already, and begin to sample."""
         if self.plan.targets is not None:
             for pid in self.plan.targets:
-                if not self.follower.scan(pid) and not Path(f"/proc/{pid}").exists():
+                if not self.follower.scan(pid) and not is_process(pid):
                     raise StackError(f"process {pid}: no such process")
             self._sampled |= self.plan.targets
         else:
@@ -141,7 +128,7 @@ class KernelSession:
         """End sampling, wait for what is still to be made, and return all that was sampled."""
         self._walker.detach()
         collected = self.collected
-        collected.seconds = self.seconds
+        collected.seconds = time.monotonic() - self._began
         self._receive()
         deadline = time.monotonic() + TABLES_AT_THE_END
         while (self._new or self._waiting) and time.monotonic() < deadline:
@@ -156,15 +143,6 @@ class KernelSession:
     def samples(self) -> int:
         """How many were taken so far, without those that wait to be walked."""
         return self._counts.total() + self._finished.total()
-
-    @property
-    def seconds(self) -> float:
-        """How long it has sampled so far."""
-        return time.monotonic() - self._began
-
-    def has_targets(self) -> bool:
-        """Return False if all processes that were to be sampled have ended."""
-        return self.plan.targets is None or any(Path(f"/proc/{pid}").exists() for pid in self.plan.targets)
 
     # -- what came
 
@@ -306,7 +284,7 @@ class KernelSession:
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.UNREADABLE
-        tid = record.tid if self.plan.threads or self.plan.tids else 0
+        tid = record.tid if self.plan.tells_threads else 0
         stack = Stack(record.pid, tid, self._copies.frames(), end)
         self._finished[stack] += 1
         if self.collected.moments is not None:
@@ -335,7 +313,7 @@ class KernelSession:
                 del collected.counts[stack]
         if collected.moments is not None:
             for moment in self._moments:
-                tid = moment.tid if self.plan.threads or wanted else 0
+                tid = moment.tid if self.plan.tells_threads else 0
                 if stack := self._stack.get((moment.hash, moment.pid, tid)):
                     collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
             collected.moments.sort(key=lambda moment: moment.nanoseconds)
