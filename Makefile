@@ -1,7 +1,8 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge,
-# corpus/projects, corpus/cores, corpus/stacks, corpus/blind, corpus/contradictions, tests/fuzz, tests/attacks and tests/checks/damages get.
+# STACKS_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run,
+# corpus/merge, corpus/projects, corpus/cores, corpus/stacks, benchmarks/profilers, corpus/blind, corpus/contradictions, tests/fuzz,
+# tests/attacks and tests/checks/damages get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -209,6 +210,17 @@ bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 6
 bench-unloaded: .venv/installed | machine ## how far sections that are not loaded compress: docs/reports/unloaded.md
 	$(PYTHON) -m corpus.fetch bash libc libcrypto libLLVM libxul
 	.venv/bin/python -m benchmarks.unloaded --docs docs/reports/unloaded.md
+
+# What it samples, and with what: what is missing is left out of the report.
+profiled := perf:linux-perf bpftrace:bpftrace clang:clang g++:g++ node:nodejs git:git rg:ripgrep pgbench:postgresql
+
+.PHONY: bench-profilers
+bench-profilers: .venv/installed peers | machine ## as root: sframegen profile against other profilers, docs/reports/profilers.md; PROFILERS_FLAGS
+	@packages=(); \
+	for pair in $(profiled); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(install_packages)
+	$(PYTHON) -m corpus.fetch libc libLLVM libxul
+	.venv/bin/python -m benchmarks.profilers --report docs/reports/profilers.md $(PROFILERS_FLAGS)
 
 .PHONY: peers
 peers: ## fetch the tools that sframegen is compared with

@@ -1,0 +1,138 @@
+"""What a profiler costs the program that it samples, and what it costs itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from shutil import rmtree
+from typing import TYPE_CHECKING, Self
+
+from benchmarks.measure import run
+from benchmarks.profilers.running import Failed, Recording, progress
+from benchmarks.profilers.samplers import Request, missing
+from benchmarks.profilers.targets import depth_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from benchmarks.profilers.samplers import Sampler
+
+FREQUENCIES = (99, 999, 9999)
+FRAMES = 35
+TURNS_TO_TIME = 20_000
+NEAR = 1.5  # a profiler whose only frequency is within this factor takes part
+
+
+@dataclass
+class Cost:
+    """Of one profiler at one frequency: a value each round, for each second of CPU time that the target takes without it.
+
+    `overhead`: CPU time that the target takes more; `cpu`: CPU time of the profiler and its processes since it samples; `written`:
+    bytes of its files. In seconds: `beginning`, CPU time until it samples. Of the first round only: `afterwards`, CPU time of the
+    command that makes stacks of the copies, None where there is none; `taken`: the share of the samples that were due which the
+    profiler has, None where it does not say.
+    """
+
+    frequency: int
+    sampler: str
+    overhead: list[float] = field(default_factory=list)
+    beginning: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    written: list[float] = field(default_factory=list)
+    afterwards: float | None = None
+    taken: float | None = None
+
+
+class Worker:
+    """programs/depth.c, kept on one CPU, waiting until it is let work. Use it as a context."""
+
+    def __init__(self, program: Path, turns: int, cpu: int) -> None:
+        command: list[str | Path] = ["taskset", "--cpu-list", str(cpu), program, str(FRAMES), str(turns)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.stdout.readline()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def work(self) -> float:
+        """Seconds of CPU time."""
+        self.stdin.write("\n")
+        self.stdin.flush()
+        return int(self.stdout.readline().split()[0]) / 1e9
+
+
+class Measured:
+    """Runs of one number of turns, with a profiler and without."""
+
+    def __init__(self, folder: Path, seconds: float, cpu: int) -> None:
+        self.folder, self.cpu = folder, cpu
+        self.program = depth_program(folder)
+        self.turns = TURNS_TO_TIME
+        self.turns = round(self.turns * seconds / self.alone())
+
+    def alone(self) -> float:
+        with Worker(self.program, self.turns, self.cpu) as worker:
+            return worker.work()
+
+    def sampled(self, sampler: Sampler, cost: Cost, before: float) -> float:
+        """Return the CPU time with the profiler; what it costs itself goes to `cost`. Raises Failed."""
+        with Worker(self.program, self.turns, self.cpu) as worker:
+            request = Request((worker.process.pid,), sampler.frequency or cost.frequency, self.folder / "run")
+            try:
+                recording = Recording(sampler, request)
+                try:
+                    taken = worker.work()
+                finally:
+                    recording.interrupt()
+                recorded = recording.end()
+                cost.beginning.append(recorded.beginning)
+                cost.cpu.append(recorded.sampling / before)
+                cost.written.append(recorded.written / before)
+                if len(cost.cpu) == 1:
+                    self.read(recording, cost, taken)
+            finally:
+                rmtree(request.folder)
+        return taken
+
+    def read(self, recording: Recording, cost: Cost, seconds: float) -> None:
+        sampler, request = recording.sampler, recording.request
+        if sampler.afterwards:
+            cost.afterwards = run(sampler.afterwards(request)).cpu_seconds / seconds
+        if not sampler.verbose:
+            taken = sum(one.times for one in sampler.read(request, []))
+            cost.taken = taken / seconds / request.frequency
+
+
+def measure(samplers: Sequence[Sampler], rounds: int, seconds: float, folder: Path, failures: list[str]) -> Iterator[Cost]:
+    """In each round every profiler once, each between two runs without one."""
+    measured = Measured(folder, seconds, cpu=max(os.sched_getaffinity(0)))
+    for frequency in FREQUENCIES:
+        taking_part = [one for one in samplers if not missing(one) and _near(one, frequency)]
+        costs = {one.name: Cost(frequency, one.name) for one in taking_part}
+        for number in range(rounds):
+            before = measured.alone()
+            first = number % max(1, len(taking_part))
+            for sampler in taking_part[first:] + taking_part[:first]:
+                try:
+                    taken = measured.sampled(sampler, costs[sampler.name], before)
+                except Failed as error:
+                    failures.append(f"{frequency:,} Hz, {error}")
+                    continue
+                after = measured.alone()
+                costs[sampler.name].overhead.append(2 * taken / (before + after) - 1)
+                before = after
+            progress(f"{frequency:,} Hz, round {number + 1} of {rounds}")
+        yield from costs.values()
+
+
+def _near(sampler: Sampler, frequency: int) -> bool:
+    return sampler.frequency is None or frequency / NEAR < sampler.frequency < frequency * NEAR
