@@ -133,7 +133,7 @@ def command(
         session.begin()
         if command:
             _resume(command, arguments[0])
-        _sample(session, interrupts, command, duration)
+        sample(session, interrupts, command, duration)
         shown(session.finish())
         if command:
             status = command.finish(interrupts)
@@ -187,7 +187,7 @@ class Live:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def _sample(session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
+def sample(session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
     """Sample until the time is over, a signal comes, or there is nothing left to sample."""
     begin = time.monotonic()
     live = Live()
@@ -195,7 +195,7 @@ def _sample(session: Session, interrupts: Interrupts, command: PausedCommand | N
         seconds = time.monotonic() - begin
         if duration and seconds >= duration:
             break
-        interrupts.wait(session.turn)
+        session.turn()  # is not interrupted: it may have taken records, which are nowhere else
         live.show(session, seconds)
     live.clear()
 

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sframegen.cli.profile import sample
+from sframegen.profile.events.names import event_named
+from sframegen.profile.sampling_plan import Plan
+from sframegen.stack.sampling import Interrupts
 from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
@@ -172,3 +176,23 @@ def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], status: int, message: str) -> None:
     assert message in sframegen(*arguments, status=status).stderr.splitlines()[-1]
+
+
+class Received:
+    """A session that a signal reaches while it uses what it has received."""
+
+    plan = Plan(None, event_named("cpu-clock"), 99)
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def turn(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+        self.used += 1
+
+
+def test_a_signal_waits_until_what_was_received_is_used() -> None:
+    session = Received()
+    with Interrupts(at_once=False) as interrupts:
+        sample(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
+    assert session.used == 1

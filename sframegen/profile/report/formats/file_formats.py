@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
+from linker.files.location import locate
+from linker.files.rename_into_place import write_new
 from sframegen.elf.text import printable
 from sframegen.profile.report.formats.firefox import firefox
 from sframegen.profile.report.formats.flamegraph import flamegraph
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sframegen.profile.report.named import Named
+
+
+MODE = 0o666  # less the umask
 
 
 class Format(NamedTuple):
@@ -53,5 +57,5 @@ def format_of(path: str) -> Format:
 def write(named: Named, path: str) -> None:
     """Write a file. Raises SframegenError for an unknown ending, OSError if it cannot be written."""
     parts = format_of(path).parts(named)
-    with Path(path).open("wb") as file:
-        file.writelines(parts)
+    with locate(path) as target:
+        write_new(target, b"".join(parts), MODE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOSTILE = ["</script><script>alert(1)</script>", 'a";b\\', "\x1b[31m\u2028\u202e", "--><!--", "${x}`", "\udcff"]
+
+
+NOBODY = 65534
 
 
 def written(profile: Named, ending: str, folder: Path) -> bytes:
@@ -46,6 +50,32 @@ def test_without_samples_and_hostile_names(ending: str, tmp_path: Path) -> None:
     written(named(), ending, tmp_path)
     profile = hostile()
     assert written(profile, ending, tmp_path) == written(profile, ending, tmp_path)
+
+
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    """Root writes into a user's directory, who has put a link to a file of root's there."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a second user")
+    victim, theirs = tmp_path / "victim.json", tmp_path / "theirs"
+    victim.write_text("of root")
+    theirs.mkdir()
+    (theirs / "out.json").symlink_to(victim)
+    os.chown(theirs / "out.json", NOBODY, NOBODY, follow_symlinks=False)
+    os.chown(theirs, NOBODY, NOBODY)
+    with pytest.raises(OSError, match="another user controls"):
+        write(named(*EXAMPLE), str(theirs / "out.json"))
+    assert victim.read_text() == "of root"
+    write(named(*EXAMPLE), str(theirs / "new.json"))
+    assert json.loads((theirs / "new.json").read_text())["stacks"]
+
+
+def test_another_name_of_a_file_keeps_its_content(tmp_path: Path) -> None:
+    """The output is a new file: a hard link, which any user can make, is not written through."""
+    victim = tmp_path / "victim"
+    victim.write_text("of root")
+    (tmp_path / "out.json").hardlink_to(victim)
+    write(named(*EXAMPLE), str(tmp_path / "out.json"))
+    assert victim.read_text() == "of root"
 
 
 def test_summary(tmp_path: Path) -> None:
