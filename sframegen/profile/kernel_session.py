@@ -212,11 +212,10 @@ class KernelSession:
         for file in self._files.take_new():
             if file.elf is not None:
                 self._builder.request(file.number, file.elf)
-        for number in range(self._seen + 1, len(self._files.by_number) + 1):
-            file = self._files.by_number[number]
-            if file.ready:  # it cannot be opened, or is no ELF file
-                self._add_table(number, None)
+        fresh = range(self._seen + 1, len(self._files.by_number) + 1)
         self._seen = len(self._files.by_number)
+        # Those that cannot be opened, or are no ELF files.
+        self._add_tables({number: None for number in fresh if self._files.by_number[number].ready})
 
     def _take_tables(self) -> bool:
         """Return True if there were any."""
@@ -224,12 +223,13 @@ class KernelSession:
         for built in ready:
             file = self._files.by_number[built.number]
             file.table, file.ready, file.why = built.table, True, built.why
-            self._add_table(built.number, built.table)
+        self._add_tables({built.number: built.table for built in ready})
         return bool(ready)
 
-    def _add_table(self, number: int, table: DecodedTable | None) -> None:
-        self._copies.add_table(number, table)
-        self._walker.add_table(number, table)
+    def _add_tables(self, tables: dict[int, DecodedTable | None]) -> None:
+        for number, table in tables.items():
+            self._copies.add_table(number, table)
+        self._walker.add_tables(tables)
 
     # -- mappings
 

@@ -21,7 +21,7 @@ from sframegen.profile.packed_frames import MAX_FILES, End
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sframegen.profile.following.files import Span
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -260,34 +260,39 @@ class KernelWalker:
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 
     def add_table(self, number: int, table: DecodedTable | None) -> bool:
-        """Give the kernel program a file's table; None: there is none to come. Return False if memory does not allow it."""
-        if table is None:
-            self._set_state(number, WITHOUT)
-            return True
-        self.drop_table(number)
-        size = len(table.data)
-        if not self._make_room(size):
-            self.dropped.add(number)
-            return False
+        """As `add_tables` for one. Return False if memory does not allow it."""
+        self.add_tables({number: table})
+        return number not in self.dropped
+
+    def add_tables(self, tables: Mapping[int, DecodedTable | None]) -> None:
+        """Give the kernel program the tables of files, by number; None: there is none to come. `dropped`: those without room.
+
+        All at once, because the kernel waits for its running programs each time.
+        """
+        added: dict[int, int] = {}  # descriptors
         try:
-            fd = create_table(max(1, size // 8))
-        except OSError as error:
-            raise LoadError(f"a table of {size} bytes cannot be loaded: {error.strerror}") from error
-        try:
-            if size:
-                with _mapped(fd, size) as area:
-                    area[:size] = bytes(table.data)
-            places = (table.base, table.pages, table.index_at, table.rows_at, table.rules_at)
-            self._files[number * _FILE.size : (number + 1) * _FILE.size] = _FILE.pack(*places, PENDING, monotonic_ns() >> 30)
-            self._tables.put(_U32.pack(number), _U32.pack(fd))
+            for number, table in tables.items():
+                if table is None:
+                    self._set_state(number, WITHOUT)
+                    continue
+                self.drop_table(number)
+                if not self._make_room(len(table.data)):
+                    self.dropped.add(number)
+                    continue
+                added[number] = _filled(table)
+                places = (table.base, table.pages, table.index_at, table.rows_at, table.rules_at)
+                self._files[number * _FILE.size : (number + 1) * _FILE.size] = _FILE.pack(*places, PENDING, monotonic_ns() >> 30)
+                self._sizes[number] = len(table.data)
+                self.memory += len(table.data)
+                self.dropped.discard(number)
+            kept = [number for number in added if number in self._sizes]  # not dropped again for a later one
+            self._tables.put_all({_U32.pack(number): _U32.pack(added[number]) for number in kept})
         finally:
-            os.close(fd)
-        self._sizes[number] = size
-        self.memory += size
-        self.dropped.discard(number)
-        self._ready += 1
-        self._set_state(number, self._ready)
-        return True
+            for fd in added.values():
+                os.close(fd)
+        for number in kept:
+            self._ready += 1
+            self._set_state(number, self._ready)
 
     def drop_table(self, number: int) -> None:
         """Samples in the file are walked from copies of the stack from now on."""
@@ -375,6 +380,19 @@ class KernelWalker:
     def program_id(self) -> int:
         """As `bpftool prog` lists it."""
         return self._program.info(EVENT_PROGRAM).number
+
+
+def _filled(table: DecodedTable) -> int:
+    """Return the descriptor of a map with a table."""
+    size = len(table.data)
+    try:
+        fd = create_table(max(1, size // 8))
+    except OSError as error:
+        raise LoadError(f"a table of {size} bytes cannot be loaded: {error.strerror}") from error
+    if size:
+        with _mapped(fd, size) as area:
+            area[:size] = table.data
+    return fd
 
 
 def _mapped(fd: int, size: int) -> mmap.mmap:

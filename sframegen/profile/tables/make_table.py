@@ -31,6 +31,7 @@ class Origin(Enum):
 
     SECTION = "its own section"
     CONVERTED = "its call frame information"
+    KEPT = "the cache"  # and of what it was made is not known
     NOTHING = "nothing"
 
 
@@ -54,7 +55,7 @@ def make_table(elf: ElfFile, cache: TableCache | None = None) -> Made:
             with naming(elf.name):
                 table = _from_section(elf, abi, keeper)
             if table is not None:
-                return Made(table, Origin.SECTION, _left_out(elf, table))
+                return keeper.remembered(Made(table, Origin.SECTION, _left_out(elf, table)))
         except FormatError as error:
             why = f"{error}; not used"
         with naming(elf.name):
@@ -63,7 +64,7 @@ def make_table(elf: ElfFile, cache: TableCache | None = None) -> Made:
         return Made(None, Origin.NOTHING, _joined(why, str(error)))
     if table is None:
         return Made(None, Origin.NOTHING, _joined(why, *warnings))
-    return Made(table, Origin.CONVERTED, _joined(why, *warnings, _left_out(elf, table)))
+    return keeper.remembered(Made(table, Origin.CONVERTED, _joined(why, *warnings, _left_out(elf, table))))
 
 
 def _joined(*notes: str) -> str:
@@ -81,6 +82,8 @@ class _Keeper:
 
     def __init__(self, elf: ElfFile, cache: TableCache | None) -> None:
         self.cache = cache
+        self.status = elf.status
+        self.name = ""  # of the last one
         self.build_id = build_id_of(elf) if cache else None
         self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode()
 
@@ -88,7 +91,8 @@ class _Keeper:
         """Empty if the table is not kept."""
         if self.cache is None or not self.build_id:
             return ""
-        return self.cache.name_of(self.build_id, (origin.name.encode(), self.about, *content))
+        self.name = self.cache.name_of(self.build_id, (origin.name.encode(), self.about, *content))
+        return self.name
 
     def load(self, name: str) -> DecodedTable | None:
         return self.cache.load(name) if self.cache and name else None
@@ -96,6 +100,12 @@ class _Keeper:
     def store(self, name: str, table: DecodedTable) -> None:
         if self.cache and name:
             self.cache.store(name, table)
+
+    def remembered(self, made: Made) -> Made:
+        """Next time the file need not be read, if there is nothing to say about its table."""
+        if self.cache and self.name and not made.why:
+            self.cache.remember(self.status, self.name)
+        return made
 
 
 def _from_section(elf: ElfFile, abi: Abi, keeper: _Keeper) -> DecodedTable | None:

@@ -50,7 +50,7 @@ class TableBuilder:
         self._files: list[tuple[int, ElfFile | None]] = []  # all that were requested, with their numbers; None if done
         self._waiting: deque[int] = deque()  # places in _files
         self._workers: dict[int, _Worker] = {}  # by the descriptors of their pipes
-        self._lost: list[Built] = []
+        self._done: list[Built] = []
         self._epoll = select.epoll()
 
     def __enter__(self) -> Self:
@@ -66,10 +66,14 @@ class TableBuilder:
     @property
     def pending(self) -> int:
         """How many files have no outcome yet."""
-        return len(self._waiting) + len(self._workers) + len(self._lost)
+        return len(self._waiting) + len(self._workers) + len(self._done)
 
     def request(self, number: int, elf: ElfFile) -> None:
         """Make the table of a file; it stays open until it is done."""
+        kept = self._cache.recall(elf.status) if self._cache else None
+        if kept is not None:
+            self._done.append(Built(number, kept, "", Origin.KEPT))
+            return
         self._waiting.append(len(self._files))
         self._files.append((number, elf))
         self._start()
@@ -88,8 +92,8 @@ class TableBuilder:
             else:
                 self._end(descriptor)
         self._start()
-        built += self._lost
-        self._lost = []
+        built += self._done
+        self._done = []
         return built
 
     def close(self) -> None:
@@ -115,7 +119,7 @@ class TableBuilder:
                 if self._workers:
                     return
                 number, _ = self._files[self._waiting.popleft()]
-                self._lost.append(Built(number, None, f"cannot start a process: {error.strerror}", Origin.NOTHING))
+                self._done.append(Built(number, None, f"cannot start a process: {error.strerror}", Origin.NOTHING))
             else:
                 self._epoll.register(worker.pipe, select.EPOLLIN)
                 worker.begin(self._waiting.popleft())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 LIMIT = 1 << 30  # bytes of all files
+SETTLED = 2_000_000_000  # nanoseconds
 ENDING = ".table"
 PACKAGES = Path(__file__).parents[3]
 MAKERS = ("cfi", "sframegen/elf", "sframegen/format", "sframegen/tables", "sframegen/conversion", "sframegen/profile/tables")
@@ -78,6 +81,20 @@ class TableCache:
             with suppress(OSError), self._at(name) as place:
                 write_new(place, stored(table), 0o600)
 
+    def recall(self, status: os.stat_result | None) -> DecodedTable | None:
+        """Return the table of an unchanged file without reading that file; None if there is none."""
+        return None if status is None or self._directory < 0 else self.load(self._name_of_file(status))
+
+    def remember(self, status: os.stat_result | None, name: str) -> None:
+        """Let `recall` find the table with this name, unless the file may still be changing: times of files are coarse."""
+        if status is not None and self._directory >= 0 and time.time_ns() - status.st_ctime_ns > SETTLED:
+            with suppress(OSError):  # it is there already, or not kept at all
+                os.link(name, self._name_of_file(status), src_dir_fd=self._directory, dst_dir_fd=self._directory)
+
+    def _name_of_file(self, status: os.stat_result) -> str:
+        about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return f"file-{blake2b(repr(about).encode(), key=blake2b(_tool()).digest(), digest_size=16).hexdigest()}{ENDING}"
+
     def trim(self) -> None:
         """Remove the least recently used files until the rest fits the limit."""
         if self._directory < 0:
@@ -85,12 +102,12 @@ class TableCache:
         with suppress(OSError):
             with os.scandir(self._directory) as entries:
                 found = [(one.name, one.stat(follow_symlinks=False)) for one in entries if one.name.endswith(ENDING)]
-            total = sum(status.st_size for _, status in found)
+            total = sum(status.st_size // max(status.st_nlink, 1) for _, status in found)  # many have two names
             for name, status in sorted(found, key=lambda one: one[1].st_mtime_ns):
                 if total <= self._limit:
                     break
                 os.unlink(name, dir_fd=self._directory)
-                total -= status.st_size
+                total -= status.st_size // max(status.st_nlink, 1)
 
     def close(self) -> None:
         if self._directory >= 0:
@@ -122,6 +139,7 @@ def _opened(path: Path) -> int:
     return descriptor
 
 
+@cache
 def _tool() -> bytes:
     """What changes with each version of what makes tables: sizes and times of the installed modules."""
     files = [file for folder in MAKERS for file in sorted((PACKAGES / folder).rglob("*")) if file.suffix in (".py", ".so")]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi.errors import FormatError
+from sframegen.elf.file import open_elf
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
+from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.stored_table import stored, table_in
+from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache, default_directory
 from sframegen.profile.tables.table_of import table_of
 
@@ -107,3 +111,32 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_directory() == tmp_path / "home" / ".cache" / "sframegen" / "tables"
+
+
+def test_an_unchanged_file_need_not_be_read_again(cache: TableCache) -> None:
+    """Its table is found with what stat says of it: not if it may have changed since, or is another file."""
+    bash = open_elf("/usr/bin/bash")
+    assert bash.status is not None
+    name = cache.name_of(b"\x12\x34", [b"content"])
+    cache.store(name, TABLE)
+    changed = os.stat_result([*bash.status][:10], {"st_ctime_ns": time.time_ns(), "st_mtime_ns": 0})
+    cache.remember(changed, name)
+    assert cache.recall(changed) is None
+    assert cache.recall(bash.status) is None
+    cache.remember(bash.status, name)
+    assert cache.recall(bash.status) == TABLE
+    assert cache.recall(open_elf("/usr/bin/env").status) is None
+    assert cache.recall(None) is None
+
+
+def test_a_file_that_was_seen_before_needs_no_process(tmp_path: Path) -> None:
+    cache = TableCache(tmp_path / "tables")
+    bash = open_elf("/usr/bin/bash")
+    made = make_table(bash, cache)
+    assert made.table is not None
+    with TableBuilder(1, cache) as builder:
+        builder.request(7, bash)
+        (built,) = builder.ready()
+    assert (built.number, built.why, built.origin) == (7, "", Origin.KEPT)
+    assert built.table is not None
+    assert bytes(built.table.data) == bytes(made.table.data)
