@@ -52,6 +52,8 @@ class TableBuilder:
         self._workers: dict[int, _Worker] = {}  # by the descriptors of their pipes
         self._done: list[Built] = []
         self._epoll = select.epoll()
+        self._some_done = os.eventfd(0, os.EFD_CLOEXEC)
+        self._epoll.register(self._some_done, select.EPOLLIN)
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +74,7 @@ class TableBuilder:
         """Make the table of a file; it stays open until it is done."""
         kept = self._cache.recall(elf.status) if self._cache else None
         if kept is not None:
-            self._done.append(Built(number, kept, "", Origin.KEPT))
+            self._finish(Built(number, kept, "", Origin.KEPT))
             return
         self._waiting.append(len(self._files))
         self._files.append((number, elf))
@@ -82,6 +84,9 @@ class TableBuilder:
         """What has come since the last call; waits for nothing."""
         built = []
         for descriptor, _ in self._epoll.poll(0):
+            if descriptor == self._some_done:
+                os.eventfd_read(descriptor)
+                continue
             worker = self._workers[descriptor]
             number, _ = self._files[worker.place]
             self._files[worker.place] = (number, None)
@@ -103,8 +108,14 @@ class TableBuilder:
         for descriptor in [*self._workers]:
             self._end(descriptor)
         self._epoll.close()
+        os.close(self._some_done)
         if self._cache is not None:
             self._cache.trim()
+
+    def _finish(self, built: Built) -> None:
+        """Keep what no process has to send, for `ready`."""
+        self._done.append(built)
+        os.eventfd_write(self._some_done, 1)
 
     def _start(self) -> None:
         """Fork processes for what waits. They have the files that were requested before."""
@@ -119,7 +130,7 @@ class TableBuilder:
                 if self._workers:
                     return
                 number, _ = self._files[self._waiting.popleft()]
-                self._done.append(Built(number, None, f"cannot start a process: {error.strerror}", Origin.NOTHING))
+                self._finish(Built(number, None, f"cannot start a process: {error.strerror}", Origin.NOTHING))
             else:
                 self._epoll.register(worker.pipe, select.EPOLLIN)
                 worker.begin(self._waiting.popleft())
