@@ -27,6 +27,7 @@ from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
 from sframegen.profile.sampling_plan import Plan
 from sframegen.profile.tables.table_cache import TableCache
+from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
@@ -109,7 +110,12 @@ def command(
         click.echo(json.dumps(found.fields()) if as_json else "\n".join(found.lines()))
         ctx.exit(0)
     status = 0
-    with run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts, ExitStack() as opened:
+    with (
+        zeros_for_missing_pages(),
+        run.file(perf_data or ""),
+        Interrupts(at_once=perf_data is not None) as interrupts,
+        ExitStack() as opened,
+    ):
         threads = by == "tid" or moments
         if perf_data is not None:
             wanted = Wanted(threads=threads, kernel=kernel, moments=moments)

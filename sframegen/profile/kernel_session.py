@@ -59,7 +59,6 @@ class KernelSession:
         self._moments: list[SampledMoment] = []
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
-        self._lacking: set[int] = set()  # those with code in no mapping that is known
         self._new: list[Unfinished] = []  # of the last time
         self._waiting: deque[tuple[Unfinished, Spans]] = deque()  # for a table; with the mappings of that time
         self._waiting_bytes = 0
@@ -103,6 +102,7 @@ class KernelSession:
 
     def begin(self) -> None:
         """Read the mappings of what runs already, and begin to sample."""
+        self._walker.follow()
         if self.plan.targets is not None:
             for pid in self.plan.targets:
                 if not self.follower.scan(pid) and not is_process(pid):
@@ -197,8 +197,6 @@ class KernelSession:
             self._sampled.add(record.pid)
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
-            if record.end is End.NO_MAPPING:
-                self._lacking.add(record.pid)
         self._name(record.pid, record.comm)
         self._new.append(record)
 
@@ -236,9 +234,6 @@ class KernelSession:
     def _publish(self) -> None:
         """Give the kernel program the mappings that it needs and does not have."""
         processes = self.follower.processes
-        for pid in self._lacking - processes.changed:
-            self.follower.scan(pid)  # not everything that moves memory is recorded
-        self._lacking.clear()
         self._due |= processes.changed & self._sampled
         processes.changed.clear()
         for pid in processes.ended:
@@ -247,12 +242,11 @@ class KernelSession:
         if not self._due:
             return
         due, self._due = self._due, set()
-        epochs = {pid: self._walker.epoch(pid) for pid in due}
-        self._read_records()  # what changed before the epochs were read is in the mappings
-        for pid, epoch in epochs.items():
-            if processes.spans(pid) is None:
-                self.follower.scan(pid)
-            spans = processes.spans(pid)
+        for pid in due:
+            epoch = self._walker.epoch(pid)
+            # Records are not enough: what they say was mapped may have been unmapped since, and other code be there.
+            spans = processes.spans(pid) if self.follower.scan(pid) else None
+            processes.changed.discard(pid)
             if spans is not None:
                 self._walker.publish(pid, spans, epoch)
                 if any(not span.file for span in spans):

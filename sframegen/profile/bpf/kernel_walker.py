@@ -139,6 +139,7 @@ class KernelWalker:
         ra_mask = conventions_of(HOSTS[os.uname().machine]).ra_mask
         choices = (targets is None, sampling.kernel_frames, sampling.threads, sampling.moments, sampling.hold)
         self._program.set_constants(struct.pack("=Q5B3x", ra_mask, *choices))
+        self._follows = False
         self._follows_areas = has_tracepoint(AREA_TRACEPOINT)
         if not self._follows_areas:
             self._program.leave_out(AREA_PROGRAM)
@@ -175,12 +176,16 @@ class KernelWalker:
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
 
+    def follow(self) -> None:
+        """Begin to notice when published mappings end: before any are read."""
+        for name in (*FOLLOWING_PROGRAMS, *[AREA_PROGRAM] * self._follows_areas):
+            self._program.attach(name)
+        self._follows = True
+
     def attach(self) -> None:
         """Begin to sample on all CPUs."""
-        for name in FOLLOWING_PROGRAMS:
-            self._program.attach(name)
-        if self._follows_areas:
-            self._program.attach(AREA_PROGRAM)
+        if not self._follows:
+            self.follow()
         kind, config = self.sampling.event
         often = self.sampling.frequency or self.sampling.period
         attributes = EventAttributes(kind, config=config, period=often, flags=EventFlag.FREQUENCY if self.sampling.frequency else 0)
@@ -218,14 +223,13 @@ class KernelWalker:
         self._wanted.put(_U32.pack(pid), b"\1")
 
     def epoch(self, pid: int) -> int:
-        """Return the epoch of the process's mappings: read it before the mappings are determined, and publish them with it."""
-        key = _U32.pack(pid)
-        value = self._epochs.get(key)
-        if value is None:
-            self._user_epoch += 1
-            self._epochs.put(key, _U32.pack(self._user_epoch), new=True)
-            value = self._epochs.get(key) or bytes(4)
-        return int(_U32.unpack(value)[0])
+        """Begin an epoch of the process's mappings: what was published before ends. Read the mappings, and publish them with it.
+
+        From now on, any new memory of the process ends the epoch, until mappings are published: then only what is in their place.
+        """
+        self._user_epoch += 1
+        self._epochs.put(_U32.pack(pid), _U32.pack(self._user_epoch))
+        return self._user_epoch
 
     def publish(self, pid: int, spans: Iterable[Span], epoch: int) -> bool:
         """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room."""

@@ -155,6 +155,7 @@ class Follower:
             name = (folder / "comm").read_text(errors="surrogateescape").removesuffix("\n")
         except OSError:
             return False
+        read = time.monotonic_ns()
         if not mappings.rows:
             return False
         spans: list[Span] = []
@@ -163,7 +164,7 @@ class Follower:
                 key = key_of_row(row.device, row.inode)
                 record = MmapRecord(pid, pid, row.start, row.end, row.offset, executable=True, path=row.path)
                 spans += self._resolver.spans_of(record._replace(major=key.major, minor=key.minor, inode=key.inode), now)
-        self.processes.set_scanned(pid, spans, name, now)
+        self.processes.set_scanned(pid, spans, name, now, read)
         return True
 
     def thread_name(self, pid: int, tid: int) -> str:

@@ -119,8 +119,8 @@ class Processes:
             case _:
                 pass
 
-    def set_scanned(self, pid: int, spans: Sequence[Span], name: str, time: int) -> None:
-        """Take over what /proc says; `time`: all records up to then were applied before it was read."""
+    def set_scanned(self, pid: int, spans: Sequence[Span], name: str, time: int, read: int = 0) -> None:
+        """Take over what /proc says; `time`: all records up to then were applied before it was `read`, at that time or later."""
         state = self._states.get(pid)
         found = tuple(spans[:MAX_SPANS])
         if state is None:
@@ -128,7 +128,7 @@ class Processes:
         elif state.spans is None:  # so it was since the last change
             state.set_spans(state.changed_at, found)
         elif state.spans != found:
-            state.set_spans(time, found)
+            state.set_spans(max(time, read), found)  # records have what was before
         state.name, state.scanned_at, state.ended_at = name, time, 0
         self.changed.add(pid)
 
@@ -168,8 +168,8 @@ class Processes:
         before = state.at(time) if state else None
         if state is None or not state.spans or not before:
             return
-        gone = {span for span in before if span.start < end and start < span.end}
-        left = tuple(span for span in state.spans if span not in gone)
+        gone = {id(span) for span in before if span.start < end and start < span.end}  # an equal one may be there since
+        left = tuple(span for span in state.spans if id(span) not in gone)
         if len(left) < len(state.spans):
             state.set_spans(max(time, state.versions[-1].since), left)
             self.changed.add(pid)

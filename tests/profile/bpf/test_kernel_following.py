@@ -90,13 +90,11 @@ def test_a_child_is_known_before_it_runs(compile_c: Compiler) -> None:
 @needs_bpf
 def test_after_exec_nothing_is_known(compile_c: Compiler) -> None:
     with started(compile_c(HOLD + EXECS, "-O2")) as process, Sampled({process.pid}) as sampled:
-        sampled.publish(process.pid)
-        before = sampled.walker.epoch(process.pid)
+        before = sampled.publish(process.pid)
         sampled.walker.attach()
         go_on(process)
         sampled.until(lambda: len(sampled.unfinished()) > 5)
         assert {record.end for record in sampled.unfinished()} == {End.NO_PROCESS}
-        assert sampled.walker.epoch(process.pid) != before
         assert sampled.walker.publish(process.pid, sampled.spans[process.pid], before)  # late: says nothing
         known = len(sampled.stacks())
         seen = len(sampled.unfinished())
@@ -126,6 +124,28 @@ def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -
         files = {unpacked(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
         assert sampled.numbers[str(libraries[1])] in files
         assert stale not in files
+        process.kill()
+
+
+@needs_bpf
+def test_mappings_that_change_while_they_are_read_are_not_used(compile_c: Compiler) -> None:
+    """A library that was loaded and unloaded since the last time: the kernel program never knew it."""
+    flags = ("-O2", "-shared", "-fPIC")
+    libraries = [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
+    with started(compile_c(HOLD + REUSES, "-O2"), *libraries) as process, Sampled({process.pid}) as sampled:
+        published = sampled.publish(process.pid)
+        stale = sampled.numbers[str(libraries[0])]
+        spans = sampled.spans[process.pid]
+        assert sampled.walker.publish(process.pid, [span for span in spans if span.file != stale], published)
+        sampled.walker.attach()
+        epoch = sampled.walker.epoch(process.pid)
+        go_on(process)
+        assert process.stdout
+        assert process.stdout.readline() == b"1\n"  # both are at the same address
+        assert sampled.walker.publish(process.pid, spans, epoch)
+        sampled.until(lambda: len(sampled.unfinished()) > 10)
+        sampled.end()
+        assert not [stack for stack in sampled.stacks().values() if unpacked(stack.frames[0]).file == stale]
         process.kill()
 
 

@@ -249,3 +249,21 @@ def test_new_memory_ends_only_what_was_mapped_there_before() -> None:
     assert [span.file for span in processes.spans(PARENT) or ()] == [3]
     processes.unmapped(PARENT, 0, 0x1001, 10)
     assert processes.spans(PARENT) == ()
+
+
+def test_a_file_that_is_mapped_again_at_its_place_stays() -> None:
+    """Loaded, unloaded and loaded again, before the report of the new memory is read."""
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000)])
+    processes.apply(mapped(PARENT, 0x1000, 0x2000), 9)
+    processes.unmapped(PARENT, 0x1000, 0x4000, 8)
+    assert processes.spans(PARENT, 10) == (Span(0x1000, 0x2000, 0x1000, 1),)
+
+
+def test_what_is_read_from_proc_says_nothing_about_earlier_times() -> None:
+    """A library was replaced with another one while /proc was read: the records of both come later."""
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
+    processes.set_scanned(PARENT, [Span(0x1000, 0x2000, 0x1000, 3)], "p", 5, 20)
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 10)
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 3), 15)
+    files = [[span.file for span in processes.spans(PARENT, time) or ()] for time in (7, 12, 17, 30)]
+    assert files == [[1], [2], [3], [3]]

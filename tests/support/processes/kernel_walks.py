@@ -31,13 +31,14 @@ class Sampled:
         self.spans: dict[int, list[Span]] = {}
         self.records: list[KernelRecord] = []
 
-    def publish(self, pid: int) -> None:
-        """The walker gets the process's mappings as they are now, and tables of new files."""
+    def publish(self, pid: int) -> int:
+        """The walker gets the process's mappings as they are now, and tables of new files. Return their epoch."""
         epoch = self.walker.epoch(pid)
         self.spans[pid] = [
             self._span(line) for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "x" in line.split()[1]
         ]
         assert self.walker.publish(pid, self.spans[pid], epoch)
+        return epoch
 
     def _span(self, line: str) -> Span:
         words = line.split(None, 5)

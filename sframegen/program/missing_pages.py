@@ -1,0 +1,61 @@
+"""Mapped files that become shorter: what they have lost reads as zeros, instead of ending the program."""
+
+from __future__ import annotations
+
+import ctypes as c
+import mmap
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SA_SIGINFO = 4
+BUS_ADRERR = 2  # there is nothing at the address: the file has ended before
+PROT_READ, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS = 1, 2, 0x10, 0x20
+ADDRESS_AT = 16  # in siginfo_t of 64-bit systems
+PAGE_MASK = -mmap.PAGESIZE
+
+_Handler = c.CFUNCTYPE(None, c.c_int, c.c_void_p, c.c_void_p)
+
+
+class _Action(c.Structure):
+    """struct sigaction as glibc and musl have it on 64-bit systems."""
+
+    _fields_ = (("handler", c.c_void_p), ("mask", c.c_ulong * 16), ("flags", c.c_int), ("restorer", c.c_void_p))
+
+
+@contextmanager
+def zeros_for_missing_pages() -> Iterator[None]:
+    """Within the block, in this process: for readers that many files of others must not be able to stop."""
+    library = c.CDLL(None, use_errno=True)
+    library.mmap.restype = c.c_void_p
+    library.mmap.argtypes = (c.c_void_p, c.c_size_t, c.c_int, c.c_int, c.c_int, c.c_long)
+
+    def replace(_number: int, information: int, _context: int) -> None:
+        code = c.c_int.from_address(information + 8).value
+        address = c.c_uint64.from_address(information + ADDRESS_AT).value
+        start, end = address & PAGE_MASK, _end_of_mapping(address)
+        flags = MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS
+        if code != BUS_ADRERR or not end or library.mmap(start, end - start, PROT_READ, flags, -1, 0) != start:
+            signal.signal(signal.SIGBUS, signal.SIG_DFL)  # the same again, and the end of the program
+
+    handler = _Handler(replace)
+    action, before = _Action(c.cast(handler, c.c_void_p), flags=SA_SIGINFO), _Action()
+    library.sigaction(signal.SIGBUS, c.byref(action), c.byref(before))
+    try:
+        yield
+    finally:
+        library.sigaction(signal.SIGBUS, c.byref(before), None)
+
+
+def _end_of_mapping(address: int) -> int:
+    """Return the end of the mapping of a file that has the address; 0 if there is none."""
+    with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - as little as possible happens here
+        for line in maps:
+            span, _, _, _, inode, *_ = line.split(maxsplit=5)
+            start, end = (int(part, 16) for part in span.split(b"-"))
+            if start <= address < end:
+                return end if int(inode) else 0
+    return 0
