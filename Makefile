@@ -1,8 +1,8 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run,
-# corpus/merge, corpus/projects, corpus/cores, corpus/stacks, benchmarks/profilers, corpus/blind, corpus/contradictions, tests/fuzz,
-# tests/attacks and tests/checks/damages get.
+# STACKS_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what
+# pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/profiles, benchmarks/profilers, corpus/blind,
+# corpus/contradictions, tests/fuzz, tests/attacks and tests/checks/damages get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -285,6 +285,11 @@ core-show: .venv/test-tools peers test-machine ## stacks in cores of real progra
 .PHONY: stacks-show
 stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/reports/stacks.md; STACKS_FLAGS
 	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
+
+# Programs that are not installed are left out, and the report says so.
+.PHONY: profiles-show
+profiles-show: .venv/test-tools test-machine ## sampled programs, their stacks in the kernel beside gdb's, as root: docs/reports/profiles.md; PROFILES_FLAGS
+	.venv/bin/python -m corpus.profiles --report docs/reports/profiles.md $(PROFILES_FLAGS)
 
 # glibc is built once, in about ten minutes, and kept in the cache.
 .PHONY: glibc-show

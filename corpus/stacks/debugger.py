@@ -48,9 +48,15 @@ class Gdb:
             self._process.kill()
         self._process.wait()
 
-    def stacks(self, pid: int, main: tuple[str, int] | None = None, steps: int = 0) -> dict[int, Stack]:
-        """By thread, of a process that SIGSTOP stopped, and that is left so, `steps` instructions later. Raises GdbError."""
-        os.write(self._out, json.dumps({"pid": pid, "main": main, "steps": steps}).encode() + b"\n")
+    def stacks(
+        self, pid: int, main: tuple[str, int] | None = None, steps: int = 0, only: int | None = None, *, cfas: bool = True
+    ) -> dict[int, Stack]:
+        """By thread, of a process that SIGSTOP stopped, and that is left so, `steps` instructions later. Raises GdbError.
+
+        `only`: this thread. `cfas`: with the CFA of each frame, which takes longer.
+        """
+        request = {"pid": pid, "main": main, "steps": steps, "only": only, "cfas": cfas}
+        os.write(self._out, json.dumps(request).encode() + b"\n")
         ready, _, _ = select.select([self._in], [], [], SECONDS)
         line = self._answers.readline() if ready else ""
         if not line:

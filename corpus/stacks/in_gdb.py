@@ -30,14 +30,14 @@ def cfa_of(frame: gdb.Frame) -> int | None:
     return (int(match[1], 16) if match else 0) or None
 
 
-def stack() -> dict[str, object]:
+def stack(cfas: bool) -> dict[str, object]:
     """The stack of the selected thread."""
     frames: list[tuple[int, int | None]] = []
     frame: gdb.Frame | None = gdb.newest_frame()
     why = ""
     while frame is not None and len(frames) < MAX_FRAMES:
         if frame.type() not in NOT_ON_THE_STACK:
-            frames.append((frame.pc(), cfa_of(frame)))
+            frames.append((frame.pc(), cfa_of(frame) if cfas else None))
         try:
             older = frame.older()
             why = gdb.frame_stop_reason_string(frame.unwind_stop_reason())
@@ -47,7 +47,7 @@ def stack() -> dict[str, object]:
     return {"frames": frames, "why": why}
 
 
-def stacks(pid: int, main: tuple[str, int] | None) -> dict[int, object]:
+def stacks(pid: int, main: tuple[str, int] | None, only: int | None, cfas: bool) -> dict[int, object]:
     """By thread. `main`: the program's file and where it is, where gdb is to read another one than what is mapped."""
     quiet(f"attach {pid}")
     if main:
@@ -56,8 +56,9 @@ def stacks(pid: int, main: tuple[str, int] | None) -> dict[int, object]:
         quiet("sharedlibrary")
     found: dict[int, object] = {}
     for thread in gdb.selected_inferior().threads():
-        thread.switch()
-        found[thread.ptid[1]] = stack()
+        if only in (None, thread.ptid[1]):
+            thread.switch()
+            found[thread.ptid[1]] = stack(cfas)
     return found
 
 
@@ -79,7 +80,7 @@ def main() -> None:
         answer: dict[str, object] = {}
         try:
             quiet("file")  # the last one's
-            answer["threads"] = stacks(request["pid"], request["main"])
+            answer["threads"] = stacks(request["pid"], request["main"], request["only"], request["cfas"])
             let_go(request["pid"], request["steps"])
         except (gdb.error, OSError) as error:
             answer["error"] = str(error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PATIENCE = 10.0  # seconds, until all threads stand still
 CPUCLOCK_SCHED = 2  # of the kernel's ids of clocks, which are made of a process' id
 MOST_PER_CPU_SECOND = 30  # seconds of waiting
-STOPPED = "Tt"
+STOPPED, ENDED = "Tt", "ZX"
 
 
 LIBC = ctypes.CDLL(None)
@@ -31,6 +31,27 @@ class EndedError(Exception):
 def _allow_tracers() -> None:
     """Where the kernel lets only parents trace: gdb is not one."""
     LIBC.prctl(PR_SET_PTRACER, ctypes.c_long(-1))
+
+
+def wait_until_stopped(pid: int) -> None:
+    """All its threads stand still when this returns. Raises EndedError."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        states = _states(Path(f"/proc/{pid}/task"))
+        if all(state in ENDED for state in states):
+            raise EndedError("gone")
+        if all(state in STOPPED + ENDED for state in states):
+            return
+        if time.monotonic() > deadline:
+            raise EndedError(f"does not stop: {states}")
+        time.sleep(0.0002)
+
+
+def _states(tasks: Path) -> list[str]:
+    try:
+        return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
+    except OSError:
+        return []
 
 
 class Target:
@@ -60,15 +81,8 @@ class Target:
         self.wait_until_stopped()
 
     def wait_until_stopped(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            self._check()
-            states = self._states()
-            if states and all(state in STOPPED for state in states):
-                return
-            if time.monotonic() > deadline:
-                raise EndedError(f"does not stop: {states}")
-            time.sleep(0.0002)
+        self._check()
+        wait_until_stopped(self.pid)
 
     def run(self, seconds: float) -> None:
         """For that much CPU time, of all threads, but not much longer if it waits for something. Raises EndedError."""
@@ -94,9 +108,3 @@ class Target:
     def _check(self) -> None:
         if self._process.poll() is not None:
             raise EndedError(f"status {self._process.returncode}")
-
-    def _states(self) -> list[str]:
-        try:
-            return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in (self._folder / "task").iterdir()]
-        except OSError:
-            return []

@@ -1,0 +1,1 @@
+"""Stacks that the kernel program of `sframegen profile` walked, judged at the same stops."""
