@@ -346,6 +346,14 @@ GLOBAL int copy_stack(struct sample *sample)
 	return 0;
 }
 
+/* The rule of a function that has just restored a register still finds it in memory, below SP. The page of SP can be read. */
+INLINE u64 copy_start(u64 sp)
+{
+	u64 page = sp & -4096ull, start = sp - RED_ZONE;
+
+	return start < page ? page : start;
+}
+
 INLINE void send_unfinished(struct sample *sample)
 {
 	struct stopped *stopped = &sample->stopped;
@@ -355,7 +363,7 @@ INLINE void send_unfinished(struct sample *sample)
 	stopped->flags = (sample->exact ? STOPPED_EXACT : 0) | (sample->guessed ? STOPPED_GUESSED : 0);
 	stopped->pc = sample->pc;
 	stopped->known = sample->known;
-	stopped->start = known(sample, SP) ? sample->registers[SP] : sample->low;
+	stopped->start = copy_start(known(sample, SP) ? sample->registers[SP] : sample->low);
 	for (u32 number = 0; number < REGISTERS; number++)
 		stopped->registers[number] = sample->registers[number];
 	copy_stack(sample);

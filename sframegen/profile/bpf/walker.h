@@ -117,7 +117,8 @@ struct stack_record {
 };
 
 /* Where a walk stopped: in the frame whose registers these are, which is not among the frames. `registers` by DWARF number, `known` has
-   a bit for each. A stack_record follows with its frames, then `size` bytes of the stack from `start`. */
+   a bit for each. A stack_record follows with its frames, then `size` bytes of the stack from `start`,
+   which is at SP or, with its red zone, below it. */
 struct stopped {
 	u32 type, flags;
 	u64 pc, known, start;
