@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,18 +10,29 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.profile.packed_frames import FILE_MASK, FILE_SHIFT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.packed_frames import End
     from sframegen.stack.names.perf_map import PerfMap
 
 
 class Stack(NamedTuple):
-    """`frames`: packed, the innermost first; kernel frames come before user frames."""
+    """Make it with `of`. Its frames are kept as bytes: in an hour of a busy machine there are hundreds of thousands of stacks."""
 
     pid: int
     tid: int  # 0 if threads are not told apart
-    frames: tuple[int, ...]
+    words: bytes
     end: End
+
+    @classmethod
+    def of(cls, pid: int, tid: int, frames: Iterable[int], end: End) -> Stack:
+        """`frames`: packed, the innermost first; kernel frames come before user frames."""
+        return cls(pid, tid, array("Q", frames).tobytes(), end)
+
+    @property
+    def frames(self) -> tuple[int, ...]:
+        return tuple(memoryview(self.words).cast("Q"))
 
 
 class Moment(NamedTuple):

@@ -54,6 +54,7 @@ class KernelSession:
         self.plan = plan
         self.collected = Collected(plan.event.name, BACKEND, plan.frequency, moments=[] if plan.moments else None)
         self._stack: dict[tuple[int, int, int], Stack] = {}  # by hash, pid and tid, as the kernel program counts
+        self._words: dict[bytes, bytes] = {}
         self._finished: Counter[Stack] = Counter()  # what was walked here
         self._counts: Counter[tuple[int, int, int]] = Counter()
         self._moments: list[SampledMoment] = []
@@ -165,7 +166,9 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
-                    self._stack[record.hash, record.pid, record.tid] = Stack(record.pid, record.tid, record.frames, record.end)
+                    stack = Stack.of(record.pid, record.tid, record.frames, record.end)
+                    words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
+                    self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
                     self._name(record.pid, record.comm)
                 case Unfinished():
                     self._wait_for(record)
@@ -279,7 +282,7 @@ class KernelSession:
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.UNREADABLE
         tid = record.tid if self.plan.tells_threads else 0
-        stack = Stack(record.pid, tid, self._copies.frames(), end)
+        stack = Stack.of(record.pid, tid, self._copies.frames(), end)
         self._finished[stack] += 1
         if self.collected.moments is not None:
             self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
@@ -313,7 +316,7 @@ class KernelSession:
             collected.moments.sort(key=lambda moment: moment.nanoseconds)
         statistics = self._walker.statistics()
         if self.plan.idle and statistics.idle:
-            collected.counts[Stack(0, 0, (), End.KERNEL_THREAD)] = statistics.idle
+            collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = statistics.idle
             collected.commands[0] = IDLE
         collected.lost.update(statistics.lost)
         if self.follower.lost:

@@ -136,7 +136,7 @@ class Counting:
             self._builder.request(number, file.elf)
 
     def _done(self, sample: CopiedSample, end: End, frames: tuple[int, ...]) -> None:
-        stack = Stack(sample.pid, sample.tid if self._wanted.threads else 0, frames, end)
+        stack = Stack.of(sample.pid, sample.tid if self._wanted.threads else 0, frames, end)
         self.collected.counts[stack] += 1
         if self.collected.moments is not None:
             self.collected.moments.append(Moment(sample.nanoseconds, sample.cpu, stack._replace(tid=sample.tid)))

@@ -33,7 +33,7 @@ SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (voi
 def collected(*frames: Frame, end: End = End.OUTERMOST, count: int = 1, pid: int = 7) -> Collected:
     """`frames`: the innermost first."""
     profile = Collected("cpu-clock", "bpf", 99, commands={pid: "pro\ngram"})
-    profile.counts[Stack(pid, 0, tuple(one.packed() for one in frames), end)] = count
+    profile.counts[Stack.of(pid, 0, tuple(one.packed() for one in frames), end)] = count
     return profile
 
 
