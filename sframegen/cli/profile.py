@@ -20,7 +20,7 @@ from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.names import event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
-from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write
+from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write
 from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.grouping import GROUPS, group
 from sframegen.profile.report.naming import name_stacks
@@ -47,7 +47,12 @@ WIDTH = 100  # columns, where there is no terminal
 @click.option("--perf-data", type=click.Path(), help="Read a file that `perf record --call-graph dwarf` wrote.")
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
 @click.option(
-    "-F", "--frequency", type=click.IntRange(1, 1_000_000), default=99, show_default=True, help="Samples per second and CPU."
+    "-F",
+    "--frequency",
+    type=click.IntRange(1, 1_000_000),
+    default=99,
+    show_default=True,
+    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
 )
 @click.option("-d", "--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds.")
 @click.option("-e", "--event", default="cpu-clock", show_default=True, help="What to sample: cpu-clock, page-faults, cycles, ...")
@@ -58,10 +63,10 @@ WIDTH = 100  # columns, where there is no terminal
     type=click.Path(),
     help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
 )
-@click.option("--tid", type=click.IntRange(1), multiple=True, help="Sample only this thread. May be given again.")
-@click.option("--kernel", is_flag=True, help="Include the frames of the kernel.")
+@click.option("--tid", type=click.IntRange(1), multiple=True, help="Show only this thread. May be given again.")
+@click.option("--kernel", is_flag=True, help="Include kernel frames.")
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
-@click.option("--idle", is_flag=True, help="With --system, count idle CPUs, too.")
+@click.option("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
 @click.option("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
 @click.option("--max-memory", type=click.IntRange(1), default=1024, show_default=True, help="MiB of tables in the kernel.")
 @click.option(
@@ -109,6 +114,11 @@ def command(
         found = probe()
         click.echo(json.dumps(found.fields()) if as_json else "\n".join(found.lines()))
         ctx.exit(0)
+    for path in output:
+        with run.file(path):
+            check_target(path)
+    if run.status:
+        ctx.exit(run.status)
     status = 0
     with (
         zeros_for_missing_pages(),
@@ -166,8 +176,7 @@ class Shown(NamedTuple):
             click.echo("".join(summary(named)), nl=False)
         elif self.output:
             for line in totals(named):
-                if line:
-                    note(line)
+                note(line)
         else:
             for line in table(named, shutil.get_terminal_size((WIDTH, 24)).columns):
                 click.echo(line)

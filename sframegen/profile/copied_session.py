@@ -1,4 +1,4 @@
-"""A profile without the kernel program: perf events with copies of stacks, of processes of one's own."""
+"""A profile without the kernel program: perf events with copies of stacks, of the user's processes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sframegen.profile.sampling_plan import Plan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
-BACKEND = "kernel program (BPF)"
+BACKEND = "walked in the kernel (BPF)"
 MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
@@ -52,7 +52,9 @@ class KernelSession:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.collected = Collected(plan.event.name, BACKEND, plan.frequency, moments=[] if plan.moments else None)
+        hertz = plan.event.hertz(plan.frequency)
+        self.collected = Collected(plan.event.name, BACKEND, hertz, moments=[] if plan.moments else None)
+        self.collected.notes += plan.event.notes(plan.frequency)
         self._stack: dict[tuple[int, int, int], Stack] = {}  # by hash, pid and tid, as the kernel program counts
         self._words: dict[bytes, bytes] = {}
         self._finished: Counter[Stack] = Counter()  # what was walked here
@@ -77,6 +79,7 @@ class KernelSession:
                 None if plan.targets is None else set(plan.targets),
                 Sampling(
                     (plan.event.type, plan.event.config),
+                    hertz,
                     plan.frequency,
                     kernel_frames=plan.kernel,
                     threads=plan.tells_threads,

@@ -6,7 +6,6 @@ import errno
 import os
 import platform
 import re
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +23,9 @@ NEEDED = "cap_bpf,cap_perfmon,cap_sys_ptrace"
 class Backend(Enum):
     """In the words that users see."""
 
-    KERNEL = "the kernel program"
-    COPIES = "perf events with copies of stacks"
-    NONE = "none"
+    KERNEL = "walked in the kernel"
+    COPIES = "walked from copies of stacks"
+    NONE = "cannot be sampled"
 
 
 class Fact(NamedTuple):
@@ -47,8 +46,8 @@ class Probe(NamedTuple):
     remedies: list[str]  # what would allow a better backend, one line each
 
     def lines(self) -> list[str]:
-        shown = [f"{fact.name}: {fact.found}" + ("" if fact.fine else " (missing)") for fact in self.facts]
-        shown += [f"processes of {whose}: {backend.value}" for whose, backend in self._backends().items()]
+        shown = [f"{'ok' if fact.fine else 'no'}  {fact.name}: {fact.found}" for fact in self.facts]
+        shown += [f"stacks of {whose}: {backend.value}" for whose, backend in self._backends().items()]
         return shown + [f"to do better: {remedy}" for remedy in self.remedies]
 
     def fields(self) -> dict[str, Any]:
@@ -60,7 +59,7 @@ class Probe(NamedTuple):
         }
 
     def _backends(self) -> dict[str, Backend]:
-        return {"this user": self.own, "other users": self.other, "all users at once": self.all}
+        return {"this user's processes": self.own, "other users' processes": self.other, "all processes (--system)": self.all}
 
 
 def probe() -> Probe:
@@ -73,9 +72,8 @@ def probe() -> Probe:
     runtime = _try("libbpf.so.1", library, "found")
     allowed = _may_use_bpf() if runtime.fine else Fact("BPF", False, "not tried without libbpf.so.1")
     missing = sorted({"CAP_BPF", "CAP_PERFMON"} - held) if "CAP_SYS_ADMIN" not in held else []
-    listed = Fact(
-        "capabilities", not missing, ", ".join(sorted(held)) or "none of CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYS_ADMIN"
-    )
+    without = f"; without {' and '.join(missing)}" if missing else ""
+    listed = Fact("capabilities", not missing, (", ".join(sorted(held)) or "none") + without)
     own = _event("perf events of own processes", 0)
     own_kernel = _event("perf events of own processes, in the kernel too", 0, kernel=True)
     everyone = _event("perf events of all processes", -1, kernel=True)
@@ -150,7 +148,8 @@ def _remedies(facts: list[Fact], best: Backend, *, others: bool) -> list[str]:
         remedies.append(f"install clang, then sframegen again from its sources: it has no kernel program for {platform.machine()}")
     if fine["kernel"] and not (fine["capabilities"] and fine["BPF"] and others):
         remedies.append(
-            f"run as root, or give a Python of its own the capabilities: setcap {NEEDED}+ep {os.path.realpath(sys.executable)}"
+            "run as root, or in a virtual environment of its own, made with `python3 -m venv --copies`, after"
+            f" `setcap {NEEDED}+ep` of its python"
         )
     if best is Backend.NONE:
         remedies.append("sysctl kernel.perf_event_paranoid=2 allows perf events of own processes")

@@ -82,7 +82,8 @@ class CopySampler:
         """
         self.abi = host_abi()
         self.files = Files()
-        self.collected = Collected(event.name, "perf events with copies of stacks", frequency, files=self.files.by_number)
+        backend, hertz = "walked from copies of stacks (perf events)", event.hertz(frequency)
+        self.collected = Collected(event.name, backend, hertz, files=self.files.by_number, notes=event.notes(frequency))
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._name = event.name

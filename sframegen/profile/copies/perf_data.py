@@ -62,7 +62,7 @@ class _Reading:
         self.file = file
         self.files = RecordedFiles(file.build_ids, file.status.st_mtime)
         self.processes = Processes(self.files)
-        self.collected = Collected(name, f"recorded with perf ({file.name})", frequency, files=self.files.by_number)
+        self.collected = Collected(name, f"walked from copies of stacks in {file.name}", frequency, files=self.files.by_number)
         if len(file.events) > 1:
             self.collected.notes.append(f"{file.name}: of its {len(file.events)} events, {name} is read")
         with naming(file.name):

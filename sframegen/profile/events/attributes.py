@@ -24,6 +24,7 @@ CLOEXEC = 8
 ENABLE, DISABLE = 0x2400, 0x2401  # requests of ioctl
 SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
@@ -149,8 +150,12 @@ def disable(descriptor: int) -> None:
 
 def paranoia() -> int | None:
     """Return the sysctl kernel.perf_event_paranoid; None if it cannot be read."""
+    return _number(PARANOID)
+
+
+def _number(path: Path) -> int | None:
     try:
-        return int(PARANOID.read_text())
+        return int(path.read_text())
     except (OSError, ValueError):
         return None
 
@@ -159,11 +164,16 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
     match number:
         case errno.EACCES | errno.EPERM:
             needed = 0 if pid == -1 else 1 + bool(attributes.flags & EventFlag.EXCLUDE_KERNEL)
-            own = "" if pid == -1 else " and one's own processes"
+            level = paranoia()
+            if pid > 0 and level is not None and level <= needed:
+                return f"process {pid}: {name} events of other users' processes need root or CAP_PERFMON"
+            own = "" if pid == -1 else ", for processes of the same user"
             return (
-                f"{name} events are not allowed (kernel.perf_event_paranoid is {paranoia()}): "
+                f"{name} events are not allowed (kernel.perf_event_paranoid is {level}): "
                 f"they need root, CAP_PERFMON, or a value of at most {needed}{own}"
             )
+        case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _number(MAX_RATE) or 0) > 0:
+            return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {highest:,}"
         case errno.EMFILE | errno.ENFILE:
             return f"{name} events need more open files than are allowed: raise the limit with `ulimit -n`"
         case errno.ENOENT | errno.EOPNOTSUPP | errno.ENODEV:

@@ -26,6 +26,14 @@ class Event(NamedTuple):
     by_frequency: bool
     aliases: tuple[str, ...] = ()
 
+    def hertz(self, number: int) -> int:
+        """Return the samples per second; 0 if each event with that number is one."""
+        return number * self.by_frequency
+
+    def notes(self, number: int) -> list[str]:
+        """Return a line for users if samples are not taken by time."""
+        return [] if self.by_frequency else [f"a sample for every {number:,} {self.name} of a thread or CPU (--frequency)"]
+
 
 def _cache(cache: int, operation: int) -> int:
     """Return the number of a cache's misses; operations: 0 loads, 1 stores."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.text import count_of, most_first
@@ -18,6 +19,7 @@ ROWS, STACKS, GROUPS = 20, 5, 10
 MIN_WIDTH = 40
 NUMBERS = 19  # columns of both percentages
 ARROW = " < "  # before each caller
+NO_FRAMES = "[no user stack]"
 
 
 class Cost(NamedTuple):
@@ -46,14 +48,14 @@ def _key(frame: NamedFrame) -> tuple[str, str]:
 
 
 def table(named: Named, width: int = 100) -> Iterator[str]:
-    """Return the lines; none is wider than `width` characters, or 40."""
+    """Return the lines. None is wider than `width` characters, or 40, except totals and notes: they end with reasons."""
     width = max(width, MIN_WIDTH)
     if any(stack.frames for stack in named.stacks):
         yield from _functions(named, width)
         yield from _stacks(named, width)
         yield from _groups(named, width)
-    for line in totals(named):
-        yield cut(line, width)
+        yield ""
+    yield from totals(named)
 
 
 def _functions(named: Named, width: int) -> Iterator[str]:
@@ -73,7 +75,14 @@ def _stacks(named: Named, width: int) -> Iterator[str]:
     yield ""
     yield cut(f"{'%':>8}  HOTTEST STACKS, the innermost function first", width)
     for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:STACKS]:
-        yield f"{_percent(count, named):>8}  {cut(ARROW.join(labels), width - 10)}"
+        yield f"{_percent(count, named):>8}  {cut(ARROW.join(_runs(labels)) or NO_FRAMES, width - 10)}"
+
+
+def _runs(labels: tuple[str, ...]) -> Iterator[str]:
+    """Return each label once, with the number of times that it comes in a row."""
+    for label, same in groupby(labels):
+        times = len([*same])
+        yield f"{label} x{times:,}" if times > 1 else label
 
 
 def _groups(named: Named, width: int) -> Iterator[str]:
@@ -93,14 +102,15 @@ def totals(named: Named) -> Iterator[str]:
     """Return how many samples there are, how their walks ended, and what was lost."""
     samples = named.samples
     rate = f", {named.frequency:,} Hz" if named.frequency else ""
-    yield ""
-    yield f"{count_of(samples, 'sample')} of {named.event}{rate} in {named.seconds:.1f} s, from {named.backend}"
+    yield f"{count_of(samples, 'sample')} of {named.event}{rate} in {named.seconds:.1f} s; {named.backend}"
     if samples:
         complete = sum(stack.count for stack in named.stacks if stack.complete)
         guessed = sum(stack.count for stack in named.stacks if is_guessed(stack))
         yield f"complete: {complete:,} ({_percent(complete, named)} %)"
         if guessed:
             yield f"with guessed frames: {guessed:,} ({_percent(guessed, named)} %)"
+    elif not named.lost:
+        yield "there was nothing to sample: processes that wait use no CPU time"
     for reason, count in most_first(incomplete(named)):
         yield f"incomplete: {count:,} ({_percent(count, named)} %): {reason}"
     for reason, count in most_first(named.lost):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.profile.events import attributes, names
 from sframegen.profile.events.attributes import EventAttributes, EventError, EventFlag, open_event
 from sframegen.profile.events.names import BY_NAME, EVENTS, event_named
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HERE = {"cpu-clock", "page-faults"}
 
@@ -44,17 +48,20 @@ def test_no_two_events_are_the_same() -> None:
     ("number", "pid", "flags", "message"),
     [
         (errno.EACCES, -1, 0, "cycles events are not allowed .*root, CAP_PERFMON, or a value of at most 0$"),
-        (errno.EPERM, 7, 0, "a value of at most 1 and one's own processes$"),
-        (errno.EACCES, 7, EventFlag.EXCLUDE_KERNEL, "a value of at most 2 and one's own processes$"),
+        (errno.EPERM, 7, 0, "a value of at most 1, for processes of the same user$"),
+        (errno.EACCES, 7, EventFlag.EXCLUDE_KERNEL, "a value of at most 2, for processes of the same user$"),
         (errno.EMFILE, -1, 0, "ulimit -n"),
         (errno.ENOENT, -1, 0, "^this machine has no cycles events$"),
         (errno.EOPNOTSUPP, -1, 0, "^this machine has no cycles events$"),
         (errno.ESRCH, 7, 0, "^process 7: no such process$"),
         (errno.ENOSYS, 7, 0, "^this kernel has no perf events$"),
         (errno.EINVAL, 7, 0, "refuses cycles events: Invalid argument$"),
+        (errno.EINVAL, 7, EventFlag.FREQUENCY, "^99,999 samples per second are more than .*max_sample_rate allows: 3$"),
     ],
 )
-def test_refusals_are_in_words(number: int, pid: int, flags: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_in_words(
+    number: int, pid: int, flags: int, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Library:
         @staticmethod
         def syscall(*_: object) -> int:
@@ -62,6 +69,18 @@ def test_refusals_are_in_words(number: int, pid: int, flags: int, message: str, 
 
     monkeypatch.setattr(attributes, "_LIBC", Library)
     monkeypatch.setattr("ctypes.get_errno", lambda: number)
+    for name in ("PARANOID", "MAX_RATE"):
+        monkeypatch.setattr(attributes, name, tmp_path / "level")
+    (tmp_path / "level").write_text("3\n")
     with pytest.raises(EventError, match=message) as caught:
-        open_event(EventAttributes(0, flags=flags), pid, -1, name="cycles")
+        open_event(EventAttributes(0, flags=flags, period=99_999), pid, -1, name="cycles")
     assert caught.value.number == number
+
+
+def test_a_process_of_another_user_is_named_if_the_level_is_not_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("ctypes.get_errno", lambda: errno.EACCES)
+    monkeypatch.setattr(attributes, "_LIBC", type("Library", (), {"syscall": staticmethod(lambda *_: -1)}))
+    monkeypatch.setattr(attributes, "PARANOID", tmp_path / "level")
+    (tmp_path / "level").write_text("1\n")
+    with pytest.raises(EventError, match=r"^process 7: cycles events of other users' processes need root or CAP_PERFMON$"):
+        open_event(EventAttributes(0), 7, -1, name="cycles")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sframegen.profile.report.formats.folded import folded
 from sframegen.profile.report.grouping import group
 from sframegen.profile.report.named import Kind, NamedFrame
-from sframegen.profile.report.table import costs, table
+from sframegen.profile.report.table import costs, table, totals
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 GOLDEN = """\
@@ -24,7 +24,7 @@ GOLDEN = """\
     10.0  callback [guess] < lost < [callers unknown]
     10.0  vfs_read < read < main
 
-10 samples of cpu-clock, 99 Hz in 2.0 s, from bpf
+10 samples of cpu-clock, 99 Hz in 2.0 s; bpf
 complete: 9 (90.0 %)
 with guessed frames: 1 (10.0 %)
 incomplete: 1 (10.0 %): no rule describes this code
@@ -64,8 +64,21 @@ def test_lines_are_cut_to_the_width() -> None:
     huge = NamedFrame("f" * 10_000_000, "o" * 500, "/p", 1, Kind.USER)
     profile = named(stack_of([huge, huge], process="p" * 500, thread="t" * 500), *EXAMPLE)
     for width in (1, 40, 80, 200):
-        assert max(map(len, table(profile, width))) <= max(width, 40)
+        lines = [*table(profile, width)]
+        assert max(map(len, lines[: -len([*totals(profile)])])) <= max(width, 40)
     assert any(line.endswith("…") for line in table(profile, 80))
+
+
+def test_reasons_are_not_cut() -> None:
+    profile = named(*EXAMPLE)
+    profile.notes.append("/usr/lib" + "/folder" * 30 + "/libwork.so: Permission denied")
+    assert list(table(profile, 80))[-1].endswith("Permission denied")
+
+
+def test_recursion_is_one_name_with_its_depth() -> None:
+    lines = list(table(named(stack("main@a sort@a sort@a sort@a compare@a", 2), stack("", 1)), 80))
+    assert "    66.7  compare < sort x3 < main" in lines
+    assert "    33.3  [no user stack]" in lines
 
 
 def test_a_small_share_is_not_nothing_and_a_large_one_is_not_all() -> None:
@@ -76,7 +89,13 @@ def test_a_small_share_is_not_nothing_and_a_large_one_is_not_all() -> None:
 
 def test_without_samples() -> None:
     assert next(iter(table(named(stack("..."), by="object")))) == "  SELF %  TOTAL %  FUNCTION  OBJECT"
-    assert list(table(named())) == ["", "0 samples of cpu-clock, 99 Hz in 2.0 s, from bpf"]
+    assert list(table(named())) == [
+        "0 samples of cpu-clock, 99 Hz in 2.0 s; bpf",
+        "there was nothing to sample: processes that wait use no CPU time",
+    ]
+    lost = named()
+    lost.lost["the ring buffer was full"] = 1
+    assert [*table(lost)][-1] == "lost: 1 sample: the ring buffer was full"
 
 
 def test_folded() -> None:

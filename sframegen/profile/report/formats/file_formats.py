@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
 from linker.files.location import locate
-from linker.files.rename_into_place import write_new
+from linker.files.rename_into_place import regular_there, write_new
 from sframegen.elf.text import printable
 from sframegen.profile.report.formats.firefox import firefox
 from sframegen.profile.report.formats.flamegraph import flamegraph
@@ -52,6 +54,14 @@ def format_of(path: str) -> Format:
         if path.endswith(ending):
             return FORMATS[ending]
     raise SframegenError(f"the ending of {printable(path)} is not that of a format: {', '.join(FORMATS)}")
+
+
+def check_target(path: str) -> None:
+    """Raise OSError if a file of that name cannot be made: known before hours of samples wait to be written."""
+    with locate(path) as target:
+        regular_there(target)
+        if not os.access(".", os.W_OK, dir_fd=target.directory, effective_ids=True):
+            raise PermissionError(errno.EACCES, "files cannot be made in its directory", path)
 
 
 def write(named: Named, path: str) -> None:

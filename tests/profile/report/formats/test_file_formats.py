@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cfi.errors import SframegenError
-from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write
+from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write
 from sframegen.profile.report.formats.protobuf import integer, varint
 from sframegen.profile.report.grouping import group
 from sframegen.profile.report.named import Kind, Named, NamedFrame, NamedMoment
@@ -42,6 +42,16 @@ def hostile() -> Named:
 def test_an_unknown_ending_is_refused() -> None:
     with pytest.raises(SframegenError, match=r"the ending of a\.svg is not that of a format: .*, \.folded, \.txt, "):
         format_of("a.svg")
+
+
+def test_where_no_file_can_be_made_is_known_before_sampling(tmp_path: Path) -> None:
+    check_target(str(tmp_path / "new.html"))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        check_target(str(tmp_path / "missing" / "new.html"))
+    os.mkfifo(tmp_path / "fifo.html")
+    with pytest.raises(OSError, match="not a regular file"):
+        check_target(str(tmp_path / "fifo.html"))
 
 
 @pytest.mark.parametrize("ending", FORMATS)
