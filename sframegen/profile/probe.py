@@ -59,7 +59,7 @@ class Probe(NamedTuple):
         }
 
     def _backends(self) -> dict[str, Backend]:
-        return {"this user's processes": self.own, "other users' processes": self.other, "all processes (--system)": self.all}
+        return {"this user's processes": self.own, "other users' processes": self.other, "all processes at once": self.all}
 
 
 def probe() -> Probe:
@@ -147,10 +147,7 @@ def _remedies(facts: list[Fact], best: Backend, *, others: bool) -> list[str]:
     if not fine["kernel program"]:
         remedies.append(f"install clang, then sframegen again from its sources: it has no kernel program for {platform.machine()}")
     if fine["kernel"] and not (fine["capabilities"] and fine["BPF"] and others):
-        remedies.append(
-            "run as root, or in a virtual environment of its own, made with `python3 -m venv --copies`, after"
-            f" `setcap {NEEDED}+ep` of its python"
-        )
+        remedies.append(f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy")
     if best is Backend.NONE:
         remedies.append("sysctl kernel.perf_event_paranoid=2 allows perf events of own processes")
     elif not fine["perf events of own processes, in the kernel too"]:
