@@ -127,7 +127,7 @@ def _memory(results: Results) -> list[str]:
 
 
 def versions() -> str:
-    """Of the profilers, the kernel, the machine."""
+    """Return those of the profilers and the kernel, and what machine it is."""
     found = [f"sframegen {__version__}"]
     for name, command in VERSIONED.items():
         if shutil.which(command[0]):

@@ -27,7 +27,7 @@ NEAR = 1.5  # a profiler whose only frequency is within this factor takes part
 
 @dataclass
 class Cost:
-    """Of one profiler at one frequency: a value each round, for each second of CPU time that the target takes without it.
+    """Figures of one profiler at one frequency: a value each round, for each second of CPU time that the target takes without it.
 
     `overhead`: CPU time that the target takes more; `cpu`: CPU time of the profiler and its processes since it samples; `written`:
     bytes of its files. In seconds: `beginning`, CPU time until it samples. Of the first round only: `afterwards`, CPU time of the

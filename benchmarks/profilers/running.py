@@ -111,7 +111,7 @@ def _events(pid: int) -> int:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of a process, its children that run, and those that have ended."""
+    """Add up those of a process, its children that run, and those that have ended."""
     seconds = 0.0
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
