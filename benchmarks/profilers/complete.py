@@ -26,7 +26,7 @@ WARMING = 2.0  # seconds that a program works before it is sampled
 
 
 class Stacks(NamedTuple):
-    """Totals of one profiler and program. `frames`: of all samples together; `ends`: why stacks are incomplete, if that is known."""
+    """Totals of one profiler and program. `frames`: of all samples together; `ends`: why stacks are incomplete, if it is known."""
 
     target: str
     sampler: str

@@ -76,6 +76,9 @@ def _percent(part: int, whole: int) -> str:
 def _costs(costs: Sequence[Cost]) -> list[str]:
     lines = []
     head = ["program's CPU time", "half of the runs", "profiler's, to begin", "and then", "afterwards", "written", "samples taken"]
+    if costs:
+        work = median(value for one in costs for value in one.work)
+        lines = [f"The work takes {work:.2f} s of CPU time without a profiler.", ""]
     for frequency in dict.fromkeys(one.frequency for one in costs):
         rows = [_cost(one) for one in costs if one.frequency == frequency and one.overhead]
         lines += table([f"{frequency:,} Hz", *head], rows)
@@ -89,9 +92,9 @@ def _cost(cost: Cost) -> Sequence[str]:
         f"{100 * median(cost.overhead):+.1f} %",
         f"{100 * low:+.1f} to {100 * high:+.1f} %",
         f"{median(cost.beginning):.2f} s",
-        f"{100 * median(cost.cpu):.0f} %",
-        "" if cost.afterwards is None else f"{100 * cost.afterwards:.0f} %",
-        f"{median(cost.written) / 1000:,.0f} KB/s",
+        f"{median(cost.sampling):.2f} s",
+        "" if cost.afterwards is None else f"{cost.afterwards:.2f} s",
+        f"{median(cost.written) / 1000:,.0f} KB",
         "" if cost.taken is None else f"{100 * cost.taken:.0f} %",
     )
 

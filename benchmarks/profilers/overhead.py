@@ -27,20 +27,21 @@ NEAR = 1.5  # a profiler whose only frequency is within this factor takes part
 
 @dataclass
 class Cost:
-    """Figures of one profiler at one frequency: a value each round, for each second of CPU time that the target takes without it.
+    """Figures of one profiler at one frequency, a value each round: seconds of CPU time, bytes.
 
-    `overhead`: CPU time that the target takes more; `cpu`: CPU time of the profiler and its processes since it samples; `written`:
-    bytes of its files. In seconds: `beginning`, CPU time until it samples. Of the first round only: `afterwards`, CPU time of the
-    command that makes stacks of the copies, None where there is none; `taken`: the share of the samples that were due which the
-    profiler has, None where it does not say.
+    `work`: the target's without a profiler; `overhead`: what it takes more, as a share of that; `beginning`, `sampling`: the
+    profiler's and its processes', until it samples, and from then to its end; `written`: of its files. Of the first round only:
+    `afterwards`, of the command that makes stacks of the copies, None where there is none; `taken`: the share of the samples that
+    were due which the profiler has, None where it does not say.
     """
 
     frequency: int
     sampler: str
+    work: list[float] = field(default_factory=list)
     overhead: list[float] = field(default_factory=list)
     beginning: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    written: list[float] = field(default_factory=list)
+    sampling: list[float] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
     afterwards: float | None = None
     taken: float | None = None
 
@@ -83,7 +84,7 @@ class Measured:
         with Worker(self.program, self.turns, self.cpu) as worker:
             return worker.work()
 
-    def sampled(self, sampler: Sampler, cost: Cost, before: float) -> float:
+    def sampled(self, sampler: Sampler, cost: Cost) -> float:
         """Return the CPU time with the profiler; what it costs itself goes to `cost`. Raises Failed."""
         with Worker(self.program, self.turns, self.cpu) as worker:
             request = Request((worker.process.pid,), sampler.frequency or cost.frequency, self.folder / "run")
@@ -95,9 +96,9 @@ class Measured:
                     recording.interrupt()
                 recorded = recording.end()
                 cost.beginning.append(recorded.beginning)
-                cost.cpu.append(recorded.sampling / before)
-                cost.written.append(recorded.written / before)
-                if len(cost.cpu) == 1:
+                cost.sampling.append(recorded.sampling)
+                cost.written.append(recorded.written)
+                if len(cost.written) == 1:
                     self.read(recording, cost, taken)
             finally:
                 rmtree(request.folder)
@@ -106,7 +107,7 @@ class Measured:
     def read(self, recording: Recording, cost: Cost, seconds: float) -> None:
         sampler, request = recording.sampler, recording.request
         if sampler.afterwards:
-            cost.afterwards = run(sampler.afterwards(request)).cpu_seconds / seconds
+            cost.afterwards = run(sampler.afterwards(request)).cpu_seconds
         if not sampler.verbose:
             taken = sum(one.times for one in sampler.read(request, []))
             cost.taken = taken / seconds / request.frequency
@@ -123,12 +124,14 @@ def measure(samplers: Sequence[Sampler], rounds: int, seconds: float, folder: Pa
             first = number % max(1, len(taking_part))
             for sampler in taking_part[first:] + taking_part[:first]:
                 try:
-                    taken = measured.sampled(sampler, costs[sampler.name], before)
+                    taken = measured.sampled(sampler, costs[sampler.name])
                 except Failed as error:
                     failures.append(f"{frequency:,} Hz, {error}")
                     continue
                 after = measured.alone()
-                costs[sampler.name].overhead.append(2 * taken / (before + after) - 1)
+                work = (before + after) / 2
+                costs[sampler.name].work.append(work)
+                costs[sampler.name].overhead.append(taken / work - 1)
                 before = after
             progress(f"{frequency:,} Hz, round {number + 1} of {rounds}")
         yield from costs.values()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 STARTING = 20  # seconds until a profiler has to sample
-AGAIN = 20  # seconds until a second SIGINT: the first may have come while it got ready for that
+AGAIN = 20  # seconds until another SIGINT: bpftrace may miss one
 ENDING = 120  # seconds until it has written what it has
 SETTLED, QUIET = 0.4, 0.08  # seconds for which it has opened no more events, and CPU time it may take in them
 
@@ -56,12 +56,12 @@ class Recording:
         self.beginning = _cpu_seconds(self.process.pid)
 
     def _wait(self) -> None:
-        """Until it has perf events, opens no more, and has done its work: programs in the kernel are loaded after some events."""
+        """Until it has opened what samples, and does nothing more."""
         events, used, since, deadline = 0, 0.0, time.monotonic(), time.monotonic() + STARTING
         while not events or time.monotonic() - since < SETTLED:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise Failed(f"{self.sampler.name}: {self._words()}")
-            now, seconds = _events(self.process.pid), _cpu_seconds(self.process.pid)
+            now, seconds = _opened(self.process.pid, self.sampler.sign), _cpu_seconds(self.process.pid)
             if now != events or seconds - used > QUIET:
                 events, used, since = now, seconds, time.monotonic()
             time.sleep(0.02)
@@ -80,7 +80,7 @@ class Recording:
                 raise Failed(f"{self.sampler.name}: does not end")
             if time.monotonic() > again:
                 self.interrupt()
-                again = deadline
+                again += AGAIN
             time.sleep(0.01)
         usage = ended[2]
         self.process.returncode = os.waitstatus_to_exitcode(ended[1])
@@ -100,13 +100,13 @@ class Recording:
         return lines[-1] if lines else f"exit status {self.process.returncode}"
 
 
-def _events(pid: int) -> int:
-    """Perf events that a process has open."""
+def _opened(pid: int, sign: str) -> int:
+    """File descriptors of one kind."""
     found = 0
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                found += "[perf_event]" in str(link.readlink())
+                found += sign in str(link.readlink())
     return found
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.profilers.endings import Mapped
     from benchmarks.profilers.readers import Sampled
 
-DEEPEST = 1024  # frames: as many as sframegen profile walks
+DEEPEST = 8192  # frames
 
 
 class Request(NamedTuple):
@@ -47,6 +47,7 @@ class Sampler(NamedTuple):
     frequency: int | None = None  # the only one it has
     verbose: tuple[str, ...] = ()  # what to add so that it prints its stacks
     environment: Mapping[str, str] = MappingProxyType({})
+    sign: str = "[perf_event]"  # what it has open when it samples
 
 
 def missing(sampler: Sampler) -> str:
@@ -102,7 +103,7 @@ def _read_ours(request: Request, _: list[Mapped]) -> Iterator[Sampled]:
     yield from readers.own_json(request.folder / "profile.json", request.pids)
 
 
-OURS = Sampler("sframegen", _ours(), _read_ours)
+OURS = Sampler("sframegen", _ours(), _read_ours, sign="bpf_link")  # its first perf events follow processes
 BPFTRACE = Sampler(
     "bpftrace",
     _bpftrace,

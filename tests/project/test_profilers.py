@@ -174,13 +174,14 @@ def test_a_small_round_of_each_measurement(tmp_path: Path) -> None:
     stacks = list(complete.measure(deep, samplers, 1.0, tmp_path / "stacks", failures))
     [ours] = [one for one in stacks if one.sampler == OURS.name]
     assert 0 < ours.complete == ours.samples
-    assert ours.frames / ours.samples > 390
+    assert ours.frames / ours.samples > 200  # 400 at the deepest
     costs = list(overhead.measure(samplers, 1, 0.1, tmp_path / "costs", failures))
     assert {(one.frequency, one.sampler) for one in costs if one.overhead} == {
         (frequency, one.name) for frequency in overhead.FREQUENCIES for one in samplers
     }
-    samples = list(per_sample.depths(0.5, tmp_path / "samples", failures))
-    assert [round(one.frames) for one in samples if one.sampler == OURS.name] == list(per_sample.DEPTHS)
+    samples = list(per_sample.depths(1.0, tmp_path / "samples", failures))
+    assert failures == []
+    assert [one.frames for one in samples if one.sampler == OURS.name] == pytest.approx(list(per_sample.DEPTHS), rel=0.1)
     assert all(one.nanoseconds > 0 for one in samples)
     [memory] = map_memory.small_libraries(0.5, tmp_path / "memory", failures)
     assert memory.files >= 200
