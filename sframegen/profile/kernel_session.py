@@ -16,7 +16,7 @@ from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMomen
 from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
 from sframegen.profile.collected import Collected, Moment, Stack, notes_of
 from sframegen.profile.following.follower import Follower
-from sframegen.profile.packed_frames import MAX_FILES, End
+from sframegen.profile.packed_frames import MAX_FILES, End, files_of
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -38,6 +38,7 @@ MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
 CHECK_INTERVAL = 1.0  # seconds
+RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
@@ -65,9 +66,10 @@ class KernelSession:
         self._new: list[Unfinished] = []  # of the last time
         self._waiting: deque[tuple[Unfinished, Spans]] = deque()  # for a table; with the mappings of that time
         self._waiting_bytes = 0
-        self._seen = 0  # files
+        self._in_stacks: set[int] = set()  # files that have samples
+        self._building: set[int] = set()  # files whose tables are being made
         self._drained = 0  # nanoseconds: what happened before is known
-        self._check_at = 0.0
+        self._check_at = self._release_at = 0.0
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             self.follower = Follower(plan.targets)
@@ -169,6 +171,7 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
+                    self._in_stacks.update(files_of(record.frames))
                     stack = Stack.of(record.pid, record.tid, record.frames, record.end)
                     words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
                     self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
@@ -194,6 +197,18 @@ class KernelSession:
         for fileno in filenos - self._polled:
             self._poll.register(fileno, select.EPOLLIN)
         self._polled = filenos
+        if now >= self._release_at:
+            self._release_at = now + RELEASE_INTERVAL
+            self._release_files()
+
+    def _release_files(self) -> None:
+        """Close files that no process maps any more and no stack needs for its names, so that a long run needs no more and more."""
+        used = self.follower.processes.files_in_use() | self._in_stacks | self._building
+        used.update(span.file for _, spans in self._waiting for span in spans)
+        for number in self._files.release(used):
+            self._copies.forget(number)
+            self._walker.drop_table(number)
+            self._walker.dropped.discard(number)
 
     def _name(self, pid: int, comm: str) -> None:
         self.collected.commands.setdefault(pid, comm)
@@ -215,16 +230,15 @@ class KernelSession:
     def _request_tables(self) -> None:
         for file in self._files.take_new():
             if file.elf is not None:
+                self._building.add(file.number)
                 self._builder.request(file.number, file.elf)
-        fresh = range(self._seen + 1, len(self._files.by_number) + 1)
-        self._seen = len(self._files.by_number)
-        # Those that cannot be opened, or are no ELF files.
-        self._add_tables({number: None for number in fresh if self._files.by_number[number].ready})
+        self._add_tables(dict.fromkeys(self._files.take_without_table()))
 
     def _take_tables(self) -> bool:
         """Return True if there were any."""
         ready = self._builder.ready()
         for built in ready:
+            self._building.discard(built.number)
             file = self._files.by_number[built.number]
             file.table, file.ready, file.why = built.table, True, built.why
         self._add_tables({built.number: built.table for built in ready})
@@ -286,6 +300,7 @@ class KernelSession:
             end = End.UNREADABLE
         tid = record.tid if self.plan.tells_threads else 0
         stack = Stack.of(record.pid, tid, self._copies.frames(), end)
+        self._in_stacks.update(files_of(stack.frames))
         self._finished[stack] += 1
         if self.collected.moments is not None:
             self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))

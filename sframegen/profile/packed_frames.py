@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GUESSED = 1 << 63  # a frame pointer led to this frame, without a rule
 FILE_SHIFT = 48
@@ -67,3 +70,8 @@ class Frame(NamedTuple):
 
 def unpacked(frame: int) -> Frame:
     return Frame(frame >> FILE_SHIFT & FILE_MASK, frame & ADDRESS_MASK, bool(frame & GUESSED))
+
+
+def files_of(frames: Iterable[int]) -> set[int]:
+    """Return the numbers of all files of packed frames."""
+    return {frame >> FILE_SHIFT & FILE_MASK for frame in frames}

@@ -57,11 +57,37 @@ class Files:
         self._by_bytes: dict[bytes, TracedFile] = {}  # images of the kernel
         self._unopened: set[int] = set()  # numbers: the next process that maps the file may allow it
         self._new: list[TracedFile] = []
+        self._without_table: list[int] = []
+        self._free: list[int] = []  # numbers that were released
 
     def take_new(self) -> list[TracedFile]:
         """Return the files that were opened since the last call: they need a table."""
         new, self._new = self._new, []
         return new
+
+    def take_without_table(self) -> list[int]:
+        """Return the numbers of those for which there will be no table: they cannot be opened, or are no ELF files."""
+        numbers, self._without_table = self._without_table, []
+        return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
+
+    def release(self, used: set[int]) -> list[int]:
+        """Close the files that nobody uses; return their numbers, which other files get. Those without a table yet stay."""
+        released = [
+            file
+            for file in self.by_number.values()
+            if file.number not in used and file.ready and (file.elf.descriptor is not None if file.elf else file.why)
+        ]
+        if not released:
+            return []
+        for file in released:
+            _close(file)
+            del self.by_number[file.number]
+        numbers = {file.number for file in released}
+        self._unopened -= numbers
+        self._by_key = {key: file for key, file in self._by_key.items() if file.number not in numbers}
+        self._by_inode = {inode: file for inode, file in self._by_inode.items() if file.number not in numbers}
+        self._free += numbers
+        return sorted(numbers)
 
     def traced(self, key: FileKey, place: Place) -> TracedFile | None:
         """Return the file that a process has mapped; None for one that is not ELF, or too many."""
@@ -96,9 +122,7 @@ class Files:
 
     def close(self) -> None:
         for file in self.by_number.values():
-            if file.elf is not None and file.elf.descriptor is not None:
-                os.close(file.elf.descriptor)
-                file.elf.descriptor = None
+            _close(file)
 
     def _opened(self, key: FileKey, place: Place, known: TracedFile | None) -> TracedFile | None:
         """Open a file. `known`: if that has failed before."""
@@ -157,16 +181,22 @@ class Files:
         if len(self.by_number) == MAX_FILES:
             self.refused += 1
             return None
-        traced = TracedFile(len(self.by_number) + 1, path)
-        self.by_number[traced.number] = traced
+        number = self._free.pop() if self._free else len(self.by_number) + 1
+        traced = self.by_number[number] = TracedFile(number, path)
+        self._without_table.append(number)
         return traced
 
     def _retire(self, file: TracedFile) -> None:
-        if file.elf is not None and file.elf.descriptor is not None:
-            os.close(file.elf.descriptor)
+        _close(file)
         file.elf, file.table, file.ready, file.why = None, None, True, REWRITTEN
         _without(self._by_key, file)
         _without(self._by_inode, file)
+
+
+def _close(file: TracedFile) -> None:
+    if file.elf is not None and file.elf.descriptor is not None:
+        os.close(file.elf.descriptor)
+        file.elf.descriptor = None
 
 
 def _without(files: dict[FileKey, TracedFile] | dict[Inode, TracedFile], file: TracedFile) -> None:

@@ -174,6 +174,11 @@ class Processes:
             state.set_spans(max(time, state.versions[-1].since), left)
             self.changed.add(pid)
 
+    def files_in_use(self) -> set[int]:
+        """Return the numbers of all files that processes have mapped, or had a while ago."""
+        tuples = {id(spans): spans for state in self._states.values() for _, spans in state.versions if spans}
+        return {span.file for spans in tuples.values() for span in spans}
+
     def sweep(self, time: int) -> None:
         """Drop processes that ended a while before that time."""
         while self._leaving and self._leaving[0][0] < time - HISTORY:

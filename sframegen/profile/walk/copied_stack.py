@@ -75,14 +75,17 @@ class CopyWalker:
         self.abi = abi
         self._frames = zeros("Q", MAX_DEPTH)
         self._values = zeros("Q", REGISTERS)
-        self._steps = Steps(_machine(abi), conventions_of(abi).ra_mask, self._frames, _Code(abi, elf_of))
+        self._code = _Code(abi, elf_of)
+        self._steps = Steps(_machine(abi), conventions_of(abi).ra_mask, self._frames, self._code)
 
     def add_table(self, number: int, table: DecodedTable | None) -> None:
         """Use this table for the file; None: there is none, and will be none. Raises FormatError if it is cut off."""
         self._steps.add_table(number, NOTHING_KNOWN if table is None else table_columns(table))
 
-    def drop_table(self, number: int) -> None:
+    def forget(self, number: int) -> None:
+        """The number is another file's from now on."""
         self._steps.add_table(number, None)
+        self._code.forget(number)
 
     def walk(self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes) -> End:
         """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin."""
@@ -111,13 +114,17 @@ class _Code:
     def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
         self.abi = abi
         self.elf_of = elf_of
-        self._known: dict[tuple[int, int], int] = {}
+        self._known: dict[int, dict[int, int]] = {}  # by file and address
 
     def kind(self, file: int, address: int) -> int:
-        found = self._known.get((file, address))
+        known = self._known.setdefault(file, {})
+        found = known.get(address)
         if found is None:
-            found = self._known[file, address] = self._look(self.elf_of(file), address)
+            found = known[address] = self._look(self.elf_of(file), address)
         return found
+
+    def forget(self, file: int) -> None:
+        self._known.pop(file, None)
 
     def _look(self, elf: ElfFile | None, address: int) -> int:
         if elf is None:

@@ -183,3 +183,40 @@ def test_the_image_of_the_kernel_has_one_number() -> None:
     assert files.image(bytes(data)) is one
     assert files.image(b"") is None
     assert files.image(b"no ELF") is None
+
+
+def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(library: Path) -> None:
+    files = Files()
+    first = files.traced(key_of(library), place(library, later(library)))
+    assert first is not None
+    assert first.elf is not None
+    descriptor = first.elf.descriptor
+    assert descriptor is not None
+    assert files.release(set()) == []  # its table is being made
+    first.ready = True
+    assert files.release({first.number}) == []
+    assert files.release(set()) == [first.number]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    other = library.with_name("other")
+    other.write_bytes(library.read_bytes())
+    second = files.traced(key_of(other), place(other, later(other)))
+    assert second is not None
+    assert (second.number, second.path) == (first.number, str(other))
+    again = files.traced(key_of(library), place(library, later(library)))
+    assert again is not None
+    assert again.number != second.number
+    files.close()
+
+
+def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(library: Path) -> None:
+    files = Files()
+    library.rename(library.with_name("moved"))
+    assert files.traced(key_of(library.with_name("moved")), place(library, 0)) is not None
+    assert files.take_without_table() == [1]
+    assert files.release(set()) == [1]
+    library.with_name("moved").rename(library)
+    opened = files.traced(key_of(library), place(library, later(library)))
+    assert opened is not None
+    assert (opened.number, files.take_without_table(), files.take_new()) == (1, [], [opened])
+    files.close()

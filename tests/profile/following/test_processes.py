@@ -267,3 +267,14 @@ def test_what_is_read_from_proc_says_nothing_about_earlier_times() -> None:
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 3), 15)
     files = [[span.file for span in processes.spans(PARENT, time) or ()] for time in (7, 12, 17, 30)]
     assert files == [[1], [2], [3], [3]]
+
+
+def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:
+    processes = followed([run(PARENT), mapped(PARENT, 1, 2, 1), mapped(PARENT, 1, 2, 2), fork(PARENT, CHILD)])
+    assert processes.files_in_use() == {1, 2}
+    processes.apply(mapped(PARENT, 3, 4, 3), 2 * HISTORY)
+    assert processes.files_in_use() == {2, 3}
+    processes.apply(leave(PARENT), 3 * HISTORY)
+    processes.apply(leave(CHILD), 3 * HISTORY)
+    processes.sweep(5 * HISTORY)
+    assert processes.files_in_use() == set()

@@ -233,7 +233,7 @@ def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
     assert [frame.guessed for frame in map(unpacked, walker.frames())][:2] == [False, True]
     walker.add_table(FILE, table_of_rules([OUTERMOST]))
     assert walker.walk(SPANS, start, SP, stack) is End.OUTERMOST
-    walker.drop_table(FILE)
+    walker.forget(FILE)
     assert walker.walk(SPANS, start, SP, stack) is End.NO_TABLE
 
 
