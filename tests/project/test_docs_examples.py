@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.support.kernel_events import needs_bpf
 
 pytestmark = pytest.mark.once
 
@@ -23,7 +24,13 @@ EXAMPLE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 EH_FRAME = ".eh_frame + .eh_frame_hdr"
-PAGES = ("README.md", "docs/gates.md", "docs/library.md", "docs/tutorial.md")  # that can be typed from top to bottom
+PAGES = (  # that can be typed from top to bottom
+    "README.md",
+    "docs/gates.md",
+    "docs/library.md",
+    pytest.param("docs/profile.md", marks=needs_bpf),
+    "docs/tutorial.md",
+)
 
 
 def shape(line: str) -> str:
