@@ -131,7 +131,7 @@ def command(
             wanted = Wanted(threads=threads, kernel=kernel, moments=moments)
             shown(read_perf_data(Path(perf_data), wanted, workers=os.cpu_count() or 1, cache=TableCache()))
             ctx.exit(run.status)
-        pids = frozenset(map(int, arguments)) if all(map(_is_pid, arguments)) else None
+        pids = _pids(arguments)
         command = None
         if arguments and pids is None:
             command = PausedCommand(arguments)
@@ -229,5 +229,13 @@ def _format(path: str) -> Format:
         raise click.UsageError(str(error)) from None
 
 
-def _is_pid(argument: str) -> bool:
-    return argument.isdecimal() and argument.isascii()
+def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
+    """Return the process ids; None for a command."""
+    others = [argument for argument in arguments if not (argument.isdecimal() and argument.isascii())]
+    if not others:
+        return frozenset(map(int, arguments))
+    if others[0] != arguments[0]:
+        raise click.UsageError(f"{others[0]}: not a process id, as {arguments[0]} is")
+    if not arguments[0]:
+        raise click.UsageError("the name of the command is empty")
+    return None

@@ -171,6 +171,9 @@ def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
         (["--idle", "1"], 2, "--idle is for --system"),
         (["--output", "a.unknown", "--", "true"], 2, "the ending of a.unknown is not that of a format"),
         (["--", "/nonexistent"], 2, "neither a process id nor a program"),
+        (["1", "true"], 2, "true: not a process id, as 1 is"),
+        (["--", ""], 2, "the name of the command is empty"),
+        (["--output", "/nonexistent/a.html", "--", "true"], 1, "/nonexistent/a.html: No such file or directory"),
         (["--event", "nonsense", "--", "true"], 1, "nonsense: unknown event"),
     ],
 )

@@ -46,7 +46,8 @@ class TableCache:
             self._path = directory or default_directory()
             self._directory = _opened(self._path)
         except (OSError, RuntimeError) as error:  # the latter where a user has no home
-            self.note = f"tables are not kept: {error}"
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+            self.note = f"tables are not kept: {reason}"
 
     def name_of(self, build_id: bytes, content: Iterable[Bytes]) -> str:
         """The file for a table. `content`: all that decides it, since files can have one another's build-ids."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.bpf import kernel_records, kernel_walker, object_files
-from sframegen.profile.bpf.kernel_needs import MINIMUM, check_kernel
+from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, MAX_DEPTH, NO_FILE, End
 from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS, RuleFlag
@@ -60,6 +60,12 @@ def test_an_older_kernel_is_refused() -> None:
     with pytest.raises(LoadError, match="may lock up"):
         check_kernel("6.0.19-generic")
     assert MINIMUM == (5, 15)
+
+
+def test_the_page_lists_what_the_program_needs() -> None:
+    page = (ROOT / "docs/profile.md").read_text()
+    rows = [f"| {what} | {major}.{minor} |" for what, (major, minor) in NEEDS.items()]
+    assert "\n".join(["| --- | --- |", *rows, ""]) in page
 
 
 def test_an_installation_without_the_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int)
     directory.mkdir()
     directory.chmod(mode)
     cache = TableCache(directory)
-    assert cache.note == f"tables are not kept: [Errno 1] another user can write there: '{directory}'"
+    assert cache.note == f"tables are not kept: {directory}: another user can write there"
     cache.store("name.table", TABLE)
     assert cache.load("name.table") is None
     assert list(directory.iterdir()) == []
