@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
+from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker, Sampling
 from sframegen.profile.collected import Collected, Moment, Stack, notes_of
 from sframegen.profile.following.follower import Follower
+from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.packed_frames import MAX_FILES, End, files_of
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
+from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
+    from sframegen.profile.following.jit import Described
     from sframegen.profile.following.processes import Spans
     from sframegen.profile.sampling_plan import Plan
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -75,6 +78,7 @@ class KernelSession:
             self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
+            self._made = MadeCode(self._files, self.follower.processes)
             self._cache = TableCache()
             self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache))
             self._walker = KernelWalker(
@@ -156,6 +160,7 @@ class KernelSession:
         self._read_records()
         self._check_now_and_then()
         self._request_tables()
+        self._follow_made_code()
         if self._take_tables():
             again, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
             for record, spans in again:
@@ -190,6 +195,7 @@ class KernelSession:
             return
         self._check_at = now + CHECK_INTERVAL
         self.follower.check_files()
+        self._describe(self._made.refresh_all())
         filenos = set(self.follower.filenos)
         for fileno in self._polled - filenos:
             with suppress(OSError):  # a closed one has gone by itself
@@ -249,6 +255,24 @@ class KernelSession:
             self._copies.add_table(number, table)
         self._walker.add_tables(tables)
 
+    # -- code that processes make
+
+    def _follow_made_code(self) -> None:
+        """Read the tables of processes with samples that may need newer ones."""
+        self._describe([one for pid in {record.pid for record in self._new} for one in self._made.refresh(pid)])
+
+    def _describe(self, found: list[Described]) -> None:
+        dropped, self._made.dropped[:] = self._made.dropped[:], []
+        for number in dropped:
+            self._copies.drop_table(number)
+            self._walker.drop_table(number)
+        tables = {one.file.number: table_of(one.functions) for one in found if one.functions is not None}
+        for one in found:
+            self._copies.add_table(one.file.number, tables.get(one.file.number), guessed=False)
+            if one.functions is None:
+                self._walker.look_first(one.file.number)
+        self._walker.add_tables(tables, {one.file.number: Guard(one.check, one.serial) for one in found})
+
     # -- mappings
 
     def _publish(self) -> None:
@@ -268,7 +292,11 @@ class KernelSession:
             spans = processes.spans(pid) if self.follower.scan(pid) else None
             processes.changed.discard(pid)
             if spans is not None:
-                self._walker.publish(pid, spans, epoch)
+                self._describe(self._made.refresh(pid))
+                makes_code = self._made.follows(pid)
+                if makes_code:
+                    self._walker.look_first(self._made.unknown)
+                self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
                 if any(not span.file for span in spans):
                     self.collected.perf_maps.setdefault(pid, PerfMap(pid))
 
@@ -276,6 +304,7 @@ class KernelSession:
         self._walker.forget(pid)
         self._sampled.discard(pid)
         self._due.discard(pid)
+        self._made.forget(pid)
 
     # -- stacks that are walked here
 
@@ -288,12 +317,17 @@ class KernelSession:
             elif spans is None:
                 self.collected.lost[NOT_FOLLOWED] += 1
             else:
+                self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
     def _walk(self, record: Unfinished, spans: Spans) -> None:
+        known = self._made.at(record.pid, spans, record.nanoseconds)
+        if known is None:
+            self._new.append(record)
+            return
         start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
-        end = self._copies.walk(span_columns(spans), start, record.stack_start, record.stack)
-        if end is End.NO_TABLE:
+        end = self._copies.walk(span_columns(known), start, record.stack_start, record.stack)
+        if end is End.NO_TABLE and not self._files.by_number[self._copies.missing].made:
             self._wait(record, spans)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:

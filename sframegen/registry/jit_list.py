@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SYMBOL = b"__sframegen_jit_tables"
 LIST_VERSIONS = (1,)
+SERIAL_AT = 8  # in struct sframegen_jit_region
 MAX_NODES = 1 << 12  # registrations, one for each range of code; a runtime has a few
 ATTEMPTS = 8  # to read a node that is being written
 
@@ -51,7 +52,8 @@ class JitRegions:
 
         Regions that stay keep what was read of their tables.
         """
-        found = {("jit", at, node.serial): node for at, node in self._nodes().items() if node.serial % 2}
+        nodes = read_nodes(self._memory, self._address, self._abi)
+        found = {("jit", at, node.serial): node for at, node in nodes.items() if node.serial % 2}
         for key in self._keys - found.keys():
             registry.unregister(key)
             self._keys.remove(key)
@@ -69,27 +71,29 @@ class JitRegions:
             registry.unregister(key)
         self._keys.clear()
 
-    def _nodes(self) -> dict[int, JitNode]:
-        """Return the nodes by address."""
-        head = self._read(JitList, self._address)
-        if head.version not in LIST_VERSIONS:
-            raise FormatError(f"version {head.version} is not read, only {LIST_VERSIONS[0]}", "JIT list", 0)
-        nodes: dict[int, JitNode] = {}
-        at = head.first
-        while at:
-            if at in nodes or len(nodes) == MAX_NODES:
-                raise FormatError(f"comes back to {at:#x}, or has more than {MAX_NODES} members", "JIT list")
-            nodes[at] = self._read(JitNode, at)
-            at = nodes[at].next
-        return nodes
 
-    def _read(self, kind: type[R], at: int) -> R:
-        """Return a record that was the same twice."""
-        size = size_of(kind)
-        for _ in range(ATTEMPTS):
-            first, second = (self._memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in "12")
-            if len(first) != size:
-                raise FormatError(f"{size} bytes at {at:#x} cannot be read", "JIT list")
-            if first == second:
-                return decode(kind, first, self._abi.byte_order)
-        raise FormatError(f"{size} bytes at {at:#x} change all the time", "JIT list")
+def read_nodes(memory: Memory, address: int, abi: Abi) -> dict[int, JitNode]:
+    """Return the members of the list at an address, by their addresses. Raises FormatError if it is damaged."""
+    head = _read(JitList, memory, address, abi)
+    if head.version not in LIST_VERSIONS:
+        raise FormatError(f"version {head.version} is not read, only {LIST_VERSIONS[0]}", "JIT list", 0)
+    nodes: dict[int, JitNode] = {}
+    at = head.first
+    while at:
+        if at in nodes or len(nodes) == MAX_NODES:
+            raise FormatError(f"comes back to {at:#x}, or has more than {MAX_NODES} members", "JIT list")
+        nodes[at] = _read(JitNode, memory, at, abi)
+        at = nodes[at].next
+    return nodes
+
+
+def _read(kind: type[R], memory: Memory, at: int, abi: Abi) -> R:
+    """Return a record that was the same twice."""
+    size = size_of(kind)
+    for _ in range(ATTEMPTS):
+        first, second = (memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in "12")
+        if len(first) != size:
+            raise FormatError(f"{size} bytes at {at:#x} cannot be read", "JIT list")
+        if first == second:
+            return decode(kind, first, abi.byte_order)
+    raise FormatError(f"{size} bytes at {at:#x} change all the time", "JIT list")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from sframegen.format.search import Found
 from sframegen.registry.structures import JitEntry, JitTable, decode, size_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sframegen.format.abi import Abi
     from sframegen.registry.interface import Memory
     from sframegen.registry.structures import CodeJitInfo
@@ -35,6 +38,7 @@ MAX_STRIDE = 256  # later versions may have longer entries, but not ten times as
 MAX_ENTRIES = 1 << 20  # 25 MB of tables
 MAX_RULES = 1 << 16  # different rules; hundreds are usual
 MAX_TABLES = 1 << 16  # far more than the entries need
+MAX_WORK = 1 << 21  # entries and tables of all chains, read again or kept: twice the limit of one chain
 ATTEMPTS = 8  # to read a header that is being written
 
 ADDRESSES = 1 << 64
@@ -81,6 +85,7 @@ class _Table:
     header: JitTable  # its used_len and next are not used
     first: int  # number of its first entry in the chain
     used: int = 0  # bytes of entries that were read
+    entries: bytes = b""  # at the last `refresh_removed`
 
 
 class JitTables:
@@ -134,6 +139,23 @@ class JitTables:
                 self._damage = error
                 raise
 
+    def refresh_removed(self) -> None:
+        """Read again which entries are removed. If anything else of them has changed, all look-ups are refused."""
+        if self._damage:
+            return
+        try:
+            for table in self._tables:
+                self._compare(table)
+        except FormatError as error:
+            self._damage = error
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of entries, and of removed ones among them. Raises FormatError if the last refresh failed."""
+        if self._damage:
+            raise self._damage
+        return len(self._offsets), len(self._removed)
+
     def refuse(self, why: str) -> None:
         """Refuse all look-ups until the next `refresh`."""
         self._damage = FormatError(why, f"JIT table at {self._info.unwind_head:#x}")
@@ -157,6 +179,24 @@ class JitTables:
             if not header.next:
                 return
             table = self._open(header.next)
+
+    def _compare(self, table: _Table) -> None:
+        """Compare the entries of a table with what they were."""
+        now, before, stride = self._read(table.address, TABLE_SIZE, table.used), table.entries, table.header.fre_stride
+        for at in range(0, len(now), stride) if now != before else ():
+            entry, known = now[at : at + stride], before[at : at + stride]
+            if entry == known:
+                continue
+            number, info = table.first + at // stride, entry[FRE_SIZE - 1]
+            if struct.unpack_from(f"{MARKS[self._abi.byte_order]}{ENTRY_CODE}", entry) != self._entry(number, info & REMOVED):
+                raise _error(table.address, "an entry has changed", TABLE_SIZE + at)
+            if info & REMOVED:
+                self._removed.add(number)
+        table.entries = now
+
+    def _entry(self, number: int, removed: int) -> tuple[int, ...]:
+        *says, info = self._says[number][0]
+        return self._sizes[number], self._offsets[number], *says, info | removed
 
     def _open(self, address: int) -> _Table:
         """Open a table that the chain leads to."""
@@ -241,6 +281,19 @@ class JitTables:
         if len(raw) != size:
             raise _error(table, f"{size} bytes cannot be read", at)
         return raw
+
+
+def refresh_chains(chains: Iterable[JitTables]) -> None:
+    """Read new entries of all chains, as many as some seconds allow: there may be thousands, each of the greatest length."""
+    spent = 0
+    for tables in chains:
+        if spent > MAX_WORK:
+            tables.refuse("the process has more tables than are read")
+            continue
+        before = tables.work
+        with suppress(FormatError):  # it is reported when the code is looked up
+            tables.refresh()
+        spent += max(tables.work - before, len(tables))
 
 
 class JitDescriber(JitTables):

@@ -15,7 +15,7 @@ _TYPE = struct.Struct("=I")
 _MOMENT = struct.Struct("=IIQQII")
 _AREA = struct.Struct("=IIQQQ")
 _STACK = struct.Struct("=IIQQIIII16s")
-_STOPPED = struct.Struct(f"=IIQQQII{REGISTERS}Q")
+_STOPPED = struct.Struct(f"=IIQQQIIQ{REGISTERS}Q")
 
 
 class NewStack(NamedTuple):
@@ -46,6 +46,8 @@ class Unfinished(NamedTuple):
     registers: tuple[int, ...]  # by DWARF number; the PC is not among them
     stack_start: int
     stack: bytes
+    missing: int  # at `pc`: the number of the file whose table was missing, if that is why
+    serial: int  # the word that it was checked with
 
 
 class SampledMoment(NamedTuple):
@@ -81,7 +83,7 @@ def decode(record: bytes) -> KernelRecord:
     if kind == STACK:
         _, end, _, key, pid, tid, number, _, comm = _STACK.unpack_from(record)
         return NewStack(key, pid, tid, End(end), _name(comm), struct.unpack_from(f"={number}Q", record, _STACK.size))
-    _, flags, pc, known, start, size, _, *registers = _STOPPED.unpack_from(record)
+    _, flags, pc, known, start, size, missing, serial, *registers = _STOPPED.unpack_from(record)
     _, end, time, _, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
     at = _STOPPED.size + _STACK.size
     frames = struct.unpack_from(f"={number}Q", record, at)
@@ -101,6 +103,8 @@ def decode(record: bytes) -> KernelRecord:
         tuple(registers),
         start,
         record[at : at + size],
+        missing,
+        serial,
     )
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, monotonic_ns
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.bpf.extents import Extents
@@ -36,11 +37,12 @@ GRACE = 0.1  # seconds after which no run of the program writes the map of count
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
-_PROCESS = struct.Struct("=III")
-_FILE = struct.Struct("=QIIIIII")
+_PROCESS = struct.Struct("=IIII")
+_FILE = struct.Struct("=QQQIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _U32 = struct.Struct("=I")
-_STATE_AT = 24  # in struct file
+_STATE_AT = 40  # in struct file
+_USED = 8
 _HELD = struct.Struct(f"=I4xQ{REGISTERS}Q")
 _HELD_AT = 8  # in struct shared
 PENDING, WITHOUT, READY = 0, 1, 2
@@ -76,6 +78,18 @@ class Sampling(NamedTuple):
     threads: bool = False  # counts of threads, not of processes
     moments: bool = False  # a record for each sample
     hold: bool = False  # a sample stops its process, and is the only one until release(); each is sent, and none is counted
+
+
+class Guard(NamedTuple):
+    """A 64-bit word in the memory of a process."""
+
+    address: int
+    value: int
+
+
+UNGUARDED = Guard(0, 0)
+NO_GUARDS: Mapping[int, Guard] = MappingProxyType({})
+NOWHERE = Guard(1, 0)  # no process has memory there
 
 
 class Held(NamedTuple):
@@ -231,8 +245,11 @@ class KernelWalker:
         self._epochs.put(_U32.pack(pid), _U32.pack(self._user_epoch))
         return self._user_epoch
 
-    def publish(self, pid: int, spans: Iterable[Span], epoch: int) -> bool:
-        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room."""
+    def publish(self, pid: int, spans: Iterable[Span], epoch: int, *, makes_code: bool = False) -> bool:
+        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room.
+
+        `makes_code`: some have tables of this process only. Its children are unknown until they are published.
+        """
         ordered = sorted(span for span in spans if span.start < span.end)
         apart = [span for span, after in pairwise([*ordered, None]) if span and (after is None or span.end <= after.start)]
         first = self._extents.allocate(len(apart)) if apart else None
@@ -240,7 +257,7 @@ class KernelWalker:
             return False
         packed = b"".join(_SPAN.pack(span.start, span.end, span.bias, span.file, 0) for span in apart)
         self._spans[first * _SPAN.size : first * _SPAN.size + len(packed)] = packed
-        if not self._processes.put(_U32.pack(pid), _PROCESS.pack(first, len(apart), epoch)):
+        if not self._processes.put(_U32.pack(pid), _PROCESS.pack(first, len(apart), epoch, makes_code)):
             self._extents.retire(first)
             return False
         self._retire(pid)
@@ -268,10 +285,11 @@ class KernelWalker:
         self.add_tables({number: table})
         return number not in self.dropped
 
-    def add_tables(self, tables: Mapping[int, DecodedTable | None]) -> None:
+    def add_tables(self, tables: Mapping[int, DecodedTable | None], guards: Mapping[int, Guard] = NO_GUARDS) -> None:
         """Give the kernel program the tables of files, by number; None: there is none to come. `dropped`: those without room.
 
-        All at once, because the kernel waits for its running programs each time.
+        All at once, because the kernel waits for its running programs each time. With a guard, a table holds while the process that is
+        sampled has this word there, and samples in code without a rule are walked from copies of the stack.
         """
         added: dict[int, int] = {}  # descriptors
         try:
@@ -284,8 +302,9 @@ class KernelWalker:
                     self.dropped.add(number)
                     continue
                 added[number] = _filled(table)
-                places = (table.base, table.pages, table.index_at, table.rows_at, table.rules_at)
-                self._files[number * _FILE.size : (number + 1) * _FILE.size] = _FILE.pack(*places, PENDING, monotonic_ns() >> 30)
+                places = (table.pages, table.index_at, table.rows_at, table.rules_at)
+                guard = guards.get(number, UNGUARDED)
+                self._set_file(number, _FILE.pack(table.base, *guard, *places, PENDING, monotonic_ns() >> 30))
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
                 self.dropped.discard(number)
@@ -305,9 +324,17 @@ class KernelWalker:
             self._tables.delete(_U32.pack(number))
             self.memory -= self._sizes.pop(number)
 
+    def look_first(self, number: int) -> None:
+        """All samples in code with this number are walked from copies of the stack: only the process knows what it is."""
+        self.drop_table(number)
+        self._set_file(number, _FILE.pack(0, *NOWHERE, *bytes(4), PENDING, 0))
+
     def last_use(self, number: int) -> int:
         """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""
-        return int(_FILE.unpack_from(self._files, number * _FILE.size)[6])
+        return int(_FILE.unpack_from(self._files, number * _FILE.size)[_USED])
+
+    def _set_file(self, number: int, packed: bytes) -> None:
+        self._files[number * _FILE.size : (number + 1) * _FILE.size] = packed
 
     def _set_state(self, number: int, state: int) -> None:
         at = number * _FILE.size + _STATE_AT

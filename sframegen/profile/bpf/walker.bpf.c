@@ -58,10 +58,10 @@ struct {
 
 /* The state of one walk, and its records. `low`: what the caller's SP has to be above. */
 struct sample {
-	u64 busy, pc, known, low, hash;
+	u64 busy, pc, known, low, hash, serial;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
-	u32 first, count, last, exact, guessed, signals, second, callers, copied, padding;
+	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing;
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
 	struct stack_record record;
@@ -132,24 +132,12 @@ INLINE u32 half(u64 value, u32 number) { return number & 1 ? value >> 32 : value
 
 enum { FOUND = -1, RULE_NONE = -2 }; /* else an END_ */
 
-/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE or why there is no answer. */
-GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule)
+/* Finds the rule of the code at a link-time address in a table. Returns FOUND, RULE_NONE or END_DAMAGED_TABLE. */
+INLINE int search(struct file *file, void *table, u64 address, struct rule *rule)
 {
-	struct file *file = map_lookup(&files, &number);
-	void *table = map_lookup(&tables, &number);
-	u64 value, offset;
-	u32 page, low, high, state;
+	u64 value, offset = address - file->base;
+	u32 page, low, high;
 
-	if (!rule || !file)
-		return END_DAMAGED_TABLE;
-	state = *(volatile u32 *)&file->state;
-	if (state == FILE_WITHOUT)
-		return RULE_NONE;
-	if (state < FILE_READY || !table)
-		return END_NO_TABLE;
-	if (file->used != second)
-		file->used = second;
-	offset = address - file->base;
 	if (offset >> PAGE_BITS >= file->pages)
 		return RULE_NONE;
 	page = offset >> PAGE_BITS;
@@ -182,7 +170,43 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule)
 	low = file->rules_at + low * RULE_ELEMENTS;
 	if (!element(table, low, (u64 *)rule) || !element(table, low + 1, (u64 *)rule + 1))
 		return END_DAMAGED_TABLE;
-	return *(volatile u32 *)&file->state == state ? FOUND : END_NO_TABLE; /* it was exchanged meanwhile */
+	return FOUND;
+}
+
+/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE or why there is no answer. `serial`: as in struct stopped. */
+GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64 *serial)
+{
+	struct file *file = map_lookup(&files, &number);
+	void *table = map_lookup(&tables, &number);
+	u64 check;
+	u32 state;
+	int found;
+
+	if (!rule || !serial || !file)
+		return END_DAMAGED_TABLE;
+	state = *(volatile u32 *)&file->state;
+	check = file->check;
+	*serial = 0;
+	if (check && (read_user(serial, sizeof(*serial), (void *)check) || *serial != file->serial))
+		return END_NO_TABLE;
+	if (state == FILE_WITHOUT)
+		return RULE_NONE;
+	if (state < FILE_READY || !table)
+		return END_NO_TABLE;
+	if (file->used != second)
+		file->used = second;
+	found = search(file, table, address, rule);
+	if (*(volatile u32 *)&file->state != state) /* it was exchanged meanwhile */
+		return END_NO_TABLE;
+	return check && found == RULE_NONE ? END_NO_TABLE : found;
+}
+
+/* Is this number that of code without a file? */
+INLINE int is_made(u32 number)
+{
+	struct file *file = map_lookup(&files, &number);
+
+	return number == NO_FILE || (file && file->check);
 }
 
 /* --- One frame ------------------------------------------------------------------------------------------------------------------- */
@@ -235,7 +259,8 @@ GLOBAL int step(struct sample *sample)
 	found = RULE_NONE;
 	packed = code & ADDRESS_MASK;
 	if (span->file != NO_FILE) {
-		found = find_rule(span->file, sample->second, code - span->bias, &rule);
+		sample->missing = span->file;
+		found = find_rule(span->file, sample->second, code - span->bias, &rule, &sample->serial);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
 	if (found == END_NO_TABLE)
@@ -311,7 +336,7 @@ GLOBAL int step(struct sample *sample)
 		return guess && guess_failed != END_GUESS_FAILED ? guess_failed : END_NO_RETURN;
 	if (guess) {
 		span = span_at(sample, ra - 1);
-		if ((cfa & 7) || !span || (span->file != NO_FILE && !ends_call(ra)))
+		if ((cfa & 7) || !span || (!is_made(span->file) && !ends_call(ra)))
 			return guess_failed;
 		sample->callers++;
 	}
@@ -369,7 +394,8 @@ INLINE void send_unfinished(struct sample *sample)
 	copy_stack(sample);
 	size = sample->copied;
 	stopped->size = size;
-	stopped->padding = 0;
+	stopped->file = sample->missing;
+	stopped->serial = sample->serial;
 	size += sample->record.frames * 8;
 	if (size > sizeof(sample->words) || ring_output(&ring, stopped, sizeof(*stopped) + sizeof(sample->record) + size, 0))
 		add(STAT_RING_FULL, 1);
@@ -500,7 +526,8 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 	}
 	sample->known = (1ull << GENERAL) - 1;
 	sample->exact = 1;
-	sample->guessed = sample->signals = sample->callers = 0;
+	sample->guessed = sample->signals = sample->callers = sample->missing = 0;
+	sample->serial = 0;
 	end = END_KERNEL_THREAD;
 	if (!(task_flags & PF_KTHREAD) && read_kernel(sample->saved, SAVED_WORDS * 8, (void *)user_registers(task)) == 0 &&
 	    sample->saved[SAVED_PC] != 0) {
@@ -596,7 +623,7 @@ SECTION("raw_tp/sched_process_exit") int on_exit(struct tracepoint_context *cont
 	return 0;
 }
 
-/* The child has its parent's memory, so its spans are known before it runs. */
+/* The child has its parent's memory, so its spans are known before it runs; but each goes on with its own tables of code that it makes. */
 SECTION("raw_tp/sched_process_fork") int on_fork(struct tracepoint_context *context)
 {
 	struct task_struct *parent = (void *)context->arguments[0], *child = (void *)context->arguments[1];
@@ -617,7 +644,7 @@ SECTION("raw_tp/sched_process_fork") int on_fork(struct tracepoint_context *cont
 	}
 	process = map_lookup(&processes, &from);
 	epoch = map_lookup(&epochs, &from);
-	if (!process || !epoch)
+	if (!process || !epoch || process->makes_code)
 		return 0;
 	copy = *process;
 	if (copy.epoch != *(volatile u32 *)epoch)

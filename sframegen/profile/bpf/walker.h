@@ -71,9 +71,11 @@ struct rule {
 enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
 /* Places are in elements of the file's table. `state`: each table that is ready has another number, from FILE_READY on.
-   `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it. */
+   `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it.
+   Code that a process makes has `check`, the address of a word of that process; the table holds only while that is `serial`, and code
+   without a rule in it is for user space to look at. For files `check` is 0. */
 struct file {
-	u64 base;
+	u64 base, check, serial;
 	u32 pages, index_at, rows_at, rules_at, state, used;
 };
 
@@ -82,9 +84,10 @@ struct span {
 	u32 file, padding;
 };
 
-/* The extent of `spans` that is a process's. It counts only while `epoch` is that of the process in `epochs`. */
+/* The extent of `spans` that is a process's. It counts only while `epoch` is that of the process in `epochs`. `makes_code`: it has tables
+   of its own code, which its children do not share. */
 struct process {
-	u32 first, count, epoch;
+	u32 first, count, epoch, makes_code;
 };
 
 struct count_key {
@@ -117,12 +120,13 @@ struct stack_record {
 };
 
 /* Where a walk stopped: in the frame whose registers these are, which is not among the frames. `registers` by DWARF number, `known` has
-   a bit for each. A stack_record follows with its frames, then `size` bytes of the stack from `start`,
-   which is at SP or, with its red zone, below it. */
+   a bit for each. `file`: whose table is missing there, `serial`: the word at its `check`. A stack_record follows with its frames, then
+   `size` bytes of the stack from `start`, which is at SP or, with its red zone, below it. */
 struct stopped {
 	u32 type, flags;
 	u64 pc, known, start;
-	u32 size, padding;
+	u32 size, file;
+	u64 serial;
 	u64 registers[REGISTERS];
 };
 

@@ -34,6 +34,7 @@ class TracedFile:
     build_id: bytes = b""
     table: DecodedTable | None = None
     ready: bool = False  # its table is made, or cannot be made
+    made: bool = False  # no file, but code that a process makes: addresses are run-time ones
 
 
 class Span(NamedTuple):
@@ -111,7 +112,10 @@ class Files:
 
     def without_file(self, name: str) -> TracedFile | None:
         """Return a new number, for code that is described without a file; None if there are too many."""
-        return self._numbered(name)
+        traced = self._numbered(name)
+        if traced is not None:
+            traced.made = True
+        return traced
 
     def retired(self) -> set[int]:
         """Return the numbers of files that were rewritten since they were opened: no rule of theirs holds any more."""

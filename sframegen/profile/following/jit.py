@@ -1,133 +1,288 @@
-"""Code that a running process makes and describes in tables (docs/jit.md) -> functions, and spans with numbers of their own."""
+"""Code that a running process makes and describes in tables (docs/jit.md) -> functions, and numbers of files in its spans."""
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.profile.following.files import Span
-from sframegen.registry.jit_tables import JitTables
-from sframegen.registry.regions import Registry
+from sframegen.registry.jit_list import MAX_NODES, SERIAL_AT, list_address, read_nodes
+from sframegen.registry.jit_tables import JitTables, refresh_chains
+from sframegen.registry.structures import CodeJitInfo
 from sframegen.stack.live.process import Process
-from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.snapshot.memory import Memory
 from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from sframegen.format.model import FunctionTable
     from sframegen.profile.following.files import Files, TracedFile
-    from sframegen.profile.following.processes import Processes
-    from sframegen.stack.snapshot.mappings import Mappings
+    from sframegen.profile.following.processes import Processes, Spans
+    from sframegen.registry.structures import JitNode
 
 NAME = "[jit]"
+ADDRESS_MASK = (1 << 64) - 1
+REST = 4  # times what reading the tables of a process took, it is not done again
 
 
 class Described(NamedTuple):
-    """A range of code, and its functions at their run-time addresses: a table to make, in place of the file's last one."""
+    """The functions of a range of code at their run-time addresses, in place of those that its number had; None: damaged tables.
+
+    They hold while the word at `check` in the process is `serial`.
+    """
 
     file: TracedFile
-    functions: FunctionTable
+    functions: FunctionTable | None
+    check: int
+    serial: int
 
 
-class _Recorded:
-    """Reads memory, and keeps what it read."""
+class _Memory:
+    """The memory of a process, which is opened for each reading: after an exec it is another one."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._seen: list[tuple[int, bytes]] = []
-        self._sizes: list[int] = []
+    process: Process
 
     def read(self, address: int, size: int) -> bytes:
-        data = self._process.read(address, size)
-        self._seen.append((address, data))
-        self._sizes.append(size)
-        return data
+        return self.process.read(address, size)
 
-    def is_same(self) -> bool:
-        """Return True if the memory has not changed since."""
-        pairs = zip(self._seen, self._sizes, strict=True)
-        return all(self._process.read(address, size) == data for (address, data), size in pairs)
+
+class _Range:
+    """A registered range of code. It had this serial from `since` to `until` at least: its tables are those of that time."""
+
+    def __init__(self, file: TracedFile, node: JitNode, tables: JitTables, since: int) -> None:
+        self.file, self.node, self.tables = file, node, tables
+        self.since, self.until = since, 0
+        self.described = (-1, -1)  # entries, and removed ones, that were last returned
+
+
+class _Numbers:
+    """Numbers of files for ranges of code: those of processes that have ended are used again."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._free: list[TracedFile] = []
+
+    def take(self) -> TracedFile | None:
+        return self._free.pop() if self._free else self._files.without_file(NAME)
+
+    def put_back(self, files: Iterable[TracedFile]) -> None:
+        self._free += files
 
 
 class _Maker:
-    """A process that makes code. Raises StackError if its memory cannot be read."""
+    """A process that has a list of ranges."""
 
-    def __init__(self, pid: int) -> None:
-        self.process = Process(pid)
-        self.files: dict[tuple[int, int], TracedFile] = {}  # by range
-        self.spans: list[Span] = []
-        self._mappings: Mappings | None = None
-        self._recorded = _Recorded(self.process)
+    def __init__(self, program: int) -> None:
+        self.program = program
+        self.lists: tuple[int, ...] = ()  # their addresses
+        self.memory = _Memory()
+        self.files: dict[int, TracedFile] = {}  # by the address of the node
+        self.ranges: dict[int, _Range] = {}  # the same
+        self.nodes: dict[int, JitNode] = {}
+        self.nodes_since = 0  # they have not changed since
+        self.checked = 0  # what is known of the time up to then, is known
+        self.ended = False
+        self.rests_until = 0
 
-    def tables(self) -> list[tuple[int, int, JitTables]] | None:
-        """Return all ranges with their tables, read from the first entry on: removed code has none; None if nothing has changed."""
-        mappings = self.process.mappings()
-        if mappings is self._mappings and self._recorded.is_same():
-            return None
-        self._mappings, self._recorded = mappings, _Recorded(self.process)
-        snapshot = self.process.now()
-        snapshot.memory = Memory(self._recorded.read, self.process.abi.byte_order)
-        registry = Registry()
-        RuntimeCode(registry).follow(snapshot)
-        return [(one.start, one.end, one.describer) for one in registry if isinstance(one.describer, JitTables)]
+    def proven(self, time: int) -> list[_Range]:
+        """Return the ranges with the tables of that time."""
+        return [one for one in self.ranges.values() if one.since <= time <= one.until]
+
+    def read(self, pid: int, numbers: _Numbers) -> list[Described]:
+        """Read the list, then all tables, then the list again. Raises StackError if the memory cannot be read."""
+        began = time.monotonic_ns()
+        with Process(pid) as process:
+            self.memory.process = process
+            nodes = self._read_nodes(process)
+            noted = time.monotonic_ns()
+            self.ranges = {at: one for at, one in self.ranges.items() if nodes.get(at) == one.node}
+            for at, node in _registered(nodes).items():
+                if at not in self.ranges and (file := self._file(at, numbers)) is not None:
+                    info = CodeJitInfo(*node[2:])
+                    self.ranges[at] = _Range(file, node, JitTables(self.memory, info, process.abi), noted)
+            refresh_chains([one.tables for one in self.ranges.values()])
+            for one in self.ranges.values():
+                one.until = max(one.until, began)
+                one.tables.refresh_removed()
+            again = self._read_nodes(process)
+            if again != self.nodes:
+                self.nodes, self.nodes_since = again, time.monotonic_ns()
+            self.ranges = {at: one for at, one in self.ranges.items() if again.get(at) == one.node}
+        self.checked = began
+        return [described for at, one in self.ranges.items() for described in _described(at, one)]
+
+    def _read_nodes(self, process: Process) -> dict[int, JitNode]:
+        nodes: dict[int, JitNode] = {}
+        for address in self.lists:
+            try:
+                nodes |= read_nodes(self.memory, address, process.abi)
+            except FormatError:  # none of it counts
+                continue
+        return nodes if len(nodes) <= MAX_NODES else {}
+
+    def _file(self, node: int, numbers: _Numbers) -> TracedFile | None:
+        if node not in self.files and (file := numbers.take()) is not None:
+            self.files[node] = file
+        return self.files.get(node)
 
 
 class MadeCode:
-    """Follows the tables of processes. Its spans are put into the state of the process, over the code without a file."""
+    """Follows the tables of processes. Their code gets numbers of files in place of 0, in spans to publish or to walk with."""
 
     def __init__(self, files: Files, processes: Processes) -> None:
+        self.dropped: list[int] = []  # numbers whose processes have ended, to be used again; the caller takes them out
         self._files = files
+        self._numbers = _Numbers(files)
         self._processes = processes
         self._makers: dict[int, _Maker] = {}
+        self._list_addresses: dict[int, int | None] = {}  # link-time, by number of the file
+        self._searched: dict[int, Spans] = {}  # by process: where lists were looked for last
+        self._unknown: TracedFile | None = None
 
-    def refresh(self, pid: int, time: int) -> list[Described]:
+    @property
+    def unknown(self) -> int:
+        """The number of their code that no table describes, or whose tables are not those of the time: it never has a table."""
+        if self._unknown is None:
+            self._unknown = self._numbers.take()
+        return self._unknown.number if self._unknown else 0
+
+    def follows(self, pid: int) -> bool:
+        """Return True if the process, as it was at the last `refresh`, has a list of tables."""
+        return pid in self._makers
+
+    def refresh(self, pid: int) -> list[Described]:
         """Read the tables of a process that has code without a file; return those that are new or have changed.
 
-        Its spans then have the numbers of the tables, and it is in `Processes.changed`. To be called now and then.
+        If its spans have other numbers then, it is in `Processes.changed`. This costs little if there is no list.
         """
-        spans = self._processes.spans(pid)
-        if spans is None or (pid not in self._makers and all(span.file for span in spans)):
-            return []
-        try:
-            maker = self._makers.get(pid)
-            if maker is None:
-                maker = self._makers[pid] = _Maker(pid)
-            tables = maker.tables()
-        except StackError:
+        maker = self._makers.get(pid)
+        if maker is not None and maker.program != self._processes.program(pid):
             self.forget(pid)
+            maker = None
+        lists = self._lists(pid)
+        if maker is None and not lists:
             return []
-        described = []
-        old = maker.spans
-        if tables is not None:
-            maker.spans = []
-            for start, end, table in tables:
-                file = self._file(maker, start, end)
-                if file is None:
-                    continue
-                try:
-                    described.append(Described(file, table.functions()))
-                except FormatError as error:  # its code is code without a file
-                    file.why = error.message
-                    continue
-                file.why = ""
-                maker.spans.append(Span(start, end, 0, file.number))
-        if maker.spans != old or not set(maker.spans) <= set(spans):
-            self._processes.set_made(pid, {file.number for file in maker.files.values()}, maker.spans, time)
+        if maker is None:
+            maker = self._makers[pid] = _Maker(self._processes.program(pid))
+        maker.lists = lists
+        began = time.monotonic_ns()
+        if began < maker.rests_until:
+            return []
+        before = _spans(maker.ranges.values())
+        try:
+            described = maker.read(pid, self._numbers)
+            maker.ended = False
+        except StackError:
+            maker.ended, described = True, []
+        if _spans(maker.ranges.values()) != before or not maker.rests_until:
+            self._processes.changed.add(pid)
+        now = time.monotonic_ns()
+        maker.rests_until = now + REST * (now - began)
         return described
+
+    def refresh_all(self) -> list[Described]:
+        """Refresh those that have lists."""
+        return [described for pid in list(self._makers) for described in self.refresh(pid)]
+
+    def observe(self, pid: int, number: int, serial: int, time: int) -> None:
+        """At that time, the word to check for the number was `serial`."""
+        maker = self._makers.get(pid)
+        for one in maker.ranges.values() if maker else ():
+            if (one.file.number, one.node.serial) == (number, serial):
+                one.since, one.until = min(one.since, time), max(one.until, time)
+
+    def published(self, pid: int, spans: Spans) -> Spans:
+        """Return the spans as the kernel program needs them, which checks whether tables are those of the time."""
+        maker = self._makers.get(pid)
+        if maker is None or maker.program != self._processes.program(pid):
+            return spans
+        return _over([span if span.file else span._replace(file=self.unknown) for span in spans], _spans(maker.ranges.values()))
+
+    def at(self, pid: int, spans: Spans, time: int) -> Spans | None:
+        """Return the spans of that time with the numbers of tables of that time; None: to be asked again after a `refresh`.
+
+        Tables are those of the time if the serial was the same before and after it. Other code that they may have described is
+        unknown; what they did not describe stays code without a file.
+        """
+        maker = self._makers.get(pid)
+        if maker is None:
+            return spans
+        if maker.program != self._processes.program(pid) or (time > maker.checked and not maker.ended):
+            return None
+        proven = maker.proven(time)
+        if not maker.nodes_since <= time <= maker.checked:
+            spans = tuple([span if span.file else span._replace(file=self.unknown) for span in spans])
+        others = [one for one in maker.ranges.values() if one not in proven]
+        made = [*_spans(proven), *(span._replace(file=self.unknown) for span in _spans(others))]
+        return _over(spans, sorted(made))
 
     def forget(self, pid: int) -> None:
         """Forget a process that ended."""
+        self._searched.pop(pid, None)
         maker = self._makers.pop(pid, None)
         if maker is not None:
-            maker.process.__exit__()
+            self.dropped += [file.number for file in maker.files.values()]
+            self._numbers.put_back(maker.files.values())
 
-    def close(self) -> None:
-        for pid in list(self._makers):
-            self.forget(pid)
+    def _lists(self, pid: int) -> tuple[int, ...]:
+        """Return the addresses of lists in a process that has code without a file."""
+        spans = self._processes.spans(pid) or ()
+        maker = self._makers.get(pid)
+        if self._searched.get(pid) is spans:
+            return maker.lists if maker else ()
+        self._searched[pid] = spans
+        if maker is None and all(span.file for span in spans):
+            return ()
+        found = ((self._list_address(span.file), span.bias) for span in spans if span.file)
+        return tuple(sorted({address + bias & ADDRESS_MASK for address, bias in found if address is not None}))
 
-    def _file(self, maker: _Maker, start: int, end: int) -> TracedFile | None:
-        """Return the number of a range of code: the same one for as long as the process lives."""
-        file = maker.files.get((start, end))
-        if file is None and (file := self._files.without_file(NAME)) is not None:
-            maker.files[start, end] = file
-        return file
+    def _list_address(self, number: int) -> int | None:
+        if number not in self._list_addresses:
+            elf = self._files.by_number[number].elf
+            try:
+                self._list_addresses[number] = None if elf is None else list_address(elf)
+            except FormatError:
+                self._list_addresses[number] = None
+        return self._list_addresses[number]
+
+
+def _registered(nodes: dict[int, JitNode]) -> dict[int, JitNode]:
+    """Return those of registered ranges; none if any overlap."""
+    found = {at: node for at, node in nodes.items() if node.serial % 2 and node.text_start < node.text_end}
+    ranges = sorted((node.text_start, node.text_end) for node in found.values())
+    return {} if any(one[1] > other[0] for one, other in pairwise(ranges)) else found
+
+
+def _described(at: int, one: _Range) -> list[Described]:
+    try:
+        size = one.tables.size
+        if size == one.described:
+            return []
+        functions = one.tables.functions()
+    except FormatError as error:
+        one.file.why, one.described = error.message, (-1, -1)
+        return [Described(one.file, None, at + SERIAL_AT, one.node.serial)]
+    one.file.why, one.described = "", size
+    return [Described(one.file, functions, at + SERIAL_AT, one.node.serial)]
+
+
+def _spans(ranges: Iterable[_Range]) -> list[Span]:
+    return sorted(Span(one.node.text_start, one.node.text_end, 0, one.file.number) for one in ranges)
+
+
+def _over(spans: Sequence[Span], made: list[Span]) -> Spans:
+    """Return both, and of the first only what the others leave. Both ascend, without overlaps."""
+    starts, ends = [span.start for span in made], [span.end for span in made]
+    result = list(made)
+    for span in spans:
+        at = span.start
+        for one in made[bisect_right(ends, span.start) : bisect_left(starts, span.end)]:
+            if at < one.start:
+                result.append(span._replace(start=at, end=one.start))
+            at = one.end
+        if at < span.end:
+            result.append(span._replace(start=at))
+    return tuple(sorted(result))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
 
 Spans = tuple[Span, ...]
+PROGRAMS = count(1)
 
 
 class Resolver(Protocol):
@@ -41,10 +43,11 @@ class Version(NamedTuple):
 class State:
     """A process. The tuples of spans are shared with its children."""
 
-    __slots__ = ("changed_at", "ended_at", "kept", "name", "scanned_at", "threads", "versions")
+    __slots__ = ("changed_at", "ended_at", "kept", "name", "program", "scanned_at", "threads", "versions")
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
+        self.program = next(PROGRAMS)  # another number after each exec
         self.threads: dict[int, str] = {}  # names of threads that are not the name of the process
         self.versions = deque([version])
         self.kept = _cost(version)
@@ -93,6 +96,11 @@ class Processes:
             return None
         return state.spans if time is None else state.at(time)
 
+    def program(self, pid: int) -> int:
+        """Return a number that no other process has, nor another program in this process; 0 if it is unknown."""
+        state = self._states.get(pid)
+        return state.program if state else 0
+
     def name_of(self, pid: int) -> str:
         """Return the name of a process; empty if unknown."""
         state = self._states.get(pid)
@@ -137,6 +145,7 @@ class Processes:
         for pid, state in self._states.items():
             state.set_spans(time, None)
             state.changed_at = time
+            state.program = next(PROGRAMS)  # an exec may be among what was lost
             self.changed.add(pid)
             if not Path(f"/proc/{pid}").exists():  # its end may be among what was lost
                 state.ended_at = time
@@ -150,17 +159,6 @@ class Processes:
                     time, tuple(span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans)
                 )
                 self.changed.add(pid)
-
-    def set_made(self, pid: int, numbers: set[int], made: Sequence[Span], time: int) -> None:
-        """Put spans of code that the process makes over its others, in place of all that have one of these numbers."""
-        state = self._states.get(pid)
-        if state is None or state.spans is None:
-            return
-        spans = tuple(span._replace(file=0) if span.file in numbers else span for span in state.spans)
-        for span in made:
-            spans = inserted(spans, span.start, span.end, [span])
-        state.set_spans(time, spans)
-        self.changed.add(pid)
 
     def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
         """Forget what was mapped at [start, end) before that time. What has been mapped there since stays."""
@@ -215,7 +213,7 @@ class Processes:
                 return
             state = self._states[record.pid] = State("", Version(time, None))
         if record.by_exec and time > state.scanned_at:
-            state.threads = {}
+            state.threads, state.program = {}, next(PROGRAMS)
             state.ended_at, state.changed_at = 0, time
             state.set_spans(time, ())
             self.changed.add(record.pid)

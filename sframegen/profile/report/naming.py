@@ -83,12 +83,14 @@ class _Namer:
 
     def frame(self, pid: int, packed: int) -> NamedFrame:
         number = packed >> FILE_SHIFT & KERNEL_FILE
-        key = (0 if number else pid, packed)
+        file = self._collected.files.get(number)
+        is_made = number == NO_FILE or (file is not None and file.made)
+        key = (pid if is_made else 0, packed)
         if key not in self._known:
             address, guessed = unpacked(packed)[1:]
             if number == KERNEL_FILE:
                 found = self._of_kernel(address | KERNEL_BITS)
-            elif number == NO_FILE:
+            elif is_made:
                 found = self._made(pid, address)
             else:
                 found = self._in_file(number, address)

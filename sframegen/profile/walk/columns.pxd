@@ -17,6 +17,7 @@ cdef class TableColumns:
     cdef public unsigned long long rules_at
     cdef public unsigned long long rows
     cdef public unsigned long long rules
+    cdef public bint guessed
 
 @cython.final
 cdef class MachineColumns:

@@ -26,7 +26,7 @@ class SpanColumns:
 
 
 class TableColumns:
-    """A DecodedTable: places are numbers of 32-bit words."""
+    """A DecodedTable: places are numbers of 32-bit words. `guessed`: where it has no rule, frame pointers may lead on."""
 
     def __init__(
         self, words: Column, base: int, pages: int, index_at: int, rows_at: int, rules_at: int, rows: int, rules: int
@@ -39,6 +39,7 @@ class TableColumns:
         self.rules_at = rules_at
         self.rows = rows
         self.rules = rules
+        self.guessed = True
 
 
 class MachineColumns:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 WORDS = ELEMENT // 4
 NO_PLACE = -1
-NOTHING_KNOWN = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0)
 
 
 class Start(NamedTuple):
@@ -78,9 +77,14 @@ class CopyWalker:
         self._code = _Code(abi, elf_of)
         self._steps = Steps(_machine(abi), conventions_of(abi).ra_mask, self._frames, self._code)
 
-    def add_table(self, number: int, table: DecodedTable | None) -> None:
-        """Use this table for the file; None: there is none, and will be none. Raises FormatError if it is cut off."""
-        self._steps.add_table(number, NOTHING_KNOWN if table is None else table_columns(table))
+    def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True) -> None:
+        """Use this table for the file; None: there is none, and will be none. Raises FormatError if it is cut off.
+
+        `guessed`: frame pointers may lead on from code without a rule.
+        """
+        columns = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0) if table is None else table_columns(table)
+        columns.guessed = guessed
+        self._steps.add_table(number, columns)
 
     def forget(self, number: int) -> None:
         """The number is another file's from now on."""

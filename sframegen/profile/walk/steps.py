@@ -105,7 +105,7 @@ class Steps:
         if file:
             rule = self.find_rule(file, (address - bias) & self.mask)
         if rule < 0:
-            return 4 if rule == -1 else 11  # NO_TABLE, DAMAGED_TABLE
+            return 4 if rule == -1 else 11 if rule == -2 else 5  # NO_TABLE, DAMAGED_TABLE, NO_RULE
         if rule:
             end = self.step(spans, False)
             if end != 9:  # UNKNOWN_REGISTER
@@ -141,7 +141,10 @@ class Steps:
         return True
 
     def find_rule(self, file: cython.ulonglong, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Set the rule of a link-time address, return its number; 0: no rule, -1: no table, -2: the table is damaged."""
+        """Set the rule of a link-time address, return its number; 0: no rule, -1: no table, -2: the table is damaged.
+
+        -3: no rule, and none may be guessed.
+        """
         table: TableColumns
         offset: cython.ulonglong
         low: cython.ulonglong
@@ -156,7 +159,7 @@ class Steps:
         offset = (address - table.base) & self.mask
         first = offset >> 8
         if first >= table.pages:
-            return 0
+            return 0 if table.guessed else -3
         low = table.words[table.index_at + first]
         high = table.words[table.index_at + first + 1]
         if low > high or high > table.rows:
@@ -169,13 +172,15 @@ class Steps:
             else:
                 high = middle
         if low == 0:
-            return 0
+            return 0 if table.guessed else -3
         rule = table.words[table.rows_at + low - 1] >> 16
         if rule >= table.rules:
             return -2
         first = table.rules_at + 4 * rule
         if rule:
             self.set_rule(table.words[first : first + 4])
+        elif not table.guessed:
+            return -3
         return rule
 
     def set_rule(self, words: Column) -> cython.int:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.registry.jit_list import JitRegions, list_address
-from sframegen.registry.jit_tables import JitTables
+from sframegen.registry.jit_tables import JitTables, refresh_chains
 from sframegen.stack.objects.loaded_image import read_image
 
 if TYPE_CHECKING:
     from sframegen.registry.regions import Registry
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
-
-
-MAX_WORK = 1 << 21  # entries and tables of all chains, read again or kept: twice the limit of one chain
 
 
 class RuntimeCode:
@@ -39,21 +35,7 @@ class RuntimeCode:
             except FormatError:
                 regions.clear(self._registry)
         if self._lists:
-            self._refresh()
-
-    def _refresh(self) -> None:
-        """Read chains of tables, as many as some seconds allow: there may be thousands, each of the greatest length."""
-        spent = 0
-        for region in self._registry:
-            tables = region.describer
-            if isinstance(tables, JitTables):
-                if spent > MAX_WORK:
-                    tables.refuse("the process has more tables than are read")
-                    continue
-                before = tables.work
-                with suppress(FormatError):  # it is reported when the code is looked up
-                    tables.refresh()
-                spent += max(tables.work - before, len(tables))
+            refresh_chains(region.describer for region in self._registry if isinstance(region.describer, JitTables))
 
     def _search(self, snapshot: Snapshot) -> None:
         """Find lists in new objects, and stop following those of objects that are gone."""

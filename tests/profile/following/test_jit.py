@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,10 @@ import sframegen
 from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
 from sframegen.profile.following.files import Files, Span
+from sframegen.profile.following.follower import Follower, read_memory
 from sframegen.profile.following.jit import NAME, MadeCode
 from sframegen.profile.following.processes import Processes
+from tests.support.kernel_events import needs_perf_events
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
@@ -49,50 +52,73 @@ class NoFiles:
         raise AssertionError((record, time))
 
 
+@needs_perf_events
 def test_code_that_a_process_describes(compile_c: Compiler, tmp_path: Path) -> None:
     path = compiled(compile_c, tmp_path, SOURCE, f"-I{INCLUDE}", section=False)
     program = Program(path)
     assert program.process.stdout
     code = int(program.process.stdout.readline(), 16)
-    files, processes = Files(), Processes(NoFiles())
-    made = MadeCode(files, processes)
-    pid, first, last = program.pid, Span(100, 200, 0, 4), Span(code, code + 8192, 0, 0)
+    follower = Follower([program.pid])
+    made, pid, text = MadeCode(follower.files, follower.processes), program.pid, code + 4096
 
-    def refreshed() -> list[tuple[int, list[int]]]:
-        return [(one.file.number, list(one.functions.start)) for one in made.refresh(pid, time.monotonic_ns())]
+    def refreshed() -> list[tuple[int, list[int], int]]:
+        found = made.refresh(pid)
+        while made.at(pid, spans(), asked) is None:  # it rests
+            found += made.refresh(pid)
+        return [(one.file.number, list(one.functions.start) if one.functions else [], one.serial) for one in found]
 
-    with program:
+    def spans() -> tuple[Span, ...]:
+        return follower.spans(pid) or ()
+
+    def files(found: tuple[Span, ...] | None) -> list[int]:
+        return [span.file for span in found or () if code <= span.start < code + 8192]
+
+    with program, closing(follower):
+        asked = time.monotonic_ns()
         assert refreshed() == [], "its mappings are not known"
-        processes.set_scanned(pid, [first, last], "p", 1)
-        text = code + 4096
-        [described] = made.refresh(pid, 2)
+        follower.scan(pid)
+        early = time.monotonic_ns()
+        [described] = made.refresh(pid)
+        assert described.functions
         assert list(described.functions.start) == [text + 16]
         assert described.functions.rows(0) == [(0, Rule(Where(AMD64.sp, 8), Where(None, -8, deref=True)))]
+        assert read_memory(pid, described.check, 8) == described.serial.to_bytes(8, "little")
         number = described.file.number
-        mapped = (first, Span(code, text, 0, 0), Span(text, text + 4096, 0, number))
-        assert (described.file.path, processes.spans(pid)) == (NAME, mapped)
+        assert (described.file.path, described.file.made, made.follows(pid)) == (NAME, True, True)
+        assert files(made.published(pid, spans())) == [made.unknown, number]
+        asked = time.monotonic_ns()
+        assert made.at(pid, spans(), asked) is None
         assert refreshed() == []
-
-        processes.set_scanned(pid, [first, last], "p", time.monotonic_ns())  # without what /proc cannot know
-        assert refreshed() == []
-        assert processes.spans(pid) == mapped
+        assert files(made.at(pid, spans(), early)) == [made.unknown, made.unknown], "nobody knows what was there"
+        assert files(made.at(pid, spans(), asked)) == [0, number]
+        made.observe(pid, number, described.serial, early)
+        assert files(made.at(pid, spans(), early)) == [made.unknown, number]
 
         program.go_on()
         program.wait()
-        assert refreshed() == [(number, [text + 32])], "the first function was removed"
+        asked = time.monotonic_ns()
+        assert refreshed() == [(number, [text + 32], described.serial)], "the first function was removed"
+        late = time.monotonic_ns()
         program.go_on()
         program.wait()
-        processes.changed.clear()
+        follower.changed.clear()
+        asked = time.monotonic_ns()
         assert refreshed() == []
-        assert [span.file for span in processes.spans(pid) or ()] == [4, 0, 0]
-        assert processes.changed == {pid}
-    made.close()
+        assert follower.changed == {pid}
+        assert files(made.at(pid, spans(), late)) == [made.unknown]
+        asked = time.monotonic_ns()
+        assert refreshed() == []
+        assert files(made.at(pid, spans(), asked)) == [0]
+        assert files(made.published(pid, spans())) == [made.unknown]
+    made.forget(pid)
+    assert made.dropped == [number]
 
 
 def test_processes_without_made_code_are_not_read() -> None:
     files, processes = Files(), Processes(NoFiles())
     made = MadeCode(files, processes)
     processes.set_scanned(os.getpid(), [Span(100, 200, 0, 4)], "p", 1)
-    assert made.refresh(os.getpid(), 2) == []
+    assert made.refresh(os.getpid()) == []
     processes.set_scanned(4_194_303, [Span(100, 200, 0, 0)], "gone", 1)
-    assert made.refresh(4_194_303, 2) == []
+    assert made.refresh(4_194_303) == []
+    assert not made.follows(os.getpid())
