@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from sframegen.profile.session import KernelSession
 
 import sframegen
 from sframegen.profile.events.names import event_named
+from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.packed_frames import End, unpacked
 from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.sampling_plan import Plan
 from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ pytestmark = [needs_bpf, pytest.mark.once]
 
 INCLUDE = Path(sframegen.__file__).parent / "integration/include"
 SAMPLES = 1500
-# Chains of three functions at the same addresses, whose frames have other sizes each time. Their frames are full of addresses that a
-# wrong rule would take for the caller's. A second chain is appended while the first is registered.
+# Chains of three functions at the same addresses, whose frames have other sizes each time. Their frames are full of addresses that
+# a wrong rule would take for the caller's. A second chain is appended while the first is registered.
 SOURCE = r"""
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -42,7 +43,10 @@ static struct sframegen_jit_region region;
 KEPT void wrong(void (*call)(void)) { call(); after++; }
 KEPT void run(int chain) { ((void (*)(void))(text + chain * DEPTH * ROOM))(); after++; }
 
-static unsigned char *put(unsigned char *at, unsigned long value, int size) { return (unsigned char *)memcpy(at, &value, size) + size; }
+static unsigned char *put(unsigned char *at, unsigned long value, int size) {
+    memcpy(at, &value, size);
+    return at + size;
+}
 
 static void say(struct sframegen_jit_table *table, unsigned char *from, unsigned char *to, int cfa) {
     struct sframegen_jit_fre entry = {.size = to - from, .ip_off = from - text, .cfa_off = cfa, .ra_off = -8,

@@ -288,8 +288,8 @@ class KernelWalker:
     def add_tables(self, tables: Mapping[int, DecodedTable | None], guards: Mapping[int, Guard] = NO_GUARDS) -> None:
         """Give the kernel program the tables of files, by number; None: there is none to come. `dropped`: those without room.
 
-        All at once, because the kernel waits for its running programs each time. With a guard, a table holds while the process that is
-        sampled has this word there, and samples in code without a rule are walked from copies of the stack.
+        All at once, because the kernel waits for its running programs each time. With a guard, a table holds while the process that
+        is sampled has this word there, and samples in code without a rule are walked from copies of the stack.
         """
         added: dict[int, int] = {}  # descriptors
         try:
