@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,11 +79,13 @@ static void make_chain(struct sframegen_jit_table *table, int layout, int chain)
     for (int place = 0; place < DEPTH; place++) make(table, layout, chain, place);
 }
 
-int main(void) {
+int main(int count, char **words) {
     text = mmap(0, BYTES, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int layout = 0; layout < LAYOUTS; layout++)
         for (int chain = 0; chain < CHAINS; chain++) make_chain(0, layout, chain);
     fflush(stdout);
+    while (getchar() != '\n');
+    if (count > 1 && fork()) pause();
     for (int layout = 0;; layout = (layout + 1) % LAYOUTS) {
         memset(text, 0xcc, BYTES);
         struct sframegen_jit_table *table = sframegen_jit_init(tables, TABLE);
@@ -92,6 +96,7 @@ int main(void) {
             for (int i = 0; i < 300; i++) run(chain);
         }
         sframegen_jit_unregister(&region);
+        if (count > 1 && fork()) _exit(0); /* the child goes on, with the same serial */
     }
     wrong(0);
 }
@@ -147,9 +152,11 @@ def made_frames(collected: Collected, stack: Stack) -> list[int]:
     return [frame.address for frame in frames if frame.file == 0 or collected.files[frame.file].made]
 
 
-def sampled(program: Path) -> tuple[Collected, Chains]:
+def sampled(program: Path, *arguments: str) -> tuple[Collected, Chains]:
     chains: Chains = {}
-    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program, *arguments], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
+        assert process.stdin
         assert process.stdout
         try:
             for line in (process.stdout.readline() for _ in range(3 * 2 * 3)):
@@ -157,11 +164,13 @@ def sampled(program: Path) -> tuple[Collected, Chains]:
                 chains.setdefault((int(layout), int(chain)), []).append(Place(*(int(at, 16) for at in addresses)))
             with KernelSession(Plan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
                 session.begin()
+                process.stdin.write("\n")
+                process.stdin.flush()
                 while session.samples < SAMPLES:
                     session.turn()
                 return session.finish(), chains
         finally:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_code_at_the_same_addresses_again_and_again(compile_c: Compiler) -> None:
@@ -174,3 +183,13 @@ def test_code_at_the_same_addresses_again_and_again(compile_c: Compiler) -> None
     seen = {made[0] for stack in collected.counts if (made := made_frames(collected, stack))}
     in_last = {key for key, chain in chains.items() if any(chain[-1].start <= at < chain[-1].end for at in seen)}
     assert len(in_last) == len(chains), "all layouts"
+
+
+def test_children_have_tables_of_their_own(compile_c: Compiler) -> None:
+    """Each child makes other code than its parent, at the same addresses and with the same serial."""
+    program = compile_c(SOURCE, "-O1", "-fno-optimize-sibling-calls", f"-I{INCLUDE}")
+    collected, chains = sampled(program, "children")
+    number, incomplete = check(collected, chains)
+    assert number > 0.8 * SAMPLES
+    assert incomplete < 0.2 * number
+    assert len({stack.pid for stack in collected.counts}) > 3

@@ -42,6 +42,14 @@ INLINE int returns_from_signal(u64 pc)
 	       code[8] == 5;
 }
 
+/* add $8, %rsp; ret: what is left of a frame whose code ends so says where its caller is. CPython's trampolines for -X perf are such. */
+INLINE int drops_a_word_and_returns(u64 pc)
+{
+	u8 code[5];
+
+	return read_user(code, sizeof(code), (void *)pc) == 0 && *(u32 *)code == 0x08c48348 && code[4] == 0xc3;
+}
+
 /* FF /2: does an indirect call of `size` bytes begin at this ModRM byte? */
 INLINE int is_indirect_call(u8 opcode, u8 modrm, u8 sib, u32 size)
 {
@@ -99,6 +107,9 @@ INLINE int returns_from_signal(u64 pc)
 		return 1;
 	return read_user(code, sizeof(code), (void *)(pc - 4)) == 0 && code[0] == 0xd2801168 && code[1] == 0xd4000001;
 }
+
+/* Such code keeps frame records there. */
+INLINE int drops_a_word_and_returns(u64 pc) { return 0; }
 
 INLINE int ends_call(u64 pc)
 {

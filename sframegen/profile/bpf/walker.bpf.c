@@ -275,6 +275,8 @@ GLOBAL int step(struct sample *sample)
 		if (known(sample, SP) && returns_from_signal(pc)) {
 			rule.cfa_register = SP, rule.cfa_offset = CONTEXT;
 			rule.ra_offset = CONTEXT_PC * 8, rule.flags = RULE_RA_DEREF | RULE_SIGNAL;
+		} else if (span->file == NO_FILE && known(sample, SP) && drops_a_word_and_returns(pc)) {
+			rule.cfa_register = SP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.flags = RULE_RA_DEREF;
 		} else {
 			if (!fp_known)
 				return END_NO_RULE;

@@ -229,6 +229,27 @@ def test_code_without_rules_is_crossed_by_frame_pointers_and_marked(compile_c: C
             assert stack.end is End.GUESS_FAILED  # after _start, whose rule was in the table
 
 
+def test_made_code_that_only_returns_needs_no_rule_and_no_frame_pointer(compile_c: Compiler) -> None:
+    """As CPython's trampolines: sub $8, %rsp; call *%rcx; add $8, %rsp; ret."""
+    trampoline = r"""
+    KEPT void calls(void (*code)(long, long, long, void (*)(void))) { code(1, 2, 3, spin); after++; }
+    int main(void) {
+        void *code = mmap(0, 4096, 7, 34, -1, 0);
+        memcpy(code, "\x48\x83\xec\x08\xff\xd1\x48\x83\xc4\x08\xc3", 11);
+        calls(code);
+    }
+    """
+    with running(compile_c, trampoline) as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        sampled.sample(20)
+        stacks = [stack for stack in sampled.stacks().values() if len(stack.frames) > 4]
+        assert stacks
+        for stack in stacks:
+            assert [unpacked(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
+            assert stack.end is End.OUTERMOST
+            assert not any(frame & GUESSED for frame in stack.frames)
+
+
 def test_kernel_frames_come_first(compile_c: Compiler) -> None:
     calls = r"""
     int main(void) {
