@@ -264,7 +264,7 @@ class KernelSession:
     def _describe(self, found: list[Described]) -> None:
         dropped, self._made.dropped[:] = self._made.dropped[:], []
         for number in dropped:
-            self._copies.drop_table(number)
+            self._copies.forget(number)
             self._walker.drop_table(number)
         tables = {one.file.number: table_of(one.functions) for one in found if one.functions is not None}
         for one in found:
@@ -327,7 +327,8 @@ class KernelSession:
             return
         start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
         end = self._copies.walk(span_columns(known), start, record.stack_start, record.stack)
-        if end is End.NO_TABLE and not self._files.by_number[self._copies.missing].made:
+        missing = self._files.by_number.get(self._copies.missing)
+        if end is End.NO_TABLE and not (missing and missing.made):
             self._wait(record, spans)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:

@@ -138,7 +138,7 @@ class MadeCode:
         self._numbers = _Numbers(files)
         self._processes = processes
         self._makers: dict[int, _Maker] = {}
-        self._list_addresses: dict[int, int | None] = {}  # link-time, by number of the file
+        self._list_addresses: dict[int, tuple[TracedFile, int | None]] = {}  # link-time, by number of the file
         self._searched: dict[int, Spans] = {}  # by process: where lists were looked for last
         self._unknown: TracedFile | None = None
 
@@ -240,13 +240,15 @@ class MadeCode:
         return tuple(sorted({address + bias & ADDRESS_MASK for address, bias in found if address is not None}))
 
     def _list_address(self, number: int) -> int | None:
-        if number not in self._list_addresses:
-            elf = self._files.by_number[number].elf
+        file = self._files.by_number[number]
+        known = self._list_addresses.get(number)
+        if known is None or known[0] is not file:  # numbers are used again
             try:
-                self._list_addresses[number] = None if elf is None else list_address(elf)
+                known = file, None if file.elf is None else list_address(file.elf)
             except FormatError:
-                self._list_addresses[number] = None
-        return self._list_addresses[number]
+                known = file, None
+            self._list_addresses[number] = known
+        return known[1]
 
 
 def _registered(nodes: dict[int, JitNode]) -> dict[int, JitNode]:
