@@ -20,7 +20,8 @@ from tests.support.kernel_events import needs_perf_events
 
 NOBODY = 65_534
 BUSY = """
-import os, threading
+import os, sys, threading
+sys.stdin.readline()  # children that are there before the events would not be sampled
 def deep(n):
     while n == 0:
         sorted(range(100), key=lambda x: -x)
@@ -37,15 +38,19 @@ from sframegen.profile.copies.perf_backend import CopySampler
 from sframegen.profile.events.names import event_named
 from sframegen.profile.packed_frames import unpacked
 from sframegen.profile.tables.table_builder import TableBuilder
+def late(*_):
+    raise TimeoutError
+signal.signal(signal.SIGALRM, late)
 signal.alarm(120)
 """
     f"BUSY = {BUSY!r}"
     """
-target = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)
+target = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, start_new_session=True)
 try:
     clock, wanted = event_named("cpu-clock"), Wanted(threads=True)
     with TableBuilder(1, None) as builder, CopySampler([target.pid], clock, 199, wanted, builder) as sampler:
         sampler.enable()
+        target.stdin.close()
         while sampler.collected.samples < 200 or len(sampler.collected.threads) < 3:
             select.select(sampler.filenos, [], [], 0.1)
             sampler.poll()
