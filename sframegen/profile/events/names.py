@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
     def notes(self, number: int) -> list[str]:
         """Return a line for users if samples are not taken by time."""
-        return [] if self.by_frequency else [f"a sample for every {number:,} {self.name}"]
+        return [] if self.by_frequency else [f"sampled: 1 in {number:,} {self.name}"]
 
 
 def _cache(cache: int, operation: int) -> int:
