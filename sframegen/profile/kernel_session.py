@@ -332,7 +332,7 @@ class KernelSession:
             self._wait(record, spans)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
-            end = End.UNREADABLE
+            end = End.NO_STACK
         tid = record.tid if self.plan.tells_threads else 0
         stack = Stack.of(record.pid, tid, self._copies.frames(), end)
         self._in_stacks.update(files_of(stack.frames))

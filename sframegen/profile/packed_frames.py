@@ -35,6 +35,7 @@ class End(IntEnum):
     DAMAGED_TABLE = 11
     KERNEL_THREAD = 12
     COPY_TOO_SHORT = 13
+    NO_STACK = 14
 
 
 IN_WORDS = {
@@ -52,6 +53,7 @@ IN_WORDS = {
     End.DAMAGED_TABLE: "the table of the file is damaged",
     End.KERNEL_THREAD: "a thread of the kernel has no user stack",
     End.COPY_TOO_SHORT: "the copy of the stack ends before the stack",
+    End.NO_STACK: "the stack is gone: the process was ending, or executing another program",
 }
 COMPLETE = frozenset({End.OUTERMOST, End.NO_RETURN, End.KERNEL_THREAD})
 UNFINISHED = frozenset({End.NO_PROCESS, End.NO_MAPPING, End.NO_TABLE})  # walked to the end later, from a copy of the stack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sframegen.stack.sampling import Interrupts
 
 CANNOT_RUN = 127
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 POLL = 0.05  # seconds
 
 
@@ -73,6 +75,11 @@ class PausedCommand:
             self._status = code if code >= 0 else 128 - code
 
 
+def drop_ambient_capabilities() -> None:
+    """The program gets no capability that we were started with."""
+    ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+
+
 def _become(arguments: tuple[str, ...], go: int, failed: int) -> None:
     """In the child: wait, then run the program. Never returns."""
     try:
@@ -80,6 +87,7 @@ def _become(arguments: tuple[str, ...], go: int, failed: int) -> None:
             signal.signal(number, signal.SIG_DFL if signal.getsignal(number) is not signal.SIG_IGN else signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        drop_ambient_capabilities()
         if os.read(go, 1):
             os.execvp(arguments[0], arguments)  # noqa: S606 - what the user asked for
     except OSError as error:

@@ -113,7 +113,7 @@ def test_only_one_thread(running: int) -> None:
 
 
 def test_the_whole_machine(running: int) -> None:
-    profile = as_json("--duration", 0.5, "--system", "--by", "pid", "--idle")
+    profile = as_json("--duration", 3, "--system", "--by", "pid", "--idle")
     assert f"chain (pid {running})" in profile["groups"]
 
 

@@ -512,7 +512,7 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 {
 	struct task_struct *task = current_task();
 	u32 task_flags = task->flags, end;
-	u64 mode = *(volatile u64 *)&context->registers[SAVED_MODE];
+	u64 mode = *(volatile u64 *)&context->registers[SAVED_MODE], unused;
 
 	sample->record.type = RECORD_STACK;
 	sample->record.time = nanoseconds();
@@ -543,6 +543,8 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 		if (settings.hold)
 			remember_held(sample);
 		end = find_process(sample, tgid, task_flags) ? walk(sample) : END_NO_PROCESS;
+		if (end == END_UNREADABLE && !word(sample->registers[SP], &unused))
+			end = END_NO_STACK;
 	}
 	add(end < ENDS ? end : END_DAMAGED_TABLE, 1);
 	add(STAT_FRAMES, sample->record.frames);

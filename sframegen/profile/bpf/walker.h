@@ -30,7 +30,8 @@ enum {
 	END_TOO_DEEP = 10,
 	END_DAMAGED_TABLE = 11,
 	END_KERNEL_THREAD = 12,
-	ENDS = 13
+	END_NO_STACK = 14, /* 13 is for copies of stacks */
+	ENDS = 15
 };
 
 /* Counters of each CPU: those of the ends come first */

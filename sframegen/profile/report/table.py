@@ -44,7 +44,7 @@ def costs(named: Named) -> list[Cost]:
 
 
 def _key(frame: NamedFrame) -> tuple[str, str]:
-    return frame.label, frame.object
+    return frame.function, frame.object
 
 
 def table(named: Named, width: int = 100) -> Iterator[str]:

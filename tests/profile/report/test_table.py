@@ -9,14 +9,14 @@ from sframegen.profile.report.table import costs, table, totals
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 GOLDEN = """\
-  SELF %  TOTAL %  FUNCTION          OBJECT
-    60.0     60.0  spin              libwork.so
-    20.0     80.0  work              libwork.so
-    10.0     10.0  callback [guess]  program
-    10.0     10.0  vfs_read          [kernel]
-     0.0     90.0  main              program
-     0.0     10.0  lost              program
-     0.0     10.0  read              libc.so.6
+  SELF %  TOTAL %  FUNCTION  OBJECT
+    60.0     60.0  spin      libwork.so
+    20.0     80.0  work      libwork.so
+    10.0     10.0  callback  program
+    10.0     10.0  vfs_read  [kernel]
+     0.0     90.0  main      program
+     0.0     10.0  lost      program
+     0.0     10.0  read      libc.so.6
 
        %  HOTTEST STACKS, the innermost function first
     60.0  spin < work < main
