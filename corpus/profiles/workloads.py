@@ -146,18 +146,21 @@ def _of_stacks(name: str, samples: int) -> Workload:
 
 
 WORKLOADS = (
-    Workload("postgres", 250, 0.05, _server, _database, _clients, POSTGRES_USER),
+    Workload("postgres", 200, 0.05, _server, _database, _clients, POSTGRES_USER),
     _of_stacks("python3 -m test", 150),
     Workload("node", 150, 0.1, lambda _, __: [which("node"), PROGRAMS / "busy.js"]),
     _of_stacks("cc1plus", 150),
     Workload("clang", 150, 0.1, _clang),
     _of_stacks("git log -p", 120),
     Workload("ripgrep", 120, 0.1, _ripgrep),
-    Workload("firefox", 250, 0.1, _firefox, _page, None, PAGE_USER),
+    Workload("firefox", 200, 0.1, _firefox, _page, None, PAGE_USER),
     Workload("redis", 150, 0.05, _redis, lambda _: None, _requests),
     _of_stacks("signal handlers", 120),
     _of_stacks("realigned stack", 100),
     Workload("deep recursion", 80, 0.02, lambda folder, _: [folder / "recursion"], _recursion),
+    _of_stacks("PLT stubs", 40),
+    _of_stacks("dlopen, lazy binding", 30),
+    _of_stacks("vdso", 30),
     _of_stacks("bash", 80),
     _of_stacks("perl", 50),
     _of_stacks("sort --parallel", 80),
