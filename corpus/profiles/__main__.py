@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from corpus.profiles.trial import Trial
 from corpus.profiles.workloads import WORKLOADS
 from corpus.stacks.debugger import Gdb
 from corpus.stacks.report import versions
+from sframegen import SframegenError
 
 if TYPE_CHECKING:
     from corpus.profiles.verdict import Row
@@ -35,19 +37,23 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
     options = parser.parse_args()
 
+    try:
+        held = HeldSamples()
+    except SframegenError as error:
+        sys.exit(str(error))
     started = time.monotonic()
     chosen = [one for one in WORKLOADS if not options.only or one.name in options.only]
     share = options.samples / sum(one.samples for one in chosen)
     rows: list[Row] = []
     left_out: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="corpus-profiles-") as scratch, HeldSamples() as held:
+    with tempfile.TemporaryDirectory(prefix="corpus-profiles-") as scratch, held:
         folder = Path(scratch)
         for workload in chosen:
             before = time.monotonic()
             try:
                 workload.prepare(folder)
                 workload.command(folder, random.Random(options.seed))  # noqa: S311 - which programs there are
-            except (OSError, KeyError, StopIteration) as error:
+            except (OSError, KeyError, StopIteration, subprocess.SubprocessError) as error:
                 left_out.append(f"{workload.name}: {error}")
                 continue
             with Gdb() as gdb:
@@ -64,7 +70,7 @@ def main() -> int:
         options.report.write_text(text)
     else:
         print(text, end="")
-    return int(any(row.differences for row in rows))
+    return int(not rows or any(row.differences for row in rows))
 
 
 if __name__ == "__main__":
