@@ -34,8 +34,9 @@ HEADS = (
     "differences",
 )
 WHY_ENDED = """
-Why walks ended before the outermost frame. At the first instruction of a program, in the dynamic loader's `_start`, there is no
-caller and no rule. Code that an engine makes at run time has no rules, and need not keep a frame pointer.
+Why walks ended before the outermost frame. Functions of the C runtime's start files (`.fini`, `deregister_tm_clones`) and code that
+an engine makes at run time have no rules, and need not keep a frame pointer. The dynamic loader's resolver keeps its CFA in a
+register that is not known in a caller.
 """
 WHY_COMPARED = """
 The reasons why stacks were not compared to the end, as in [Comparison with gdb](stacks.md): one tracer ended before another one, or
