@@ -20,22 +20,29 @@ NEEDS = {
 }
 MINIMUM = max(NEEDS.values())
 # With CONFIG_HARDENED_USERCOPY, reading user memory in these may wait for a lock that the interrupted code holds: the machine then
-# stands still. They ended before the correction, which 6.1 and 6.3 got in mid-2023 and all later releases have.
-DEADLOCKING = ((5, 19), (6, 0))
+# stands still. 5.19 brought it, 6.4 ended it; the stable release that got the correction, None where none did.
+DEADLOCKING: dict[tuple[int, int], int | None] = {(5, 19): None, (6, 0): None, (6, 1): 36, (6, 2): None, (6, 3): 10}
 BTF = Path("/sys/kernel/btf/vmlinux")
 
 
-def check_kernel(release: str | None = None) -> None:
-    """Raise LoadError if the kernel is too old for the program, or has no type information."""
+def check_kernel(release: str | None = None, version: str | None = None) -> None:
+    """Raise LoadError if the kernel cannot run the program. `release`, `version`: as uname has them."""
     release = os.uname().release if release is None else release
-    numbers = re.match(r"(\d+)\.(\d+)", release)
-    if numbers and (int(numbers[1]), int(numbers[2])) < MINIMUM:
-        version = int(numbers[1]), int(numbers[2])
-        missing = next(what for what, since in NEEDS.items() if version < since)
+    version = os.uname().version if version is None else version
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
+    series = (int(numbers[1]), int(numbers[2])) if numbers else MINIMUM
+    if series < MINIMUM:
+        missing = next(what for what, since in NEEDS.items() if series < since)
         least = ".".join(map(str, MINIMUM))
         raise LoadError(f"the kernel is {release}, and the kernel program needs {least} or newer: this one lacks {missing}")
-    if numbers and (int(numbers[1]), int(numbers[2])) in DEADLOCKING:
-        raise LoadError(f"the kernel is {release}: releases 5.19 and 6.0 may lock up when BPF reads user memory in interrupts")
+    if numbers and series in DEADLOCKING:
+        # Debian's release is 6.1.0-50 for all of a series; its version has the number.
+        debian = re.search(rf"Debian {series[0]}\.{series[1]}\.(\d+)", version)
+        corrected = DEADLOCKING[series]
+        if corrected is None or int((debian[1] if debian else numbers[3]) or 0) < corrected:
+            since = "6.4" if corrected is None else f"{series[0]}.{series[1]}.{corrected}"
+            what = "it may lock up when BPF reads user memory in interrupts"
+            raise LoadError(f"the kernel is {release}: {what}; {since} and newer do not")
     if not BTF.exists():
         raise LoadError(f"the kernel has no {BTF}: it was built without CONFIG_DEBUG_INFO_BTF")
 

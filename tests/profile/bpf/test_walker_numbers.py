@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.profile.bpf import kernel_records, kernel_walker, object_files
+from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, object_files
 from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, MAX_DEPTH, NO_FILE, End
@@ -57,8 +57,6 @@ def test_an_older_kernel_is_refused() -> None:
         check_kernel("5.10.0-33-amd64")
     with pytest.raises(LoadError, match="this one lacks the user registers of a task"):
         check_kernel("5.14.21")
-    with pytest.raises(LoadError, match="may lock up"):
-        check_kernel("6.0.19-generic")
     assert MINIMUM == (5, 15)
 
 
@@ -66,6 +64,43 @@ def test_the_page_lists_what_the_program_needs() -> None:
     page = (ROOT / "docs/profile.md").read_text()
     rows = [f"| {what} | {major}.{minor} |" for what, (major, minor) in NEEDS.items()]
     assert "\n".join(["| --- | --- |", *rows, ""]) in page
+
+
+@pytest.mark.parametrize(
+    ("release", "version", "corrected"),
+    [
+        ("6.0.19-generic", "#1 SMP", r"6\.4"),
+        ("5.19.0-50-generic", "#50-Ubuntu SMP", r"6\.4"),
+        ("6.2.16", "#1 SMP", r"6\.4"),
+        ("6.1.35", "#1 SMP", r"6\.1\.36"),
+        ("6.3.9-200.fc38.x86_64", "#1 SMP", r"6\.3\.10"),
+        ("6.1.0-9-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.27-1 (2023-05-08)", r"6\.1\.36"),
+        ("6.1.0-1036-oem", "#36-Ubuntu SMP", r"6\.1\.36"),  # which stable release it has is not said
+    ],
+)
+def test_a_kernel_that_may_lock_up_is_refused(release: str, version: str, corrected: str) -> None:
+    with pytest.raises(LoadError, match=f"the kernel is {release}: it may lock up .*; {corrected} and newer do not"):
+        check_kernel(release, version)
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("5.15.0-100-generic", "#110-Ubuntu SMP"),
+        ("5.18.19", "#1 SMP"),
+        ("6.1.36", "#1 SMP"),
+        ("6.1.127-135.201.amzn2023.x86_64", "#1 SMP"),
+        ("6.1.0-50-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-01)"),
+        ("6.3.10", "#1 SMP"),
+        ("6.4.0", "#1 SMP"),
+        ("7.2.13+deb14-arm64", "#1 SMP Debian 7.2.13-1"),
+    ],
+)
+def test_a_kernel_with_all_that_is_needed_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, version: str
+) -> None:
+    monkeypatch.setattr(kernel_needs, "BTF", tmp_path)
+    check_kernel(release, version)
 
 
 def test_an_installation_without_the_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
