@@ -291,6 +291,15 @@ stacks-show: .venv/test-tools test-machine ## programs stopped at random moments
 profiles-show: .venv/test-tools test-machine ## sampled programs, their stacks in the kernel beside gdb's, as root: docs/reports/profiles.md; PROFILES_FLAGS
 	.venv/bin/python -m corpus.profiles --report docs/reports/profiles.md $(PROFILES_FLAGS)
 
+# Each boot takes minutes, as the processors are emulated.
+.PHONY: kernels-show
+kernels-show: .venv/test-tools | machine ## Debian's kernels in virtual machines, profiled: docs/reports/kernels.md; KERNELS_FLAGS
+	@packages=(); \
+	for pair in qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu \
+	    aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(install_packages)
+	.venv/bin/python -m corpus.kernels --report docs/reports/kernels.md $(KERNELS_FLAGS)
+
 # glibc is built once, in about ten minutes, and kept in the cache.
 .PHONY: glibc-show
 glibc-show: .venv/test-tools peers | machine ## stacks that glibc's backtrace() walks by SFrame alone, beside DWARF's: docs/consumers.md

@@ -25,10 +25,10 @@ DEADLOCKING: dict[tuple[int, int], int | None] = {(5, 19): None, (6, 0): None, (
 BTF = Path("/sys/kernel/btf/vmlinux")
 
 
-def check_kernel(release: str | None = None, version: str | None = None) -> None:
-    """Raise LoadError if the kernel cannot run the program. `release`, `version`: as uname has them."""
+def check_kernel(release: str | None = None, built: str | None = None) -> None:
+    """Raise LoadError if the kernel cannot run the program. `release`, `built`: as uname -r and -v print them."""
     release = os.uname().release if release is None else release
-    version = os.uname().version if version is None else version
+    built = os.uname().version if built is None else built
     numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
     series = (int(numbers[1]), int(numbers[2])) if numbers else MINIMUM
     if series < MINIMUM:
@@ -37,7 +37,7 @@ def check_kernel(release: str | None = None, version: str | None = None) -> None
         raise LoadError(f"the kernel is {release}, and the kernel program needs {least} or newer: this one lacks {missing}")
     if numbers and series in DEADLOCKING:
         # Debian's release is 6.1.0-50 for all of a series; its version has the number.
-        debian = re.search(rf"Debian {series[0]}\.{series[1]}\.(\d+)", version)
+        debian = re.search(rf"Debian {series[0]}\.{series[1]}\.(\d+)", built)
         corrected = DEADLOCKING[series]
         if corrected is None or int((debian[1] if debian else numbers[3]) or 0) < corrected:
             since = "6.4" if corrected is None else f"{series[0]}.{series[1]}.{corrected}"
