@@ -1,6 +1,6 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what
+# STACKS_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what
 # pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/profiles, benchmarks/profilers, corpus/blind,
 # corpus/contradictions, tests/fuzz, tests/attacks and tests/checks/damages get.
 PYTHON ?= python3
@@ -299,6 +299,10 @@ kernels-show: .venv/test-tools | machine ## Debian's kernels in virtual machines
 	    aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	$(install_packages)
 	.venv/bin/python -m corpus.kernels --report docs/reports/kernels.md $(KERNELS_FLAGS)
+
+.PHONY: churn-show
+churn-show: .venv/test-tools test-machine ## sframegen profile against restless and hostile processes, as root: docs/reports/churn.md; CHURN_FLAGS
+	.venv/bin/python -m corpus.churn --report docs/reports/churn.md $(CHURN_FLAGS)
 
 # glibc is built once, in about ten minutes, and kept in the cache.
 .PHONY: glibc-show

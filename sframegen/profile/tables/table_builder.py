@@ -206,6 +206,7 @@ def _serve(
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGBUS, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, signal.SIGALRM))
+    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))  # the profiler's own may be higher
     for other in inherited:
         other.close()
     with suppress(ConnectionError):

@@ -1,0 +1,1 @@
+"""sframegen profile against restless and hostile processes."""

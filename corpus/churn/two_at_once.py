@@ -1,0 +1,53 @@
+"""Two profilers of the same machine at the same time, and one beside perf record."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from corpus.churn.profiled import Profiled, only_of, profile
+from corpus.churn.truth import OURS, Verdict, judge
+
+KINDS = ("busy", "fork", "plugins")
+PERF = ("perf", "record", "-a", "-F", "999", "--call-graph", "dwarf,8192", "-o")
+
+
+class TwoRow(NamedTuple):
+    name: str
+    verdicts: list[Verdict]
+    faults: list[str]
+
+
+def two_at_once(folder: Path, seconds: float) -> list[TwoRow]:
+    restless = [folder / "restless", seconds, folder, *KINDS]
+    rows = [_both(restless)]
+    if shutil.which("perf"):
+        with tempfile.TemporaryDirectory(prefix="corpus-churn-") as scratch:
+            perf = subprocess.Popen(
+                [*PERF, str(Path(scratch, "perf.data")), "--", "sleep", str(seconds)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            run = profile("--", *restless)
+            faults = [] if perf.wait() == 0 else [f"perf record: status {perf.returncode}"]
+            rows.append(_row("beside perf record", [run], faults))
+    return rows
+
+
+def _both(restless: list[object]) -> TwoRow:
+    """Each starts its own restless processes, and samples those of the other, too."""
+    with ThreadPoolExecutor(2) as pool:
+        started = [pool.submit(profile, *("--system", "-d", restless[1]) if one else ("--", *restless)) for one in (0, 1)]
+        return _row("two profilers", [one.result() for one in started], [])
+
+
+def _row(name: str, runs: list[Profiled], faults: list[str]) -> TwoRow:
+    faults += [run.fault for run in runs if run.fault]
+    verdicts = [judge(only_of(run.profile, OURS)) for run in runs if run.profile]
+    faults += [f"wrong: {stack}" for verdict in verdicts for stack in verdict.wrong]
+    faults += ["no samples" for verdict in verdicts if not verdict.samples]
+    return TwoRow(name, verdicts, faults)
