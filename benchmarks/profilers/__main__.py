@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -35,7 +36,8 @@ def main() -> None:
     if os.geteuid():
         parser.error("perf events of all processes, and programs in the kernel, need root")
 
-    started, share = time.monotonic(), options.share
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the profilers
+    started, share, load = time.monotonic(), options.share, os.getloadavg()[0]
     targets = [one for one in TARGETS if not options.only or one.name in options.only]
     samplers = [one for one in SAMPLERS if not missing(one)]
     notes = [f"{one.name}: {why}." for one in SAMPLERS if (why := missing(one))]
@@ -63,7 +65,8 @@ def main() -> None:
                 *map_memory.large(seconds, folder("mapped"), failures),
             ],
         )
-    about = f"`python -m benchmarks.profilers --share {share:g}`, {versions()}; {time.monotonic() - started:.0f} s"
+    took = f"load average {load:.1f} before it; {time.monotonic() - started:.0f} s"
+    about = f"`python -m benchmarks.profilers --share {share:g}`, {versions()}; {took}"
     text = markdown(results, [*notes, *filter(None, [said]), *dict.fromkeys(failures)], about)
     if options.report:
         options.report.write_text(text)

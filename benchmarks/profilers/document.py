@@ -140,7 +140,7 @@ def versions() -> str:
     found += [line for line in packages if line.startswith(("elfutils ", "samply "))]
     cores = f"a virtual machine with {os.cpu_count()} cores" if _virtual() else f"a machine with {os.cpu_count()} cores"
     counters = "" if _has_counters() else " and no hardware counters"
-    return f"{', '.join(found)}, Linux {platform.release().partition('-')[0]}, on {cores}{counters}"
+    return f"{', '.join(found)}, Linux {platform.release().partition('-')[0]}, measured on {cores}{counters}"
 
 
 def _virtual() -> bool:
