@@ -65,7 +65,8 @@ def main() -> None:
                 *map_memory.large(seconds, folder("mapped"), failures),
             ],
         )
-    took = f"load average {load:.1f} before it; {time.monotonic() - started:.0f} s"
+    nice = f", nice {niceness}" if (niceness := os.nice(0)) else ""
+    took = f"load average {load:.1f} before it{nice}; {time.monotonic() - started:.0f} s"
     about = f"`python -m benchmarks.profilers --share {share:g}`, {versions()}; {took}"
     text = markdown(results, [*notes, *filter(None, [said]), *dict.fromkeys(failures)], about)
     if options.report:
