@@ -75,6 +75,7 @@ class Counting:
         self._builder = builder
         self._wanted = wanted
         self._queue = WalkQueue(CopyWalker(abi, self._elf_of), self._request, self._done)
+        self._known: list[int] = []  # files whose tables were made before, or that have none
 
     def take(self, sample: SampleRecord, layout: RegisterLayout, processes: Processes) -> None:
         """Count a sample now, or when its tables are there: of a process whose mappings are those of this moment."""
@@ -109,6 +110,9 @@ class Counting:
             if built.why:
                 self.collected.notes.append(f"{file.path}: {built.why}")
             self._queue.add_table(built.number, built.table)
+        while self._known:
+            number = self._known.pop()
+            self._queue.add_table(number, self.collected.files[number].table)
 
     def forget(self, processes: Processes) -> None:
         """Drop what is kept of processes that have ended."""
@@ -131,7 +135,7 @@ class Counting:
     def _request(self, number: int) -> None:
         file = self.collected.files[number]
         if file.elf is None or file.ready:
-            self._queue.add_table(number, file.table)
+            self._known.append(number)
         else:
             self._builder.request(number, file.elf)
 

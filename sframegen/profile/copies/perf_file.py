@@ -146,6 +146,8 @@ class PerfFile:
                 raise self.error(f"it is cut off or damaged: a record of {size} bytes at offset {at:#x}, {end - at} are left")
             if kind in WANTED:
                 self._note(kind, data, at, expanded=expanded)
+            elif expanded and kind in (COMPRESSED, COMPRESSED_2):
+                raise self.error("it is damaged: compressed records in compressed ones")
             elif kind >= ATTRIBUTE:
                 self._added(kind, misc, bytes(data[at + HEADER.size : at + size]))
                 if kind in WITH_PAYLOAD:

@@ -165,18 +165,40 @@ def test_what_cannot_be_walked_is_counted_with_the_reason(tmp_path: Path) -> Non
     assert (found.samples, found.moments) == (0, [])
 
 
+def sized(kind: int, body: bytes) -> bytes:
+    """A record whose size is that of its bytes: perf does not pad compressed ones."""
+    return kind.to_bytes(4, "little") + bytes(2) + (8 + len(body)).to_bytes(2, "little") + body
+
+
 def test_compressed_records_are_read(tmp_path: Path) -> None:
     zstd = pytest.importorskip("backports.zstd")
     event = attributes(registers_mask(AMD64))
     data = b"".join(chain(AMD64))
     compressor = zstd.ZstdCompressor()
     parts = [compressor.compress(part, zstd.ZstdCompressor.FLUSH_BLOCK) for part in (data[:100], data[100:])]
-    # perf pads nothing in these: their size is that of the bytes.
-    records = [len(part) and (81).to_bytes(4, "little") + bytes(2) + (8 + len(part)).to_bytes(2, "little") + part for part in parts]
-    found = read(tmp_path / "perf.data", perf_data(event, records, []))  # type: ignore[arg-type]
+    found = read(tmp_path / "perf.data", perf_data(event, [sized(COMPRESSED, part) for part in parts], []))
     assert [len(stack.frames) for stack in found.counts] == [2]
     with pytest.raises(FormatError, match="compressed records are damaged"):
         read(tmp_path / "perf.data", perf_data(event, [record(COMPRESSED, b"no zstd at all")], []))
+    nested = record(COMPRESSED, b"")
+    packed = zstd.compress(nested)
+    with pytest.raises(FormatError, match="compressed records in compressed ones"):
+        read(tmp_path / "perf.data", perf_data(event, [sized(COMPRESSED, packed)], []))
+
+
+def test_a_stack_may_lead_through_any_number_of_files(tmp_path: Path) -> None:
+    """Each of its frames is in another file, none of which is here."""
+    frames = 600
+    records = [named(PID, "chain")]
+    words: list[int] = []
+    for number in range(frames):
+        records.append(mapped(PID, Place(BASE + number * 0x1000, 0x1000, 0), f"/no/such/file{number}"))
+        last = number == frames - 1
+        words += (0, 0) if last else (STACK + 16 * (number + 1), BASE + (number + 1) * 0x1000 + 0x100)
+    registers = registers_of(AMD64, {AMD64.sp: STACK, AMD64.fp: STACK}, BASE + 0x100)
+    records.append(sample(PID, 5, registers, b"".join(word.to_bytes(8, "little") for word in words)))
+    found = read(tmp_path / "perf.data", perf_data(attributes(registers_mask(AMD64)), records, []))
+    assert [(len(stack.frames), stack.end) for stack in found.counts] == [(frames, End.NO_RETURN)]
 
 
 @pytest.mark.parametrize(
