@@ -13,7 +13,7 @@ import click
 
 from cfi.errors import SframegenError
 from sframegen.cli.shared.output import Run, note
-from sframegen.elf.text import count_of
+from sframegen.elf.text import count_of, shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
@@ -39,6 +39,7 @@ MIB = 1 << 20
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
 REFRESH = 0.5  # seconds
 WIDTH = 100  # columns, where there is no terminal
+PID_DIGITS = 9  # more than the kernel gives
 
 
 @click.command(name="profile")
@@ -126,10 +127,12 @@ def command(
         Interrupts(at_once=perf_data is not None) as interrupts,
         ExitStack() as opened,
     ):
-        threads = by == "tid" or moments
+        threads = by == "tid" or moments or bool(tid)
         if perf_data is not None:
             wanted = Wanted(threads=threads, kernel=kernel, moments=moments)
-            shown(read_perf_data(Path(perf_data), wanted, workers=os.cpu_count() or 1, cache=TableCache()))
+            recorded = read_perf_data(Path(perf_data), wanted, workers=os.cpu_count() or 1, cache=TableCache())
+            recorded.keep_threads(frozenset(tid))
+            shown(recorded)
             ctx.exit(run.status)
         pids = _pids(arguments)
         command = None
@@ -233,6 +236,8 @@ def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
     """Return the process ids; None for a command."""
     others = [argument for argument in arguments if not (argument.isdecimal() and argument.isascii())]
     if not others:
+        if long := [argument for argument in arguments if len(argument) > PID_DIGITS]:
+            raise click.UsageError(f"{shortened(long[0])}: not a process id")
         return frozenset(map(int, arguments))
     if others[0] != arguments[0]:
         raise click.UsageError(f"{others[0]}: not a process id, as {arguments[0]} is")

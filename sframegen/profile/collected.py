@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.packed_frames import FILE_MASK, FILE_SHIFT
+from sframegen.profile.packed_frames import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,13 +66,19 @@ class Collected:
     def samples(self) -> int:
         return self.counts.total()
 
+    def keep_threads(self, tids: frozenset[int]) -> None:
+        """Drop the stacks of all other threads; of none if there are no `tids`."""
+        if tids:
+            for stack in [stack for stack in self.counts if stack.tid not in tids]:
+                del self.counts[stack]
+
 
 MAX_NAMED = 3  # files in one note
 
 
 def notes_of(collected: Collected) -> list[str]:
     """Return a line for each reason why the tables of files in the stacks are missing or were made otherwise."""
-    numbers = {packed >> FILE_SHIFT & FILE_MASK for stack in collected.counts for packed in stack.frames}
+    numbers = files_of(packed for stack in collected.counts for packed in stack.frames)
     paths: dict[str, list[str]] = {}
     for number in sorted(numbers & collected.files.keys()):
         if why := collected.files[number].why:

@@ -59,7 +59,5 @@ class CopiedSession:
     def finish(self) -> Collected:
         collected = self._sampler.finish()
         collected.seconds = time.monotonic() - self._began
-        if self.plan.tids:
-            for stack in [stack for stack in collected.counts if stack.tid not in self.plan.tids]:
-                del collected.counts[stack]
+        collected.keep_threads(self.plan.tids)
         return collected

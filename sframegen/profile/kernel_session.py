@@ -146,7 +146,7 @@ class KernelSession:
         while (self._new or self._waiting) and time.monotonic() < deadline:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
-        collected.lost[NO_TABLE_IN_TIME] += len(self._waiting)
+        collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
         self._counts.update(self._walker.take_counts())
         self._assemble()
         return collected
@@ -352,7 +352,7 @@ class KernelSession:
     # -- the result
 
     def _assemble(self) -> None:
-        collected, wanted = self.collected, self.plan.tids
+        collected = self.collected
         collected.counts.update(self._finished)
         for key, count in self._counts.items():
             stack = self._stack.get(key)
@@ -360,9 +360,7 @@ class KernelSession:
                 collected.lost[NOT_RECEIVED] += count
             else:
                 collected.counts[stack] += count
-        if wanted:
-            for stack in [stack for stack in collected.counts if stack.tid not in wanted]:
-                del collected.counts[stack]
+        collected.keep_threads(self.plan.tids)
         if collected.moments is not None:
             for moment in self._moments:
                 tid = moment.tid if self.plan.tells_threads else 0

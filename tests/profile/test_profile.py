@@ -158,7 +158,11 @@ def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
     recording = tmp_path / "perf.data"
     record = ("perf", "record", "-q", "-F", "999", "-e", "cpu-clock:u", "--call-graph", "dwarf", "-o", recording)
     subprocess.run([*record, chain, LONG_ENOUGH], check=True)
-    assert all(names == CHAIN_FRAMES for names in in_program(as_json("--perf-data", recording)))
+    profile = as_json("--perf-data", recording)
+    assert all(names == CHAIN_FRAMES for names in in_program(profile))
+    [pid] = {stack["pid"] for stack in profile["stacks"]}
+    assert as_json("--perf-data", recording, "--tid", pid)["samples"] == profile["samples"]
+    assert as_json("--perf-data", recording, "--tid", pid + 1)["samples"] == 0
     assert "not a perf.data file" in sframegen("--perf-data", chain, status=1).stderr
 
 
@@ -166,6 +170,8 @@ def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
     ("arguments", "status", "message"),
     [
         (["999999999"], 1, "process 999999999: no such process"),
+        (["99999999999"], 2, "99999999999: not a process id"),
+        (["9" * 5000], 2, "9: not a process id"),
         ([], 2, "give one of these"),
         (["--system", "1"], 2, "give one of these"),
         (["--idle", "1"], 2, "--idle is for --system"),
