@@ -46,9 +46,19 @@ def kill(times: int, seed: int = 1) -> Killed:
     return Killed(times, seen, faults, slowest)
 
 
+def _ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return what it printed; kill it if it does not end."""
+    try:
+        return process.communicate(timeout=AT_MOST)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()
+
+
 def interrupt(times: int, seed: int = 1) -> Killed:
     """SIGINT and SIGTERM, at random moments: the profile is printed, and the status is 128 + the signal's number."""
     moments = random.Random(seed)  # noqa: S311 - the same ones each time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # not ignored, as in the background of a shell: children inherit that
     seen, faults, slowest = 0, [], 0.0
     for turn in range(times):
         moment, number = moments.uniform(0.1, MOST), (signal.SIGINT, signal.SIGTERM)[turn % 2]
@@ -57,7 +67,7 @@ def interrupt(times: int, seed: int = 1) -> Killed:
             held = held_by(process.pid)
             process.send_signal(number)
             began = time.monotonic()
-            out, error = process.communicate(timeout=AT_MOST)
+            out, error = _ended(process)
         slowest = max(slowest, time.monotonic() - began)
         sampled = held.events > 0
         seen += sampled
@@ -75,6 +85,7 @@ def interrupt(times: int, seed: int = 1) -> Killed:
 def interrupt_twice(times: int, seed: int = 1) -> Killed:
     """A second Ctrl-C during the report ends the program at once."""
     moments = random.Random(seed)  # noqa: S311 - the same ones each time
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     seen, faults, slowest = 0, [], 0.0
     for _ in range(times):
         moment = moments.uniform(0.0, 1.0)
@@ -87,7 +98,7 @@ def interrupt_twice(times: int, seed: int = 1) -> Killed:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGINT)
             began = time.monotonic()
-            _, error = process.communicate(timeout=AT_MOST)
+            _, error = _ended(process)
         slowest = max(slowest, time.monotonic() - began)
         seen += runs
         if "Traceback" in error or process.returncode not in INTERRUPTED:

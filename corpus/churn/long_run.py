@@ -49,7 +49,7 @@ def growth(uses: list[Use]) -> dict[str, float]:
     """Return by which factor each value grew from the end of the warming up to the end."""
     warm = next(use for use in uses if use.seconds >= WARM * uses[-1].seconds)
     last = uses[-1]
-    return {name: getattr(last, name) / max(1, getattr(warm, name)) for name in Use._fields[1:]}
+    return {name: getattr(last, name) / getattr(warm, name) for name in Use._fields[1:] if getattr(warm, name)}
 
 
 def use_of(pid: int, seconds: float) -> Use:
