@@ -281,6 +281,8 @@ class KernelSession:
         """Give the kernel program the mappings that it needs and does not have."""
         processes = self.follower.processes
         self._due |= processes.changed & self._sampled
+        for pid in processes.changed - self._sampled:
+            self._walker.forget(pid)  # from its parent it may have mappings that it has replaced
         processes.changed.clear()
         for pid in processes.ended:
             self._forget(pid)
@@ -299,8 +301,8 @@ class KernelSession:
                 if makes_code:
                     self._walker.look_first(self._made.unknown)
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
-                if any(not span.file for span in spans):
-                    self.collected.perf_maps.setdefault(pid, PerfMap(pid))
+                if pid not in self.collected.perf_maps and any(not span.file for span in spans):
+                    self.collected.perf_maps[pid] = PerfMap(pid)
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)

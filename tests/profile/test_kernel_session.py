@@ -1,0 +1,74 @@
+"""A whole profile with the kernel program: what the kernel program knows of a process stays true."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.profile.events.names import event_named
+from sframegen.profile.kernel_session import KernelSession
+from sframegen.profile.packed_frames import unpacked
+from sframegen.profile.sampling_plan import Plan
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.live import HOLD
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+pytestmark = [needs_bpf, pytest.mark.once]
+
+LIBRARY = "void *work(volatile long *count) { for (;;) ++*count; return 0; }"
+# The child maps the code of the second library where the first one's is: with MAP_FIXED, the kernel looks for no free addresses.
+REPLACES = r"""
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+int main(int count, char **words) {
+    void *(*work)(volatile long *) = dlsym(dlopen(words[1], RTLD_NOW), "work");
+    Dl_info info;
+    hold();
+    if (fork() == 0) {
+        char *page = (char *)((uintptr_t)work & -4096);
+        dladdr(work, &info);
+        int second = open(words[2], O_RDONLY), flags = MAP_PRIVATE | MAP_FIXED;
+        if (mmap(page, 4096, PROT_READ | PROT_EXEC, flags, second, page - (char *)info.dli_fbase) != page) _exit(8);
+        hold();
+        work(&after);
+    }
+    wait(0);
+}
+"""
+SAMPLES = 200
+
+
+def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) -> None:
+    flags = ("-O2", "-shared", "-fPIC")
+    libraries = [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [compile_c(HOLD + REPLACES, "-O2"), *libraries], stdin=pipe, stdout=pipe, start_new_session=True
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"here\n"
+            with KernelSession(Plan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+                session.begin()
+                os.write(process.stdin.fileno(), b".")
+                assert process.stdout.readline() == b"here\n"
+                session.turn(0)
+                session.turn(0)
+                os.write(process.stdin.fileno(), b".")
+                while session.samples < SAMPLES:
+                    session.turn()
+                collected = session.finish()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    paths = {Path(collected.files[unpacked(stack.frames[0]).file].path).name for stack in collected.counts if stack.frames}
+    assert "lib2.so" in paths
+    assert "lib1.so" not in paths
