@@ -39,6 +39,17 @@ def add_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> None:
     functions.append(start, size, functions.kinds.index(kind), [(0, functions.rules.index(OUTERMOST))])
 
 
+def first_code_of(elf: ElfFile) -> bytes:
+    """Return all that decides what is added, except the functions."""
+    start = elf.header.e_entry
+    end = next((high for low, high in elf.executable_ranges() if low <= start < high), start)
+    try:
+        code = bytes(elf.at(start, min(MAX_BYTES, end - start)))
+    except FormatError:
+        code = b""
+    return repr((start, _is_loader(elf), code)).encode()
+
+
 def _limit(functions: FunctionTable, address: int) -> int | None:
     """Return where the next function begins, at most MAX_BYTES away; None if the address is in one."""
     order = sorted(range(len(functions)), key=functions.start.__getitem__)

@@ -15,7 +15,7 @@ from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.profile.tables.first_code import add_first_code
+from sframegen.profile.tables.first_code import add_first_code, first_code_of
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Keeper:
         self.status = elf.status
         self.name = ""  # of the last one
         self.build_id = build_id_of(elf) if cache else None
-        self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode()
+        self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode() + first_code_of(elf) if cache else b""
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
         """Empty if the table is not kept."""

@@ -29,7 +29,10 @@ LIMIT = 1 << 30  # bytes of all files
 SETTLED = 2_000_000_000  # nanoseconds
 ENDING = ".table"
 PACKAGES = Path(__file__).parents[3]
-MAKERS = ("cfi", "sframegen/elf", "sframegen/format", "sframegen/tables", "sframegen/conversion", "sframegen/profile/tables")
+MAKERS = (
+    "cfi",
+    *(f"sframegen/{name}" for name in ("checks", "code", "conversion", "elf", "format", "profile/tables", "tables")),
+)
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

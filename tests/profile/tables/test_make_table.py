@@ -112,6 +112,17 @@ def test_kept_tables_are_used_for_the_same_content_only(added: Path, tmp_path: P
     assert [make_table(elf, cache) for elf in (original, with_section)] == first
 
 
+def test_a_file_with_another_entry_has_another_table(added: Path, tmp_path: Path) -> None:
+    """The code at the entry address has no caller, whatever else the files have in common."""
+    cache = TableCache(tmp_path / "tables")
+    data = bytearray(added.read_bytes())
+    for _ in "12":
+        made = make_table(ElfFile(memoryview(bytes(data))), cache)
+        assert made == make_table(ElfFile(memoryview(bytes(data))))
+        data[24:32] = (int.from_bytes(data[24:32], "little") + 4).to_bytes(8, "little")  # e_entry
+    assert len(list((tmp_path / "tables").iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     ("at", "value", "why"),
     [
