@@ -7,7 +7,6 @@ import os
 import struct
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from time import monotonic, monotonic_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +17,7 @@ from sframegen.profile.bpf.kernel_records import REGISTERS, KernelRecord, NewSta
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, RunTime, create_table, enable_run_time, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
+from sframegen.profile.events.online_cpus import online_cpus
 from sframegen.profile.packed_frames import MAX_FILES, End
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 
@@ -203,7 +203,7 @@ class KernelWalker:
         kind, config = self.sampling.event
         often = self.sampling.frequency or self.sampling.period
         attributes = EventAttributes(kind, config=config, period=often, flags=EventFlag.FREQUENCY if self.sampling.frequency else 0)
-        for cpu in _online_cpus():
+        for cpu in sorted(online_cpus()):
             fd = open_event(attributes, -1, cpu)
             try:
                 self._links.append(self._program.attach_event(EVENT_PROGRAM, fd))
@@ -428,12 +428,3 @@ def _filled(table: DecodedTable) -> int:
 
 def _mapped(fd: int, size: int) -> mmap.mmap:
     return mmap.mmap(fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
-
-
-def _online_cpus() -> list[int]:
-    """/sys/devices/system/cpu/online: 0-3,5"""
-    cpus: list[int] = []
-    for part in Path("/sys/devices/system/cpu/online").read_text().strip().split(","):
-        first, _, last = part.partition("-")
-        cpus += range(int(first), int(last or first) + 1)
-    return cpus

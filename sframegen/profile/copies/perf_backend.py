@@ -11,7 +11,6 @@ import fcntl
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Self
 
@@ -28,9 +27,10 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.event_records import RecordKind, RecordReader, SampleRecord
+from sframegen.profile.events.online_cpus import online_cpus
 from sframegen.profile.events.ring import RingBuffer
 from sframegen.profile.following.files import Files
-from sframegen.profile.following.follower import MappingResolver, cpus_in
+from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
 from sframegen.stack.live import proc
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.table_builder import TableBuilder
 
 SET_OUTPUT = 0x2405  # request of ioctl
-ONLINE = Path("/sys/devices/system/cpu/online")
 PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
 LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
 ROOM = 0.2  # seconds of samples that a ring buffer should hold: so long we may have to wait for a processor
@@ -92,7 +91,7 @@ class CopySampler:
         self._rings: dict[int, tuple[int, RingBuffer]] = {}  # by CPU: the first event there, and its buffer
         self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record
         self._number = 0
-        self._cpus = sorted(cpus_in(ONLINE.read_text()))
+        self._cpus = sorted(online_cpus())
         self._attributes = self._allowed(self._wish(event, frequency, wanted, on_exec=on_exec))
         try:
             self._attach(targets, frequency, stack_size)

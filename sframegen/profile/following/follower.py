@@ -21,12 +21,13 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
+from sframegen.profile.events.online_cpus import online_cpus
 from sframegen.profile.events.ring import RingBuffer
 from sframegen.profile.following.files import Files, Span
 from sframegen.profile.following.mapped_code import Mapped, spans_of
-from sframegen.profile.following.mapped_file import FileKey, Place, key_of_row
+from sframegen.profile.following.mapped_file import FileKey, Place
+from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
-from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import VDSO
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ SIDE_BAND = EventAttributes(
     clock=CLOCK_MONOTONIC,
 )
 TIME = Struct("=Q8x")  # at the end of each record: of its suffix, before the CPU
-ONLINE = Path("/sys/devices/system/cpu/online")
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
 MAX_VDSO = 1 << 20  # bytes
 ADDRESS_MASK = (1 << 64) - 1
@@ -96,7 +96,7 @@ class Follower:
         self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record: those of equal times keep their order
         self._number = 0
         self._lost_before = 0  # in rings that are closed
-        self._cpus = ""
+        self._cpus: set[int] = set()
         self._cpus_at = 0
         try:
             self._follow_cpus()
@@ -149,22 +149,12 @@ class Follower:
     def scan(self, pid: int) -> bool:
         """Read the mappings of a process from /proc. Return False if it has none: it has ended, or is a thread of the kernel."""
         now = self.drain()
-        try:
-            folder = Path(f"/proc/{pid}")
-            mappings = parse_mappings((folder / "maps").read_bytes())
-            name = (folder / "comm").read_text(errors="surrogateescape").removesuffix("\n")
-        except OSError:
-            return False
+        found = mappings_now(pid)
         read = time.monotonic_ns()
-        if not mappings.rows:
+        if found is None:
             return False
-        spans: list[Span] = []
-        for row in mappings:
-            if row.executable and row.path != "[vsyscall]":
-                key = key_of_row(row.device, row.inode)
-                record = MmapRecord(pid, pid, row.start, row.end, row.offset, executable=True, path=row.path)
-                spans += self._resolver.spans_of(record._replace(major=key.major, minor=key.minor, inode=key.inode), now)
-        self.processes.set_scanned(pid, spans, name, now, read)
+        spans = [span for record in found.mappings for span in self._resolver.spans_of(record, now)]
+        self.processes.set_scanned(pid, spans, found.name, now, read)
         return True
 
     def thread_name(self, pid: int, tid: int) -> str:
@@ -203,10 +193,9 @@ class Follower:
     def _follow_cpus(self) -> None:
         """Open events on CPUs that are new, and close those of CPUs that are gone."""
         self._cpus_at = time.monotonic_ns()
-        online = ONLINE.read_text()
-        if online == self._cpus:
+        cpus = online_cpus()
+        if cpus == self._cpus:
             return
-        cpus = cpus_in(online)
         was_running = bool(self._rings)
         for cpu in self._rings.keys() - cpus:
             self._collect()
@@ -225,22 +214,13 @@ class Follower:
                 raise
             if was_running:  # what was done there until now was not recorded
                 self.processes.forget_mappings(time.monotonic_ns())
-        self._cpus = online
+        self._cpus = cpus
 
     def _close_ring(self, cpu: int) -> None:
         descriptor, ring = self._rings.pop(cpu)
         self._lost_before += ring.lost
         ring.close()
         os.close(descriptor)
-
-
-def cpus_in(text: str) -> set[int]:
-    """Return the numbers in a list like `0-3,8`."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return cpus
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.profile.events import online_cpus
 from sframegen.profile.events.attributes import EventAttributes, EventError, open_event
 from sframegen.profile.following import follower
 from sframegen.profile.following.files import REWRITTEN
-from sframegen.profile.following.follower import Follower, cpus_in
+from sframegen.profile.following.follower import Follower
 from sframegen.stack.live.process import parse_mappings
 from tests.support.processes.live import HOLD, Program, compiled
 
@@ -233,8 +234,8 @@ def test_threads_have_names(following: Follower, compile_c: Compiler, tmp_path: 
 
 def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     online = tmp_path / "online"
-    online.write_text(follower.ONLINE.read_text())
-    monkeypatch.setattr(follower, "ONLINE", online)
+    online.write_text(online_cpus.ONLINE.read_text())
+    monkeypatch.setattr(online_cpus, "ONLINE", online)
     monkeypatch.setattr(follower, "CPUS_INTERVAL", 0)
     following.scan(os.getpid())
     count = len(following.filenos)
@@ -253,7 +254,7 @@ def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkey
     following.drain()
     assert len(following.filenos) == count
     assert following.spans(os.getpid()) is None  # what was done there meanwhile is not known
-    assert cpus_in("0-3,8\n") == {0, 1, 2, 3, 8}
+    assert online_cpus.cpus_in("0-3,8\n") == {0, 1, 2, 3, 8}
 
 
 def test_records_that_are_lost_make_mappings_unknown_until_they_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
