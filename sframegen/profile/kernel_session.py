@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 BACKEND = "walked in the kernel (BPF)"
 MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
+TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
 CHECK_INTERVAL = 1.0  # seconds
@@ -126,6 +127,10 @@ class KernelSession:
                     if pid not in self._sampled and self.follower.scan(pid):
                         self._sampled.add(pid)
         self._request_tables()
+        deadline = time.monotonic() + TABLES_AT_THE_BEGIN
+        while self._builder.pending and time.monotonic() < deadline:  # until then deep stacks are cut off
+            select.select([self._builder.fileno()], [], [], WAIT_MS / 1000)
+            self._take_tables()
         self._publish()
         self.collected.started = time.time()
         self._began = time.monotonic()
