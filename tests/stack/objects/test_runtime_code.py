@@ -9,6 +9,7 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.format.abi import AMD64
+from sframegen.registry import jit_tables
 from sframegen.registry.interface import Caller
 from sframegen.registry.regions import Registry
 from sframegen.registry.sframe_calls import sframe_register
@@ -128,7 +129,7 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
     memory.pieces[NODE + 0x100] = encode(JitNode(0, 1, TEXT + 64, TEXT + 128, TABLE))
     code = RuntimeCode(registry)
     for limit, readable in ((1, False), (2, True), (1, True), (0, False)):  # what was read counts less: one entry, no table
-        monkeypatch.setattr(runtime_code, "MAX_WORK", limit)
+        monkeypatch.setattr(jit_tables, "MAX_WORK", limit)
         code.follow(snapshot(memory, mappings))
         first, second = registry
         assert first.describer.look_up(TEXT) is not None
