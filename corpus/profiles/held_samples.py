@@ -146,11 +146,11 @@ class HeldSamples:
     def _publish(self, *pids: int) -> None:
         """Give the kernel program the mappings of the processes, and of others that have changed, and the tables for them."""
         self._follower.drain()
-        for ended in self._follower.ended:
+        for ended in self._follower.processes.ended:
             self._walker.forget(ended)
             self._published.pop(ended, None)
-        self._follower.ended.clear()
-        epochs = {one: self._walker.epoch(one) for one in self._follower.changed.union(pids)}
+        self._follower.processes.ended.clear()
+        epochs = {one: self._walker.epoch(one) for one in self._follower.processes.changed.union(pids)}
         self._follower.drain()
         for pid in pids:
             if self._follower.spans(pid) is None:
@@ -164,4 +164,4 @@ class HeldSamples:
             spans = self._follower.spans(one)
             if spans and self._walker.publish(one, spans, epoch):
                 self._published[one] = spans
-            self._follower.changed.discard(one)
+            self._follower.processes.changed.discard(one)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
 from sframegen.profile.bpf.kernel_records import REGISTERS, KernelRecord, NewStack, decode
-from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, RunTime, create_table, enable_run_time, possible_cpus
+from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, create_table, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
 from sframegen.profile.events.online_cpus import online_cpus
@@ -171,7 +171,6 @@ class KernelWalker:
         self._new_stacks, self._turned = 0, 0.0
         self._ready = READY
         self._user_epoch = USER_EPOCHS
-        self._run_time = -1
         for pid in targets or ():
             self.want(pid)
 
@@ -218,9 +217,6 @@ class KernelWalker:
 
     def close(self) -> None:
         self.detach()
-        if self._run_time >= 0:
-            os.close(self._run_time)
-            self._run_time = -1
         self._ring.close()
         for area in (self._spans, self._files, self._shared):
             area.close()
@@ -400,17 +396,10 @@ class KernelWalker:
         said = {name: totals[number] for name, number in STATISTICS.items()}
         return Statistics(**said, ends=ends, lost=lost, processes_full=totals[PROCESSES_FULL], moments_lost=totals[MOMENTS_LOST])
 
-    def measure(self) -> None:
-        """Have the kernel measure how long the program runs, as long as this is open."""
-        self._run_time = enable_run_time()
-
-    def run_time(self) -> RunTime:
-        return self._program.info(EVENT_PROGRAM).run_time
-
     @property
     def program_id(self) -> int:
         """As `bpftool prog` lists it."""
-        return self._program.info(EVENT_PROGRAM).number
+        return self._program.number_of(EVENT_PROGRAM)
 
 
 def _filled(table: DecodedTable) -> int:

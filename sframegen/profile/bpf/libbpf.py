@@ -8,7 +8,7 @@ import struct
 from collections import deque
 from errno import EACCES, EPERM
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
 
@@ -19,10 +19,9 @@ LIBRARY = "libbpf.so.1"
 LOG_LINES = 40  # the verifier says at the end what it refuses
 MAP_TYPE_ARRAY = 2
 INNER_FLAGS = 0x1000 | 0x400  # BPF_F_INNER_MAP, BPF_F_MMAPABLE
-NO_EXIST = 1  # BPF_NOEXIST
 STATS_RUN_TIME = 0
 PROGRAM_INFO_BYTES = 232
-NUMBER_AT, RUN_TIME_AT = 4, 192  # in struct bpf_prog_info: u32 id; u64 run_time_ns, run_cnt
+NUMBER_AT = 4  # in struct bpf_prog_info: u32 id
 
 _Print = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
 _Received = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t)
@@ -147,9 +146,9 @@ class Map:
         value = c.create_string_buffer(self.value_size)
         return value.raw if self._functions.bpf_map_lookup_elem(self.fd, key, value) == 0 else None
 
-    def put(self, key: bytes, value: bytes, *, new: bool = False) -> bool:
-        """Return False if there is no room, or if it must be `new` and is not."""
-        return int(self._functions.bpf_map_update_elem(self.fd, key, value, NO_EXIST if new else 0)) == 0
+    def put(self, key: bytes, value: bytes) -> bool:
+        """Return False if there is no room."""
+        return int(self._functions.bpf_map_update_elem(self.fd, key, value, 0)) == 0
 
     def put_all(self, items: Mapping[bytes, bytes]) -> None:
         """As `put` for each, in one call where the kernel has that for this kind of map: before 5.17 not for maps of maps."""
@@ -207,18 +206,6 @@ class RingBuffer:
 
     def close(self) -> None:
         self._functions.ring_buffer__free(self._ring)
-
-
-class RunTime(NamedTuple):
-    nanoseconds: int
-    runs: int
-
-
-class ProgramInfo(NamedTuple):
-    """`number`: the kernel's for the program. `run_time`: measured while statistics were on."""
-
-    number: int
-    run_time: RunTime
 
 
 class Program:
@@ -293,11 +280,11 @@ class Program:
         self._links.remove(link)
         self._functions.bpf_link__destroy(link)
 
-    def info(self, name: str) -> ProgramInfo:
+    def number_of(self, name: str) -> int:
+        """Return the number that the kernel has given a program."""
         info, size = c.create_string_buffer(PROGRAM_INFO_BYTES), c.c_uint32(PROGRAM_INFO_BYTES)
         self._functions.bpf_obj_get_info_by_fd(self._functions.bpf_program__fd(self._program(name)), info, c.byref(size))
-        number = struct.unpack_from("=I", info.raw, NUMBER_AT)[0]
-        return ProgramInfo(number, RunTime(*struct.unpack_from("=QQ", info.raw, RUN_TIME_AT)))
+        return int(struct.unpack_from("=I", info.raw, NUMBER_AT)[0])
 
     def close(self) -> None:
         for link in self._links:

@@ -71,14 +71,8 @@ class CopySampler:
         frequency: int,
         wanted: Wanted,
         builder: TableBuilder,
-        *,
-        stack_size: int | None = None,
-        on_exec: bool = False,
     ) -> None:
-        """`frequency`: Hz, or the period of events that are not sampled by time. `stack_size`: bytes, a multiple of 8 below 65,536.
-
-        `on_exec`: begin when the process executes its program.
-        """
+        """`frequency`: Hz, or the period of events that are not sampled by time."""
         self.abi = host_abi()
         self.files = Files()
         backend, hertz = "walked from copies of stacks (perf events)", event.hertz(frequency)
@@ -92,9 +86,9 @@ class CopySampler:
         self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record
         self._number = 0
         self._cpus = sorted(online_cpus())
-        self._attributes = self._allowed(self._wish(event, frequency, wanted, on_exec=on_exec))
+        self._attributes = self._allowed(self._wish(event, frequency, wanted))
         try:
-            self._attach(targets, frequency, stack_size)
+            self._attach(targets, frequency)
         except EventError:
             self.close()
             raise
@@ -112,12 +106,8 @@ class CopySampler:
         """Return descriptors that are readable when there is something to poll."""
         return [descriptor for descriptor, _ in self._rings.values()]
 
-    @property
-    def stack_size(self) -> int:
-        return self._attributes.user_stack
-
     def enable(self) -> None:
-        """Begin to sample; with `on_exec` the kernel does that."""
+        """Begin to sample."""
         for descriptor in self._descriptors:
             enable(descriptor)
 
@@ -166,11 +156,11 @@ class CopySampler:
         while self._descriptors:
             os.close(self._descriptors.pop())
 
-    def _wish(self, event: Event, frequency: int, wanted: Wanted, *, on_exec: bool) -> EventAttributes:
+    def _wish(self, event: Event, frequency: int, wanted: Wanted) -> EventAttributes:
         flags = EventFlag.DISABLED | EventFlag.INHERIT | EventFlag.MMAP | EventFlag.MMAP2 | EventFlag.COMM | EventFlag.COMM_EXEC
         flags |= EventFlag.TASK | EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCKID
         flags |= EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_CALLCHAIN_USER
-        flags |= EventFlag.FREQUENCY * event.by_frequency | EventFlag.ENABLE_ON_EXEC * on_exec
+        flags |= EventFlag.FREQUENCY * event.by_frequency
         sampled = SampleType.TID | SampleType.TIME | SampleType.CPU | SampleType.REGS_USER | SampleType.STACK_USER
         return EventAttributes(
             event.type,
@@ -198,11 +188,11 @@ class CopySampler:
             return user_only
         return wish
 
-    def _attach(self, targets: Iterable[int], frequency: int, stack_size: int | None) -> None:
+    def _attach(self, targets: Iterable[int], frequency: int) -> None:
         """Open events for all threads, those that begin meanwhile too, and then read what is mapped already."""
         targets = sorted(targets)
         pages = self._pages_allowed(targets[0])
-        size = stack_size or copy_size(frequency, pages * PAGE)
+        size = copy_size(frequency, pages * PAGE)
         self._attributes = replace(self._attributes, user_stack=size, wakeup=pages * PAGE // 4)
         for pid in targets:
             seen: set[int] = set()

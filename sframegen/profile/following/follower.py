@@ -88,7 +88,6 @@ class Follower:
     def __init__(self, targets: Iterable[int] | None = None) -> None:
         self.files = Files()
         self.lost = 0  # records that the kernel could not write: mappings were read again from /proc
-        self.records = 0  # that were applied
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._reader = RecordReader(SIDE_BAND)
@@ -108,16 +107,6 @@ class Follower:
     def filenos(self) -> list[int]:
         """Return descriptors that are readable when there is something to drain. They change if CPUs come or go."""
         return [descriptor for descriptor, _ in self._rings.values()]
-
-    @property
-    def changed(self) -> set[int]:
-        """Processes whose spans have changed; the caller takes out what it has published."""
-        return self.processes.changed
-
-    @property
-    def ended(self) -> set[int]:
-        """Processes that ended and are forgotten; the caller takes out what it has used."""
-        return self.processes.ended
 
     def drain(self) -> int:
         """Apply what has happened up to now, on all CPUs, in the order of time. Return that time: later samples have to wait.
@@ -139,7 +128,6 @@ class Follower:
             count += 1
         del self._pending[:count]
         self.processes.sweep(now)
-        self.records += count
         return now
 
     def spans(self, pid: int, time: int | None = None) -> Spans | None:

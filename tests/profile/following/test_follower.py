@@ -133,11 +133,11 @@ def test_libraries_that_come_and_go(following: Follower, compile_c: Compiler, tm
         assert "a.so" in {Path(path).name for path in check(following, program.pid)}
         first = following.spans(program.pid)
         at = following.drain()
-        following.changed.clear()
+        following.processes.changed.clear()
         program.go_on()
         program.wait()
         following.drain()
-        assert program.pid in following.changed
+        assert program.pid in following.processes.changed
         assert {"b.so"} <= {Path(path).name for path in check(following, program.pid)}
         assert following.spans(program.pid, at) == first
         assert following.scan(program.pid)

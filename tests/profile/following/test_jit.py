@@ -101,10 +101,10 @@ def test_code_that_a_process_describes(compile_c: Compiler, tmp_path: Path) -> N
         late = time.monotonic_ns()
         program.go_on()
         program.wait()
-        follower.changed.clear()
+        follower.processes.changed.clear()
         asked = time.monotonic_ns()
         assert refreshed() == []
-        assert follower.changed == {pid}
+        assert follower.processes.changed == {pid}
         assert files(made.at(pid, spans(), late)) == [made.unknown]
         asked = time.monotonic_ns()
         assert refreshed() == []
