@@ -110,8 +110,12 @@ class PerfFile:
         _, _, attribute_size, attributes_at, attributes_size, data_at, data_size, _, _, *bits = FILE_HEADER.unpack_from(self.data)
         if attribute_size <= PLACE.size:
             raise self.error(f"its events have {attribute_size} bytes each")
+        all_ids = 0
         for at in range(attributes_at, self._end(attributes_at, attributes_size) - attribute_size + 1, attribute_size):
             ids_at, ids_size = PLACE.unpack_from(self.data, at + attribute_size - PLACE.size)
+            all_ids += ids_size
+            if all_ids > len(self.data):  # the same ones, for many events
+                raise self.error("its events have more identifiers than there is room for")
             ids = self._words(ids_at, ids_size)
             attributes = EventAttributes.unpacked(bytes(self.data[at : at + attribute_size - PLACE.size]))
             self.events.append(RecordedEvent(attributes, ids))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,6 +166,15 @@ def test_what_cannot_be_walked_is_counted_with_the_reason(tmp_path: Path) -> Non
     assert (found.samples, found.moments) == (0, [])
 
 
+def with_many_ids() -> bytes:
+    """Each of its events has the identifiers that are most of the file."""
+    event = attributes(registers_mask(AMD64)).packed()
+    head = 104
+    ids_at = head + 10 * (len(event) + 16)
+    one = event + struct.pack("<QQ", ids_at, 8000)
+    return struct.pack("<8s12Q", b"PERFILE2", head, len(one), head, 10 * len(one), 0, 0, *bytes(6)) + 10 * one + bytes(8000)
+
+
 def sized(kind: int, body: bytes) -> bytes:
     """A record whose size is that of its bytes: perf does not pad compressed ones."""
     return kind.to_bytes(4, "little") + bytes(2) + (8 + len(body)).to_bytes(2, "little") + body
@@ -207,6 +217,7 @@ def test_a_stack_may_lead_through_any_number_of_files(tmp_path: Path) -> None:
         (b"2ELIFREP" + bytes(200), "big-endian"),
         (b"\x7fELF" + bytes(200), "not a perf.data file"),
         (perf_data(attributes(0), [named(1, "x")], []), "no program counter"),
+        (with_many_ids(), "more identifiers than there is room for"),
         (perf_data(attributes(1, 2), [lost(1, 1)], []), "record with perf record --call-graph dwarf"),
         (perf_data(attributes(registers_mask(AMD64)), [named(1, "x")], [architecture("riscv64")]), "recorded on riscv64"),
     ],
