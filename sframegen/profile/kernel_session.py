@@ -15,6 +15,7 @@ from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker, Sampling
 from sframegen.profile.collected import Collected, Moment, Stack, notes_of
+from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.packed_frames import MAX_FILES, End, files_of
@@ -75,6 +76,7 @@ class KernelSession:
         self._building: set[int] = set()  # files whose tables are being made
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
+        self._samples_on = False
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             opened.callback(os.setpriority, os.PRIO_PROCESS, 0, go_first())
@@ -135,6 +137,7 @@ class KernelSession:
         self.collected.started = time.time()
         self._began = time.monotonic()
         self._walker.attach()
+        self._samples_on = True
 
     def turn(self, seconds: float = WAIT_MS / 1000) -> None:
         """Wait for news at most that long, and use them."""
@@ -143,6 +146,7 @@ class KernelSession:
 
     def finish(self) -> Collected:
         """End sampling, wait for what is still to be made, and return all that was sampled."""
+        self._samples_on = False
         self._walker.detach()
         collected = self.collected
         collected.seconds = time.monotonic() - self._began
@@ -204,6 +208,9 @@ class KernelSession:
         self.follower.check_files()
         self._describe(self._made.refresh_all())
         filenos = set(self.follower.filenos)
+        if filenos != self._polled and self._samples_on:
+            with suppress(EventError):  # a CPU that went again meanwhile
+                self._walker.attach()
         for fileno in self._polled - filenos:
             with suppress(OSError):  # a closed one has gone by itself
                 self._poll.unregister(fileno)
@@ -311,6 +318,8 @@ class KernelSession:
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
+        if (names := self.collected.perf_maps.get(pid)) and not names.end():
+            del self.collected.perf_maps[pid]
         self._sampled.discard(pid)
         self._due.discard(pid)
         self._made.forget(pid)

@@ -7,6 +7,8 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from sframegen.profile.bpf.libbpf import LoadError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,7 +50,10 @@ class Extents:
         old: list[int] = []
         while self._retired and now - self._retired[0][0] >= QUARANTINE:
             old.append(self._retired.popleft()[1])
-        used = self._referenced() if old else set()
+        try:
+            used = self._referenced() if old else set()
+        except LoadError:  # next time
+            used = set(old)
         for first in old:
             if first in used:
                 self._retired.append((now, first))

@@ -166,7 +166,7 @@ class KernelWalker:
         self._extents = Extents(spans, self._referenced)
         self._extent_of: dict[int, int] = {}
         self._sizes: dict[int, int] = {}  # bytes of each loaded table
-        self._links: list[int] = []
+        self._links: dict[int, int] = {}  # by CPU
         self._taken: Counter[tuple[int, int, int]] = Counter()
         self._new_stacks, self._turned = 0, 0.0
         self._ready = READY
@@ -196,16 +196,19 @@ class KernelWalker:
         self._follows = True
 
     def attach(self) -> None:
-        """Begin to sample on all CPUs."""
+        """Begin to sample on all CPUs; again, on those that have come since."""
         if not self._follows:
             self.follow()
         kind, config = self.sampling.event
         often = self.sampling.frequency or self.sampling.period
         attributes = EventAttributes(kind, config=config, period=often, flags=EventFlag.FREQUENCY if self.sampling.frequency else 0)
-        for cpu in sorted(online_cpus()):
+        online = online_cpus()
+        for cpu in self._links.keys() - online:
+            self._program.detach(self._links.pop(cpu))
+        for cpu in sorted(online - self._links.keys()):
             fd = open_event(attributes, -1, cpu)
             try:
-                self._links.append(self._program.attach_event(EVENT_PROGRAM, fd))
+                self._links[cpu] = self._program.attach_event(EVENT_PROGRAM, fd)
             except LoadError:
                 os.close(fd)
                 raise
@@ -213,7 +216,7 @@ class KernelWalker:
     def detach(self) -> None:
         """End sampling; what was counted can still be taken."""
         while self._links:
-            self._program.detach(self._links.pop())
+            self._program.detach(self._links.popitem()[1])
 
     def close(self) -> None:
         self.detach()
@@ -272,7 +275,8 @@ class KernelWalker:
             self._extents.retire(first)
 
     def _referenced(self) -> set[int]:
-        return {_PROCESS.unpack(value)[0] for _, value in self._processes.items(FOLLOWED)}
+        """Return the extents that processes have. Twice: a process can fork and end while they are read."""
+        return {_PROCESS.unpack(value)[0] for _ in range(2) for _, value in self._processes.items(FOLLOWED)}
 
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import ctypes as c
 import os
 import struct
 from collections import deque
-from errno import EACCES, EPERM
+from errno import EACCES, ENOENT, EPERM
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -162,7 +162,10 @@ class Map:
         self._functions.bpf_map_delete_elem(self.fd, key)
 
     def items(self, entries: int, *, take: bool = False) -> list[tuple[bytes, bytes]]:
-        """Return all keys and values of a hash map that has room for `entries`; with `take`, and delete them."""
+        """Return all keys and values of a hash map that has room for `entries`; with `take`, and delete them.
+
+        Raises LoadError if the kernel cannot read the map; with `take`, what was read until then is returned.
+        """
         call = self._functions.bpf_map_lookup_and_delete_batch if take else self._functions.bpf_map_lookup_batch
         keys, values = c.create_string_buffer(entries * self.key_size), c.create_string_buffer(entries * self.value_size)
         place, start = c.create_string_buffer(8), None
@@ -174,6 +177,8 @@ class Map:
             found += [
                 (raw_keys[at * key : at * key + key], raw_values[at * value : at * value + value]) for at in range(number.value)
             ]
+            if failed and c.get_errno() != ENOENT and not take:
+                raise LoadError(f"{self.name}: {os.strerror(c.get_errno())}")
             if failed or not number.value:  # ENOENT: that was the last
                 return found
             start = place

@@ -88,6 +88,7 @@ class Follower:
     def __init__(self, targets: Iterable[int] | None = None) -> None:
         self.files = Files()
         self.lost = 0  # records that the kernel could not write: mappings were read again from /proc
+        self.records = 0  # that were applied
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._reader = RecordReader(SIDE_BAND)
@@ -128,6 +129,7 @@ class Follower:
             count += 1
         del self._pending[:count]
         self.processes.sweep(now)
+        self.records += count
         return now
 
     def spans(self, pid: int, time: int | None = None) -> Spans | None:

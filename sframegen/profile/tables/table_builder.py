@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.profile.tables.table_cache import TableCache
 
+PR_SET_PDEATHSIG = 1
 SECONDS = 30.0  # for one file; the largest take less than one
 ORDER_BYTES = 8
 MAX_REPLY = 1 << 16  # bytes
@@ -202,6 +204,7 @@ def _serve(
     inherited: Iterable[socket.socket],
 ) -> None:
     """The process: answers places in `files` with what comes of them, until nobody asks any more."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # else the kernel program, which we inherit, would outlive a kill
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that forked this one
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGBUS, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)

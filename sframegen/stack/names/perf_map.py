@@ -69,6 +69,7 @@ class PerfMap:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._process: _Process | None = None
+        self._ended = False
         self._look()
         self._file: tuple[int, int] | None = None
         self._read = 0  # bytes of it
@@ -96,10 +97,18 @@ class PerfMap:
 
     def _look(self) -> None:
         """Look at the process again, if it still runs: it may have another user or root directory."""
+        if self._ended:  # another process may have its number
+            return
         with suppress(OSError):
             process = _Process(self._pid)
             if self._process is None or self._process.ticks == process.ticks:
                 self._process = process
+
+    def end(self) -> bool:
+        """Read it for the last time, because its process has ended. Return True if it has entries."""
+        self.read()
+        self._process, self._ended = None, True
+        return bool(self._buckets)
 
     def find(self, address: int) -> Entry | None:
         """Return the entry at an address: the last one written, because memory is reused."""

@@ -194,3 +194,15 @@ def test_whatever_is_in_the_file_it_is_an_answer(data: bytes) -> None:
     names = PerfMap(0)
     names._add(data)
     names.find(0x1000)
+
+
+def test_a_map_that_was_ended_keeps_its_names_and_no_descriptor(target: Target) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    target.file.write_text("1000 100 first\n")
+    names, empty = PerfMap(target.pid), PerfMap(os.getpid())
+    assert names.end()
+    assert not empty.end()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    target.file.write_text("1000 100 another\n")
+    names.read()
+    assert found(names, 0x1000) == ["first"]
