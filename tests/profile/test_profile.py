@@ -90,7 +90,9 @@ def test_every_stack_of_a_command_is_whole(chain: Path) -> None:
     stacks = in_program(profile)
     assert stacks
     assert all(names == CHAIN_FRAMES for names in stacks)
-    assert not profile["guessed"]
+    of_chain = [stack["frames"] for stack in profile["stacks"] if functions(profile, stack)[-1:] == ["inner"]]
+    assert of_chain
+    assert not any(profile["frames"][number]["guessed"] for frames in of_chain for number in frames)  # code of the start may be
     assert not profile["lost"]
 
 
