@@ -173,7 +173,9 @@ class Map:
         while True:
             number = c.c_uint32(entries)
             failed = call(self.fd, start, place, keys, values, c.byref(number), None)
-            raw_keys, raw_values, key, value = keys.raw, values.raw, self.key_size, self.value_size
+            key, value = self.key_size, self.value_size
+            raw_keys = c.string_at(keys, number.value * key)
+            raw_values = c.string_at(values, number.value * value)
             found += [
                 (raw_keys[at * key : at * key + key], raw_values[at * value : at * value + value]) for at in range(number.value)
             ]
