@@ -55,7 +55,7 @@ IDLE = "[idle]"
 
 
 class KernelSession:
-    """Use it as a context: `begin`, `turn` for as long as it is to sample, `finish`. Raises LoadError, EventError."""
+    """Use it as a context: call `begin`, then `turn` until sampling ends, then `finish`. Raises LoadError, EventError."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

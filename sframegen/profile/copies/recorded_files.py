@@ -14,13 +14,13 @@ from sframegen.profile.following.mapped_code import Mapped, spans_of
 from sframegen.profile.packed_frames import MAX_FILES
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import VDSO
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sframegen.profile.events.event_records import MmapRecord
 
-ADDRESS_MASK = (1 << 64) - 1
 MAX_VDSO = 1 << 20  # bytes
 DEBUG_FILES = Path("/usr/lib/debug/.build-id")
 

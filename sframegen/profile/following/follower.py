@@ -29,6 +29,7 @@ from sframegen.profile.following.mapped_file import FileKey, Place
 from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
 from sframegen.stack.snapshot.mappings import VDSO
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +57,6 @@ SIDE_BAND = EventAttributes(
 TIME = Struct("=Q8x")  # at the end of each record: of its suffix, before the CPU
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
 MAX_VDSO = 1 << 20  # bytes
-ADDRESS_MASK = (1 << 64) - 1
 
 
 class MappingResolver:

@@ -14,6 +14,7 @@ from sframegen.registry.jit_tables import JitTables, refresh_chains
 from sframegen.registry.structures import CodeJitInfo
 from sframegen.stack.live.process import Process
 from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from sframegen.registry.structures import JitNode
 
 NAME = "[jit]"
-ADDRESS_MASK = (1 << 64) - 1
 REST = 4  # times what reading the tables of a process took, it is not done again
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.records import PT_LOAD
 from sframegen.profile.following.files import Span
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
 
-ADDRESS_MASK = (1 << 64) - 1
 MAX_SEGMENTS = 64  # executable ones of a file; linkers make one or two
 PAGE_MASK = mmap.PAGESIZE - 1
 
