@@ -25,6 +25,7 @@ ORDER = (
     "sframegen.format",
     "sframegen.tables",
     "sframegen.conversion",
+    "sframegen.detached",
     "sframegen.registry",
     "sframegen.code",
     "sframegen.stack",
@@ -35,7 +36,9 @@ ORDER = (
     "linker.objects",
     "linker.merge",
     "sframegen.profile",
+    "sframegen.packages",
     "sframegen.api",
+    "sframegen.fleet",
     "sframegen.cli",
 )
 # Importing these executes no code but the names of the API, which are loaded on first use.
