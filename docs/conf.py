@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import commands  # noqa: E402
+
+import sframegen  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -21,7 +22,7 @@ commands.write_reference(HERE / "reference")
 project = "sframegen"
 author = "the sframegen authors"
 copyright = f"2026, {author}"  # noqa: A001 - the name that Sphinx reads
-version = release = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["version"]
+version = release = sframegen.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}

@@ -5,17 +5,15 @@ The public names are those of `sframegen.api`, which is loaded when one of them 
 
 from __future__ import annotations
 
+__version__ = "0.1.0"  # setup reads it here
 TYPE_CHECKING = False  # like typing's, which takes a while to import: cli/start.py is to be imported next
 if TYPE_CHECKING:
     from sframegen.api import *  # noqa: F403 - type checkers take a wildcard for names that are passed on
 
     __all__: list[str]
-    __version__: str
 else:  # type checkers would take any name for a public one
 
     def __getattr__(name: str) -> object:
-        if name == "__version__":
-            return _version()
         from importlib import import_module  # noqa: PLC0415 - see above
 
         from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415
@@ -30,11 +28,3 @@ else:  # type checkers would take any name for a public one
 
     def __dir__() -> list[str]:
         return sorted([*__getattr__("__all__"), "__all__", "__version__"])
-
-    def _version() -> str:
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow
-
-        try:
-            return version("sframegen")
-        except PackageNotFoundError:
-            return "(not installed)"

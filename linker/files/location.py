@@ -7,7 +7,6 @@ import os
 import stat
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Self
 
 from sframegen.elf.opening import open_regular
@@ -213,7 +212,7 @@ def _parts(path: str) -> list[str]:
 @cache
 def _proc_device() -> int:
     try:
-        return Path("/proc/self").stat().st_dev
+        return os.stat("/proc/self").st_dev  # noqa: PTH116 - pathlib takes as long to import as a look-up
     except OSError:
         return -1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
 from importlib import import_module
@@ -70,8 +69,8 @@ def _suggestion(name: str) -> str:
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from sframegen import __version__  # noqa: PLC0415 - slow, and only needed here
-    from sframegen.program.build import build_kind  # noqa: PLC0415 - imports every compiled module
+    from sframegen import __version__  # noqa: PLC0415 - only needed here
+    from sframegen.program.build import build_kind  # noqa: PLC0415
 
     click.echo(f"sframegen {__version__} ({build_kind()})")
     ctx.exit()
@@ -99,7 +98,6 @@ def _show(error: click.ClickException) -> None:
 
 def main() -> NoReturn:
     """The program `sframegen`; ends the process."""
-    gc.set_threshold(1_000_000)  # many small tuples are made and none in circles: looking for these took a seventh of the time
     with ended_in_one_line():
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
         status = 1

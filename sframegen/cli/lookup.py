@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,6 +45,8 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
         else:
             answers += _in_objects(given, file, addresses, run)
         if as_json:
+            import json  # noqa: PLC0415 - takes as long as a look-up
+
             click.echo(json.dumps({"file": file, "addresses": answers}, indent=1))
     if not as_json:
         for answer in answers:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
+from sframegen.program.build import packages_directory
+
 NAMES = ("cfi", "linker")  # installed next to this package
 
 
 def refuse_strangers() -> None:
     """Raises ImportError, in one line, where `import cfi` or `import linker` would give a module of another project."""
-    ours = os.path.dirname(os.path.dirname(os.path.realpath(str(sys.modules["sframegen"].__file__))))  # noqa: PTH120 - without pathlib
+    ours = packages_directory()
     for name in NAMES:
         place = _place_of(name)
         if os.path.dirname(os.path.realpath(place)) != os.path.join(ours, name):  # noqa: PTH118, PTH120

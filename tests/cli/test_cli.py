@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -13,7 +14,8 @@ from click.testing import CliRunner, Result
 import sframegen
 from cfi.errors import FormatError
 from sframegen.cli.commands import COMMANDS, cli, main
-from sframegen.cli.shared.output import Run, json_list, outputs_of
+from sframegen.cli.shared.output import Run, json_list
+from sframegen.cli.shared.several import outputs_of
 from sframegen.program import build
 
 if TYPE_CHECKING:
@@ -104,17 +106,39 @@ print([name for name, module in sys.modules.items()
 
 @pytest.mark.parametrize("interpreted", [None, *build.MODULES])
 def test_version_says_which_build_runs(monkeypatch: pytest.MonkeyPatch, interpreted: str | None) -> None:
-    class Module(NamedTuple):
-        COMPILED: bool
-
-    monkeypatch.setattr(build, "import_module", lambda name: Module(name != interpreted))
-    monkeypatch.setattr("importlib.metadata.version", lambda _name: "1.2.3")
+    monkeypatch.setattr(build, "is_compiled", lambda name: name != interpreted)
+    monkeypatch.setattr(sframegen, "__version__", "1.2.3")
     kind = "interpreted" if interpreted else "compiled"
     assert run("--version").stdout == f"sframegen 1.2.3 ({kind})\n"
 
 
-def test_modules_that_may_be_compiled_say_so() -> None:
-    assert build.build_kind() in ("compiled", "interpreted")
+@pytest.mark.parametrize("name", build.MODULES)
+def test_a_module_is_compiled_where_its_file_says_so(name: str) -> None:
+    assert build.is_compiled(name) == import_module(name).COMPILED
+
+
+NOT_AT_START = {"json", "pathlib", "shutil", "tempfile", "multiprocessing", "importlib.metadata", "lief", "capstone", "elftools"}
+
+
+@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 24), (("lookup", "FILE", "0"), 66)])
+def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, tmp_path: Path) -> None:
+    """What click imports is not counted: it is the larger part."""
+    with_section = tmp_path / "sh"
+    sframegen.add_section("/bin/sh", output=with_section, verify=False)
+    program = f"""
+import sys, click
+before = set(sys.modules)
+import atexit
+sys.argv = {["sframegen", *(str(with_section) if word == "FILE" else word for word in arguments)]!r}
+atexit.register(lambda: print(*sorted(set(sys.modules) - before), file=sys.stderr))
+from sframegen.cli.start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True)
+    imported = [name for name in done.stderr.splitlines()[-1].split() if name.lower().partition(".")[0] != "cython"]
+    assert "sframegen.cli.commands" in imported
+    assert NOT_AT_START.isdisjoint(imported)
+    assert len(imported) <= most, imported
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from cfi.errors import SframegenError
-from linker.files.location import locate
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject.kernel_versions import SAFE_SINCE, Change, safe_on
 from sframegen.elf.text import printable, shortened
@@ -125,7 +122,7 @@ def in_words(error: Exception, path: str) -> str:
         hint = HINTS.get(error.reason) if isinstance(error, RefusedError) else None
         return f"{error}; {hint}" if hint else str(error)
     if isinstance(error, OSError):
-        if error.errno == errno.ENOENT and not Path(error.filename or "").is_absolute() and _nowhere():
+        if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _nowhere():
             return "the current directory has been removed: change to one that exists"
         return f"{error.filename or path}: {error.strerror or error}"
     if isinstance(error, MemoryError):
@@ -146,41 +143,6 @@ def note(message: str) -> None:
     """One line on stderr."""
     sys.stdout.flush()
     click.echo(f"sframegen: {shortened(printable(message))}", err=True)
-
-
-def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
-    """Where each file's result goes; a file that is not in it is changed in place."""
-    if output is not None and output_dir is not None:
-        raise click.UsageError("-o and --output-dir exclude each other")
-    if output is not None:
-        if len(files) > 1:
-            raise click.UsageError("-o takes one FILE; --output-dir takes several")
-        return {files[0]: Path(output)}
-    if output_dir is None:
-        return {}
-    name, times = Counter(Path(file).name for file in files).most_common(1)[0]
-    if times > 1:
-        raise click.UsageError(f"{times} FILEs are named {printable(name)}: they cannot go into one --output-dir")
-    return {file: Path(output_dir, Path(file).name) for file in files}
-
-
-def by_file(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
-    """Each file once, by the first of its names, with the hard links among the others, or why it cannot be located."""
-    groups: dict[object, dict[object, str]] = {}
-    unknown: dict[str, OSError] = {}
-    for file in files:
-        try:
-            with locate(file) as location:
-                status, directory = location.status(), os.fstat(location.directory)
-        except OSError as error:
-            unknown[file] = error
-            status = None
-        if status is None:
-            groups[file] = {file: file}
-        else:
-            names = groups.setdefault((status.st_dev, status.st_ino), {})
-            names.setdefault((directory.st_dev, directory.st_ino, location.name), file)
-    return {first: unknown.get(first, others) for first, *others in (names.values() for names in groups.values())}
 
 
 def json_list(documents: Iterator[Iterator[str]], *, several: bool) -> Iterator[str]:

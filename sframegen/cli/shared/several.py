@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from linker.files.location import make_directory
+from linker.files.location import locate, make_directory
 from linker.files.target import is_stdout
-from sframegen.cli.shared.output import by_file, note, outputs_of
+from sframegen.cli.shared.output import note
+from sframegen.elf.text import printable
 from sframegen.program.workers import attempt, outcomes
 
 if TYPE_CHECKING:
@@ -95,6 +97,41 @@ def changes(
 
     verify, lines = not (no_verify or dry_run), not (quiet or as_json)
     return (warned(path, report) for path, report in each(run, tuple(links), work, jobs, verify=verify, lines=lines))
+
+
+def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
+    """Where each file's result goes; a file that is not in it is changed in place."""
+    if output is not None and output_dir is not None:
+        raise click.UsageError("-o and --output-dir exclude each other")
+    if output is not None:
+        if len(files) > 1:
+            raise click.UsageError("-o takes one FILE; --output-dir takes several")
+        return {files[0]: Path(output)}
+    if output_dir is None:
+        return {}
+    name, times = Counter(Path(file).name for file in files).most_common(1)[0]
+    if times > 1:
+        raise click.UsageError(f"{times} FILEs are named {printable(name)}: they cannot go into one --output-dir")
+    return {file: Path(output_dir, Path(file).name) for file in files}
+
+
+def by_file(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
+    """Each file once, by the first of its names, with the hard links among the others, or why it cannot be located."""
+    groups: dict[object, dict[object, str]] = {}
+    unknown: dict[str, OSError] = {}
+    for file in files:
+        try:
+            with locate(file) as location:
+                status, directory = location.status(), os.fstat(location.directory)
+        except OSError as error:
+            unknown[file] = error
+            status = None
+        if status is None:
+            groups[file] = {file: file}
+        else:
+            names = groups.setdefault((status.st_dev, status.st_ino), {})
+            names.setdefault((directory.st_dev, directory.st_ino, location.name), file)
+    return {first: unknown.get(first, others) for first, *others in (names.values() for names in groups.values())}
 
 
 def leave_stdout_to(output: str | None) -> None:
