@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sframegen.cli.linking.link_output import is_linked
 from sframegen.elf.records import EHDR_SIZE
+from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.shared.kinds import open_views
 from sframegen.cli.shared.output import FILES, Run, json_list
 from sframegen.cli.shared.section_text import dump_json, dump_text
+from sframegen.cli.shared.views import open_views
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols

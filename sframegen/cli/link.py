@@ -12,11 +12,12 @@ import click
 
 from cfi.errors import SframegenError
 from linker.files.location import locate
-from sframegen.cli.linking.link_output import is_linked, output_of, state_of
+from sframegen.cli.linking.link_output import output_of, state_of
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
 from sframegen.elf.opening import open_regular
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable
+from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

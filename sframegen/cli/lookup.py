@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.shared.kinds import open_views
 from sframegen.cli.shared.output import Run
+from sframegen.cli.shared.views import open_views
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of
 from sframegen.elf.symbols import function_symbols_before

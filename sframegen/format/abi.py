@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64
+from sframegen.elf.records import EHDR_SIZE, EM_AARCH64, EM_S390, EM_X86_64, ET_DYN, ET_EXEC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +101,7 @@ S390X = Abi(
 ABIS = (AMD64, AARCH64, AARCH64_BE, S390X)
 BY_MACHINE = {(abi.machine, abi.byte_order): abi for abi in ABIS}
 BY_SFRAME_ID = {abi.sframe_id: abi for abi in ABIS}
+ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # of 64-bit files, by class and encoding
 
 
 def abi_of(elf: ElfFile) -> Abi:
@@ -110,3 +111,12 @@ def abi_of(elf: ElfFile) -> Abi:
     except KeyError:
         known = ", ".join(abi.name for abi in ABIS)
         raise elf.error(f"e_machine {elf.header.e_machine} ({elf.byte_order}-endian) is not supported, only {known}") from None
+
+
+def is_linked(header: bytes) -> bool:
+    """True if a file that begins so is a linked ELF file for an ABI that SFrame has."""
+    order = ORDERS.get(header[4:6])
+    if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
+        return False
+    e_type, machine = (int.from_bytes(header[at : at + 2], order) for at in (16, 18))
+    return e_type in (ET_EXEC, ET_DYN) and (machine, order) in BY_MACHINE

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+import posixpath
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self
+
+from cfi.errors import FormatError
+from linker.files.refusals import Refusal, RefusedError
+from sframegen.elf.records import EHDR_SIZE
+from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     # Called with a path in the package, a private copy of that ELF file, and a path that is free: True if it wrote there the file
     # that takes its place. Raises nothing for a file that it refuses; what it raises ends the pass.
     Visit = Callable[[str, Path, Path], bool]
+
+CHUNK = 1 << 20
+MAX_ENTRIES = 1_000_000
+MAX_NAME = 4096  # characters
+MAX_ENTRY_BYTES = 8 << 30
+MAX_UNPACKED_BYTES = 256 << 30
+# Real packages unpack to 3 to 20 times their size; zlib packs at most 1,032 times, xz and zstd many thousand times.
+MAX_RATIO, ALLOWED_ANYHOW = 250, 1 << 30
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Writable(Protocol):
+    def write(self, data: bytes, /) -> object: ...
 
 
 class Passed(NamedTuple):
@@ -24,3 +50,159 @@ class Passed(NamedTuple):
     seconds_reading: float  #: unpacking
     seconds_writing: float  #: packing
     warnings: tuple[str, ...] = ()  #: a line each
+    signed: str = ""  #: what would no longer hold in a changed package: its signatures; "" if it has none
+
+
+class Content(NamedTuple):
+    """A private file with what an entry has now."""
+
+    file: Path
+    size: int
+    changed: bool
+
+
+class Pass:
+    """One pass over a package, until the end of the block: its limits, its visits, and what it saw.
+
+    A package within a package, such as a layer of an image, belongs to the same pass: the limits are those of the whole.
+    """
+
+    def __init__(self, kind: str, packed_bytes: int, visit: Visit, *, signed: str = "", force: bool = False) -> None:
+        """`signed`: its signatures, which without `force` let no file change."""
+        self.kind = kind
+        self.warnings: list[str] = []
+        self.seconds_writing = 0.0
+        self.elf_files = self.changed = 0
+        self._visit = visit
+        self._signed, self._force = signed, force
+        self._entries = self._unpacked_bytes = 0
+        self._limit = min(max(ALLOWED_ANYHOW, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
+        self._started = monotonic()
+        self._seconds_visiting = 0.0
+        self._directory = TemporaryDirectory(prefix="sframegen.")  # of this user alone
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._directory.cleanup()
+
+    def free_file(self, name: str) -> Path:
+        """A private path, which is free unless the caller has used it."""
+        return Path(self._directory.name, name)
+
+    def entry(self, name: str) -> str:
+        """Count an entry; return its path in the package. Raises FormatError for a name that could lead elsewhere."""
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise FormatError(f"more than {MAX_ENTRIES:,} entries")
+        return checked_name(name)
+
+    def regular(self, path: str, size: int) -> None:
+        """Count a regular file. Raises FormatError where it is too large, or all of them are."""
+        if not 0 <= size <= MAX_ENTRY_BYTES:
+            raise FormatError(f"{path}: {size:,} bytes are no size of a file in a package")
+        self._unpacked_bytes += size
+        if self._unpacked_bytes > self._limit:
+            raise FormatError(
+                f"{path}: with it, the package unpacks to more than {self._limit:,} bytes, {MAX_RATIO} times its size"
+            )
+
+    def visit(self, path: str, beginning: bytes, rest: Readable, size: int) -> Content | None:
+        """Visit a file of `size` bytes if it is a linked ELF file; None: nothing of `rest` was read.
+
+        `beginning`: its first bytes, EHDR_SIZE of them if it has as many. The caller may move the file that it gets. Raises
+        FormatError where `rest` ends early, RefusedError where a signature would no longer hold, and what the visit raises.
+        """
+        if not is_linked(beginning[:EHDR_SIZE]):
+            return None
+        self.elf_files += 1
+        given = self.free_file("given")
+        with given.open("wb") as file:
+            file.write(beginning)
+            for piece in pieces(rest, size - len(beginning), path):
+                file.write(piece)
+        changed = self.free_file(f"changed-{self.elf_files}")
+        started = monotonic()
+        try:
+            is_changed = self._visit(path, given, changed)
+        finally:
+            self._seconds_visiting += monotonic() - started
+        if not is_changed:
+            with suppress(FileNotFoundError):
+                changed.unlink()
+            return Content(given, size, changed=False)
+        if self._signed and not self._force:
+            raise RefusedError(Refusal.SIGNED, f"signed: {self._signed}")
+        given.unlink()
+        self.changed += 1
+        return Content(changed, changed.stat().st_size, changed=True)
+
+    def passed(self) -> Passed:
+        reading = monotonic() - self._started - self._seconds_visiting - self.seconds_writing
+        return Passed(
+            self.kind,
+            self._entries,
+            self._unpacked_bytes,
+            self.elf_files,
+            self.changed,
+            max(reading, 0.0),
+            self.seconds_writing,
+            tuple(self.warnings),
+            self._signed,
+        )
+
+
+class Timed:
+    """What a pass writes to: `target`, with the time that it takes."""
+
+    def __init__(self, target: Writable, one: Pass) -> None:
+        self._target, self._pass = target, one
+
+    def write(self, data: bytes, /) -> None:
+        started = monotonic()
+        self._target.write(data)
+        self._pass.seconds_writing += monotonic() - started
+
+
+def checked_name(name: str) -> str:
+    """The path in a package that an entry's name means. Raises FormatError where it could lead out of the package."""
+    if len(name) > MAX_NAME:
+        raise FormatError(f"{name[:40]}...: a name of {len(name):,} characters")
+    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise FormatError(f"{name!r}: a name that leads out of the package")
+    return posixpath.normpath(name)
+
+
+def check_link(path: str, leads_to: str) -> None:
+    """Raises FormatError for a symbolic link at `path` that leads above the package's root; absolute ones lead below it."""
+    depth = 0 if leads_to.startswith("/") else path.count("/")
+    for name in leads_to.split("/"):
+        depth += {"": 0, ".": 0, "..": -1}.get(name, 1)
+        if depth < 0:
+            raise FormatError(f"{path}: a link that leads out of the package: {leads_to}")
+
+
+def size_of(source: BinaryIO) -> int:
+    """Bytes of a file, which is at its beginning afterwards."""
+    size = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    return size
+
+
+def pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:
+    """The next `size` bytes. Raises FormatError where the source ends before."""
+    while size:
+        piece = source.read(min(size, CHUNK))
+        if not piece:
+            raise FormatError(f"{path}: cut off: {size:,} bytes are missing")
+        size -= len(piece)
+        yield piece
+
+
+def copied(content: Content, write: Callable[[bytes], object]) -> None:
+    """Write a visited file's bytes, and remove it."""
+    with content.file.open("rb") as file:
+        for piece in pieces(file, content.size, str(content.file)):
+            write(piece)
+    content.file.unlink()

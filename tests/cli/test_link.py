@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from sframegen import Severity, check, read, remove
 from sframegen.cli.commands import cli
-from sframegen.cli.linking.link_output import expanded, is_linked, output_of, words_of
+from sframegen.cli.linking.link_output import expanded, output_of, words_of
+from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers

@@ -1,4 +1,4 @@
-"""Which file a linker writes, by its arguments; whether it has written one there that can have a section."""
+"""Which file a linker writes, by its arguments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.opening import open_regular
-from sframegen.elf.records import EHDR_SIZE, ET_DYN, ET_EXEC
-from sframegen.format.abi import BY_MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.elf.records import ByteOrder
 
 DEFAULT_OUTPUT = "a.out"
-ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # of 64-bit files, by class and encoding
 MAX_RESPONSE_FILES = 2000  # GNU's own limit: a file may name itself
 
 # Options whose value is the next argument, with every linker that has them: it is not an option, whatever it looks like.
@@ -94,12 +90,3 @@ def state_of(path: str) -> tuple[int, ...] | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def is_linked(header: bytes) -> bool:
-    """True if a file that begins so is a linked ELF file for an ABI that SFrame has."""
-    order = ORDERS.get(header[4:6])
-    if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
-        return False
-    e_type, machine = (int.from_bytes(header[at : at + 2], order) for at in (16, 18))
-    return e_type in (ET_EXEC, ET_DYN) and (machine, order) in BY_MACHINE

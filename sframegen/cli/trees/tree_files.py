@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.files.location import below, locate
-from sframegen.cli.linking.link_output import is_linked
 from sframegen.elf.opening import open_regular
 from sframegen.elf.records import EHDR_SIZE
+from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

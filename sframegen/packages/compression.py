@@ -1,0 +1,203 @@
+"""Compressed streams, by their first bytes: unpacked within limits of memory, and packed again with the same kind and level."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
+
+from cfi.errors import FormatError
+from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sframegen.packages.passing import Readable
+
+CHUNK = 1 << 18
+MAGIC_SIZE = 64  # bytes that tell a stream's kind and level
+MAX_XZ_MEMORY = 256 << 20  # bytes; the largest dictionary of a preset needs 65 MiB
+# Size of the dictionary: the preset of xz that uses it. 4 and 5, and 3 and 4, share one.
+DEFAULT_XZ_PRESET = 6
+XZ_PRESETS = {1 << 18: 0, 1 << 20: 1, 1 << 21: 2, 1 << 22: 4, 1 << 23: 6, 1 << 24: 7, 1 << 25: 8, 1 << 26: 9}
+# Each stream costs as much as some 100 kB: tools that write many put at least this into each.
+SMALL, MAX_SMALL_STREAMS = 4096, 1000
+GZIP_LEVELS = {2: 9, 4: 1}  # by the flag that says how it was made
+ZSTD_LEVEL = 19  # what dpkg-deb uses
+
+
+class Compression(NamedTuple):
+    """How a stream is packed."""
+
+    name: str  #: "gz", "xz", "bz2", "zst"
+    level: int
+    check: int = -1  #: of xz
+    mtime: int = 0  #: of gzip
+
+
+def compression_of(beginning: bytes) -> Compression | None:
+    """The compression of a stream that begins so; None: it is not compressed, or in a way that is not known."""
+    if beginning.startswith(b"\x1f\x8b\x08"):
+        level = GZIP_LEVELS.get(beginning[8], 6) if len(beginning) > 8 else 6
+        return Compression("gz", level, mtime=int.from_bytes(beginning[4:8], "little"))
+    if beginning.startswith(b"\xfd7zXZ\0"):
+        return Compression("xz", _xz_preset(beginning), check=beginning[7] & 15 if len(beginning) > 7 else lzma.CHECK_CRC64)
+    if beginning.startswith(b"BZh") and beginning[3:4].isdigit():
+        return Compression("bz2", max(1, int(beginning[3:4])))
+    if beginning.startswith(b"\x28\xb5\x2f\xfd"):
+        return Compression("zst", ZSTD_LEVEL)
+    return None
+
+
+def unpacked(source: Readable, compression: Compression | None) -> BinaryIO:
+    """The stream's bytes. Reading them raises FormatError where it is damaged."""
+    if compression is None:
+        return cast("BinaryIO", source)
+    return cast("BinaryIO", io.BufferedReader(_Unpacked(source, _kind(compression.name)), CHUNK))
+
+
+@contextmanager
+def packed(target: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
+    """What is written to it goes to `target`, compressed; complete at the end of the block. Equal input gives equal bytes."""
+    if compression is None:
+        yield target
+        return
+    with _writer(target, compression) as file:
+        yield file
+
+
+def _writer(target: BinaryIO, compression: Compression) -> BinaryIO:
+    level = compression.level
+    if compression.name == "gz":
+        return cast("BinaryIO", gzip.GzipFile("", "wb", level, target, mtime=compression.mtime))
+    if compression.name == "xz":
+        check = compression.check if lzma.is_check_supported(compression.check) else lzma.CHECK_CRC64
+        return cast("BinaryIO", lzma.LZMAFile(target, "wb", check=check, preset=level))
+    if compression.name == "bz2":
+        return cast("BinaryIO", bz2.BZ2File(target, "wb", compresslevel=level))
+    return cast("BinaryIO", zstd_library().ZstdFile(target, "wb", level=level))
+
+
+class _Decompressor(Protocol):
+    """What the decompressors of bz2, lzma and zstd have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Kind(NamedTuple):
+    make: Callable[[], _Decompressor]
+    errors: tuple[type[Exception], ...]
+    padding: bytes = b""  # bytes that may follow a stream
+
+
+class _Gzip:
+    """zlib's object with the methods of the others."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._zlib.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+
+
+def _kind(name: str) -> _Kind:
+    match name:
+        case "gz":
+            return _Kind(_Gzip, (zlib.error,), b"\0")
+        case "xz":
+            return _Kind(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY), (lzma.LZMAError,), b"\0")
+        case "bz2":
+            return _Kind(bz2.BZ2Decompressor, (OSError, ValueError))
+    zstd = zstd_library()
+    options = {int(zstd.DecompressionParameter.window_log_max): MAX_WINDOW_LOG}
+    return _Kind(lambda: cast("_Decompressor", zstd.ZstdDecompressor(options=options)), (zstd.ZstdError,))
+
+
+class _Unpacked(io.RawIOBase):
+    """Streams that follow one another are one, as all these tools have it."""
+
+    def __init__(self, source: Readable, kind: _Kind) -> None:
+        super().__init__()
+        self._source, self._kind = source, kind
+        self._stream: _Decompressor | None = None
+        self._waiting = b""
+        self._streams = self._given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object, /) -> int:
+        view = memoryview(cast("bytearray", buffer)).cast("B")
+        data = self._next(len(view))
+        view[: len(data)] = data
+        self._given += len(data)
+        return len(data)
+
+    def _next(self, size: int) -> bytes:
+        result = b""
+        while not result and (stream := self._stream or self._begun()):
+            data, self._waiting = self._waiting, b""
+            if not data and stream.needs_input:
+                data = self._source.read(CHUNK)
+                if not data:
+                    raise FormatError("its compressed data is cut off")
+            try:
+                result = stream.decompress(data, size)
+            except self._kind.errors as error:
+                raise FormatError(f"its compressed data is damaged: {error}") from None
+            if stream.eof:
+                self._waiting, self._stream = stream.unused_data, None
+        return result
+
+    def _begun(self) -> _Decompressor | None:
+        """The next stream; None at the end of the data."""
+        while True:
+            if self._streams and self._kind.padding:
+                self._waiting = self._waiting.lstrip(self._kind.padding)
+            if self._waiting:
+                break
+            self._waiting = self._source.read(CHUNK)
+            if not self._waiting:
+                return None
+        self._streams += 1
+        if self._streams > MAX_SMALL_STREAMS + self._given // SMALL:
+            raise FormatError(f"its compressed data is in {self._streams:,} streams, which have {self._given:,} bytes")
+        self._stream = self._kind.make()
+        return self._stream
+
+
+def _xz_preset(beginning: bytes) -> int:
+    """The preset whose dictionary the first block has. The block's header follows the 12 bytes of the stream's."""
+    if len(beginning) < MAGIC_SIZE:
+        return DEFAULT_XZ_PRESET
+    flags, at = beginning[13], 14
+    for _ in range((flags >> 6 & 1) + (flags >> 7)):  # the block's sizes, where it has them
+        while at < MAGIC_SIZE - 3 and beginning[at] & 0x80:
+            at += 1
+        at += 1
+    if flags & 3 or beginning[at : at + 2] != b"\x21\x01":  # not LZMA2 alone
+        return DEFAULT_XZ_PRESET
+    bits = beginning[at + 2] & 63
+    return XZ_PRESETS.get((2 | bits & 1) << (bits // 2 + 11), DEFAULT_XZ_PRESET)
