@@ -19,6 +19,7 @@ class Refusal(Enum):
     NO_ROOM_IN_PLACE = "no room in place"  #: the section does not fit where the old one is; `add_section` with `replace` moves it
     APPENDED_DATA = "appended data"  #: what follows the ELF image would not be found any more
     INEXPRESSIBLE = "inexpressible"  #: the version cannot express any of it
+    NO_BUILD_ID = "no build-id"  #: a detached section would have no name
     NO_LINKER = "no linker"  #: the linker cannot be run: `linker`
     NO_MEMORY_TO_VERIFY = "no memory to verify"  #: LIEF needs as much memory as the file is large: `verify=False`
 

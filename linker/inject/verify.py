@@ -111,6 +111,25 @@ def verify_writes(
     return findings
 
 
+def verify_detached(original: ElfFile, stored: bytes | bytearray, flags: int, result: Path) -> list[str]:
+    """Return the findings about the file of a detached section: it has these bytes, and the original's load layout and build-id."""
+    written, elf = read_back(result), open_elf(result)
+    if written is None:
+        return ["LIEF cannot read the file"]
+    findings = []
+    if any(value != getattr(original.header, field) for field, value in written.identity.items()):
+        findings.append("the ELF header changed")
+    if written.segments != [segment for segment in original.segments if segment.p_type == PT_LOAD]:
+        findings.append("its program headers are not the PT_LOADs of the original")
+    sections = [section for section in written.sections if section.name == ".sframe"]
+    kinds = [(s.header.sh_type, s.header.sh_flags, s.header.sh_addr) for s in sections]
+    if kinds != [(SHT_GNU_SFRAME, flags, 0)] or elf.stored(sections[0]) != memoryview(stored):
+        findings.append(".sframe is not the planned one")
+    if build_id_of(elf) != build_id_of(original):
+        findings.append("the build-id changed")
+    return findings
+
+
 def read_back(path: Path) -> ReadBack | None:
     config = lief.ELF.ParserConfig()
     config.parse_dyn_symbols = config.parse_notes = config.parse_overlay = config.parse_relocations = False

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
+from sframegen.elf.function_names import FunctionNames
+from sframegen.elf.symbols import function_symbols
 from sframegen.elf.text import count_of, most_first, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Fates, FunctionFates
+    from sframegen.conversion.sources import Sources
+    from sframegen.elf.file import ElfFile
 
 GROUPS = {
     "covered": "covered",
@@ -35,6 +40,7 @@ class Summary:
     rows: int = 0  #: of the section
     section_bytes: int = 0  #: its size; 0 if there is none
     unloaded: bool = False  #: no segment has it
+    detached: str = ""  #: path of the file of its own that has it, "" if none
     compressed_bytes: int = 0  #: its size in the file if it is compressed, else 0
     eh_frame_bytes: int = 0  #: of the used parts of .eh_frame and .debug_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
@@ -68,6 +74,7 @@ class Summary:
         shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
         line = f"{file}: {what}{shares}, {count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
         line += f", {self.compressed_bytes:,} compressed" * bool(self.compressed_bytes) + ", not loaded" * self.unloaded
+        line += ", detached" * bool(self.detached)
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
             line += f", {self.section_bytes / source_bytes:.2f} of .eh_frame + .eh_frame_hdr"
@@ -92,6 +99,37 @@ class Summary:
         if self.per_function is not None:  # there can be many, and json_of would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]
         return result
+
+
+def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
+    """What is known before there is a section."""
+    coverage = converted.coverage
+    final = coverage.final_calls(elf)
+    functions = tuple(coverage.per_function(FunctionNames(function_symbols(elf)))) if per_function else None
+    return Summary(
+        file=file,
+        functions=coverage.functions,
+        functions_covered=coverage.functions_covered,
+        code_bytes=coverage.code_bytes,
+        covered_bytes=coverage.covered_bytes,
+        rows=len(converted.table.row_start),
+        eh_frame_bytes=sum(len(section.data) for section in sources.sections),
+        eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
+        fates=coverage.fates(elf),
+        synthesized_functions=sum(map(len, coverage.synthesized)),
+        synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
+        ignored_fdes=coverage.ignored_fdes,
+        final_calls=len(final.function) + final.without_padding,
+        final_calls_without_padding=final.without_padding,
+        warnings=tuple(sources.warnings),
+        per_function=functions,
+    )
+
+
+def nothing_to_add(summary: Summary) -> Summary:
+    """Say why no section was made."""
+    why = "none of its call frame information can be said in SFrame" if summary.functions else "no call frame information"
+    return replace(summary, note=f"nothing to add: {why}")
 
 
 def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:

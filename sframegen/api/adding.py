@@ -16,9 +16,11 @@ from linker.inject.apply import write_all
 from linker.inject.kernel_versions import Change, safe_on
 from linker.inject.plan import risk_of
 from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
-from sframegen.api.added import Summary, total
+from sframegen.api.added import Summary, nothing_to_add, summary_of, total
 from sframegen.api.common import (
     check_compression,
+    check_linked,
+    from_cfi,
     layout_of,
     level_of,
     not_taken,
@@ -28,14 +30,11 @@ from sframegen.api.common import (
     verify_plan,
     with_written,
 )
-from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import Sources, find_sources
+from sframegen.api.detaching import add_detached
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC, SHF_COMPRESSED
+from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.elf.role import role_of
-from sframegen.elf.symbols import function_symbols
-from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.tables.compare import agree
 from sframegen.tables.optimize import MAX_GAP
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from linker.objects.add_to_objects import Prepared
-    from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
@@ -58,7 +56,6 @@ KERNEL_MODULE = (
     "nothing to add: a kernel module; the kernel walks its own stacks by ORC tables or frame pointers, and takes SFrame sections "
     "of processes only"
 )
-UNLINKED = {ET_CORE: "a core file"}
 
 
 def add_section(
@@ -79,6 +76,7 @@ def add_section(
     min_kernel: str | None = None,
     unloaded: bool = False,
     compress: Compression | None = None,
+    detached: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
@@ -100,17 +98,35 @@ def add_section(
     - `synthesize`: also describe linked code without call frame information, where its instructions prove the rows.
     - `min_kernel`: the oldest Linux that the result must run on, "5.18" for instance; newer kernels allow more.
     - `unloaded`: no segment gets the section, for readers of files: no program header changes, and nothing of it is in memory.
-    - `compress`: "zstd": compress a section that is not loaded, if that makes it smaller.
+    - `compress`: "zstd": compress a section that is not loaded or is detached, if that makes it smaller.
+    - `detached`: a directory, in which the section becomes a file of its own, named after the build-id; `path` is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
     - `progress`: called with the bytes of code analysed so far and the current estimate of the total; a byte may be counted more
       than once.
 
     Raises FormatError if the file cannot be read or is of a kind that has no section, RefusedError if it is not changed for another
     reason, VerificationError if the new file is wrong, OSError, and ValueError for an unknown version, level, kernel or compression
-    and for compression of a loaded section. The target is then unchanged.
+    for compression of a loaded section, and for `detached` with `output` or `unloaded`. The target is then unchanged.
     """
-    check_compression(compress, unloaded=unloaded)
+    check_compression(compress, unloaded=unloaded or detached is not None)
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
+    if detached is not None:
+        if unloaded or output is not None:
+            raise ValueError("a detached section is in neither the file nor another output")
+        return add_detached(
+            path,
+            detached,
+            layout=layout,
+            level=level,
+            debug_file=debug_file,
+            synthesize=synthesize,
+            compress=compress,
+            verify=verify,
+            dry_run=dry_run,
+            per_function=per_function,
+            jobs=jobs,
+            progress=progress,
+        )
     forced = frozenset([Change.SEGMENT_IN_A_LOADER] if force else ()) - safe
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
@@ -124,23 +140,16 @@ def add_section(
                 module = Summary(str(target.path), note=KERNEL_MODULE)
                 return module if target.in_place else with_written(module, target.write(elf.copy, lambda _: None))
             return _add_to_objects(elf.prepare(layout, level, replace=replace), elf, target, per_function=per_function, force=force)
-        if elf.header.e_type not in (ET_EXEC, ET_DYN):
-            raise elf.error(UNLINKED.get(elf.header.e_type, f"ELF type {elf.header.e_type} is neither a program nor a library"))
+        check_linked(elf)
         base = base_of(elf)
         sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
-        converted = convert_sources(sources, base.elf.executable_ranges(), abi_of(elf), layout)
-        if synthesize:
-            from sframegen.code.whole_file.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
-
-            converted = synthesized(base.elf, converted, jobs, progress)
-        table, coverage, _ = converted
-        summary = _summary(str(target.path), base.elf, sources, converted, per_function=per_function)
-        if not len(table):
-            why = "none of its call frame information can be said in SFrame" if coverage.functions else "no call frame information"
-            return with_written(changed_to(summary, note=f"nothing to add: {why}"), target.copy(elf))
+        converted = from_cfi(base.elf, sources, layout, synthesize=synthesize, jobs=jobs, progress=progress)
+        summary = summary_of(str(target.path), base.elf, sources, converted, per_function=per_function)
+        if not len(converted.table):
+            return with_written(nothing_to_add(summary), target.copy(elf))
         present = extents(elf)
         if present and base.given is elf and not replace:
-            if (unloaded_of(elf) is not None) != unloaded or not _says(elf, coverage, layout):
+            if (unloaded_of(elf) is not None) != unloaded or not _says(elf, converted.coverage, layout):
                 raise _other_section(elf, unloaded=unloaded)
             section = unloaded_of(elf)
             size = sum(extent.size for extent in present)
@@ -190,35 +199,10 @@ def _unchanged(summary: Summary, section_bytes: int) -> Summary:
     return changed_to(summary, section_bytes=section_bytes, note="has it already")
 
 
-def _summary(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
-    """What is known before there is a section."""
-    coverage = converted.coverage
-    final = coverage.final_calls(elf)
-    functions = tuple(coverage.per_function(FunctionNames(function_symbols(elf)))) if per_function else None
-    return Summary(
-        file=file,
-        functions=coverage.functions,
-        functions_covered=coverage.functions_covered,
-        code_bytes=coverage.code_bytes,
-        covered_bytes=coverage.covered_bytes,
-        rows=len(converted.table.row_start),
-        eh_frame_bytes=sum(len(section.data) for section in sources.sections),
-        eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
-        fates=coverage.fates(elf),
-        synthesized_functions=sum(map(len, coverage.synthesized)),
-        synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
-        ignored_fdes=coverage.ignored_fdes,
-        final_calls=len(final.function) + final.without_padding,
-        final_calls_without_padding=final.without_padding,
-        warnings=tuple(sources.warnings),
-        per_function=functions,
-    )
-
-
 def _add_to_objects(prepared: dict[int, Prepared], objects: Objects, target: Target, *, per_function: bool, force: bool) -> Summary:
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
-        part = _summary(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
+        part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
         size = sum(len(piece.section) for piece in filled.pieces)
         parts.append(changed_to(part, section_bytes=size, rows=len(filled.table.row_start)))
         if filled.pieces:

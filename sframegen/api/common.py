@@ -12,7 +12,10 @@ from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
 from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
+from sframegen.conversion.convert import convert_sources
 from sframegen.elf.compressed import Compression
+from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
+from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
 from sframegen.tables.optimize import LEVELS
 
@@ -26,11 +29,34 @@ if TYPE_CHECKING:
     from sframegen.api.converted import VersionChange
     from sframegen.api.merged import Merged
     from sframegen.api.removed import SectionRemoval
+    from sframegen.conversion.convert import Converted
+    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
+    from sframegen.program.workers import Progress
     from sframegen.tables.optimize import Level, LevelName
 
+UNLINKED = {ET_CORE: "a core file"}
 R = TypeVar("R", "Summary", "VersionChange", "SectionRemoval", "Merged")
+
+
+def check_linked(elf: ElfFile) -> None:
+    """Raises FormatError for what is neither a program nor a library."""
+    kind = elf.header.e_type
+    if kind not in (ET_EXEC, ET_DYN):
+        raise elf.error(UNLINKED.get(kind, f"ELF type {kind} is neither a program nor a library"))
+
+
+def from_cfi(
+    elf: ElfFile, sources: Sources, layout: Layout, *, synthesize: bool, jobs: int, progress: Progress | None
+) -> Converted:
+    """What a linked file's section is made of. Raises FormatError."""
+    converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), layout)
+    if not synthesize:
+        return converted
+    from sframegen.code.whole_file.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
+
+    return synthesized(elf, converted, jobs, progress)
 
 
 def with_written(result: R, written: Written) -> R:

@@ -9,7 +9,18 @@ import click
 
 from sframegen import api
 from sframegen.api.added import fates_table, total_fates
-from sframegen.cli.shared.output import FILES, MIN_KERNEL, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, level, not_loaded
+from sframegen.cli.shared.output import (
+    FILES,
+    MIN_KERNEL,
+    OUTPUT,
+    OUTPUT_DIR,
+    UNLOADED,
+    VERSIONS,
+    Run,
+    compression,
+    json_list,
+    level,
+)
 from sframegen.cli.shared.several import JOBS, changes, for_code
 
 if TYPE_CHECKING:
@@ -40,7 +51,15 @@ if TYPE_CHECKING:
 )
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
 @MIN_KERNEL
-@not_loaded
+@UNLOADED
+@click.option(
+    "--detached",
+    type=click.Path(file_okay=False),
+    is_eager=True,  # known when --compress is read
+    metavar="DIR",
+    help="Write the section to a file of its own, DIR/.build-id/ab/cdef....sframe, and leave FILE unchanged.",
+)
+@compression("--unloaded", "--detached")
 @click.option(
     "--force", is_flag=True, help="Also change files that are signed, contain their own checksum, or may be dynamic loaders."
 )
@@ -69,6 +88,7 @@ def command(
     min_kernel: str | None,
     unloaded: bool,
     compress: Compression | None,
+    detached: str | None,
     force: bool,
     verbose: bool,
     quiet: bool,
@@ -84,11 +104,16 @@ def command(
     --unloaded adds a section that is not loaded, to any linked file: also to static programs and dynamic loaders without room for
     a segment. Readers of files use it, such as sframegen's stack and GNU readelf; the kernel and glibc do not.
 
+    --detached writes the sections to files of their own, for FILEs that may not be changed; stack, profile, lookup and check find
+    them with --sections DIR.
+
     Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
 
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.
     """
+    if detached is not None and (output is not None or output_dir is not None or unloaded or replace or preserve_timestamps):
+        raise click.UsageError("--detached leaves FILE unchanged: -o, --output-dir, --unloaded, --replace and -p do not go with it")
     run = Run()
     add: Callable[..., Summary] = partial(
         api.add_section,
@@ -102,6 +127,7 @@ def command(
         min_kernel=min_kernel,
         unloaded=unloaded,
         compress=compress,
+        detached=detached,
     )
     if synthesize:
         add = for_code(add, files, jobs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen.api.added import percent
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, not_loaded, note
+from sframegen.cli.shared.output import MIN_KERNEL, UNLOADED, VERSIONS, Run, compression, in_words, level, note
 from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.elf.notes import build_id_of
@@ -35,7 +35,8 @@ STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
     level("fast"),
     click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions."),
     MIN_KERNEL,
-    not_loaded,
+    UNLOADED,
+    compression("--unloaded"),
 )
 @click.pass_context
 def command(

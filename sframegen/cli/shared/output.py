@@ -59,24 +59,24 @@ MIN_KERNEL = click.option(
 )
 
 
-def _compression(ctx: click.Context, _parameter: click.Parameter, compression: str | None) -> str | None:
-    if compression and not ctx.params["unloaded"]:
-        raise click.UsageError("--compress needs --unloaded")
-    return compression
+UNLOADED = click.option(
+    "--unloaded",
+    is_flag=True,
+    is_eager=True,  # known when --compress is read
+    help="Add a section that no segment has, for readers of files: no program header changes.",
+)
 
 
-def not_loaded(command: Decorated) -> Decorated:
-    """The options of sections that no segment has."""
-    unloaded = click.option(
-        "--unloaded",
-        is_flag=True,
-        is_eager=True,  # known when --compress is read
-        help="Add a section that no segment has, for readers of files: no program header changes.",
-    )
-    compress = click.option(
-        "--compress", type=click.Choice(["zstd"]), callback=_compression, help="With --unloaded: compress the section."
-    )
-    return unloaded(compress(command))
+def compression(*options: str) -> Callable[[Decorated], Decorated]:
+    """The option to compress a section. `options`: it needs one of these, which are read before it."""
+    either = " or ".join(options)
+
+    def checked(ctx: click.Context, _parameter: click.Parameter, compression: str | None) -> str | None:
+        if compression and not any(ctx.params[option.lstrip("-")] for option in options):
+            raise click.UsageError(f"--compress needs {either}")
+        return compression
+
+    return click.option("--compress", type=click.Choice(["zstd"]), callback=checked, help=f"With {either}: compress the section.")
 
 
 def level(default: str) -> Callable[[Decorated], Decorated]:

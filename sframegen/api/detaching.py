@@ -1,0 +1,134 @@
+"""add_section with `detached`: the section goes into a store, and the file is only read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace as changed_to
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError, naming
+from linker.existing.add_or_replace import Stored
+from linker.files.copying import same_bytes
+from linker.files.location import locate, make_directory
+from linker.files.refusals import Refusal, RefusedError
+from linker.files.rename_into_place import write_new
+from linker.objects.add_to_objects import Objects, open_given
+from sframegen.api.added import nothing_to_add, summary_of
+from sframegen.api.common import check_linked, from_cfi, refuse
+from sframegen.api.planned import Plan
+from sframegen.conversion.sources import find_sources
+from sframegen.detached.detached_file import detached_file, section_in
+from sframegen.detached.identity import identity_of, path_in_store
+from sframegen.elf.opening import map_descriptor
+from sframegen.elf.records import SHF_COMPRESSED
+from sframegen.elf.text import count_of
+
+if TYPE_CHECKING:
+    from linker.files.location import Location
+    from sframegen.api.added import Summary
+    from sframegen.detached.identity import Identity
+    from sframegen.elf.compressed import Compression
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.layouts import Layout
+    from sframegen.program.workers import Progress
+    from sframegen.tables.optimize import Level
+
+MODE = 0o644
+
+
+def add_detached(
+    path: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    layout: Layout,
+    level: Level,
+    debug_file: str | os.PathLike[str] | None,
+    synthesize: bool,
+    compress: Compression | None,
+    verify: bool,
+    dry_run: bool,
+    per_function: bool,
+    jobs: int,
+    progress: Progress | None,
+) -> Summary:
+    """Write the section of a linked file into a store. A file there that has the same bytes already is left unchanged.
+
+    Raises FormatError, RefusedError for a file without a build-id, VerificationError and OSError.
+    """
+    file = os.fspath(path)
+    with naming(file):
+        elf = open_given(file)
+        if isinstance(elf, Objects):
+            raise FormatError("only linked files can have a detached section")
+        check_linked(elf)
+        identity = identity_of(elf)
+        if identity is None:
+            message = "no build-id that could name its detached section: ld --build-id makes one"
+            raise RefusedError(Refusal.NO_BUILD_ID, message, file=file)
+        sources = find_sources(elf, None if debug_file is None else Path(debug_file))
+        converted = from_cfi(elf, sources, layout, synthesize=synthesize, jobs=jobs, progress=progress)
+        summary = summary_of(file, elf, sources, converted, per_function=per_function)
+        if not len(converted.table):
+            return nothing_to_add(summary)
+        encoder = converted.encoder(elf, level)
+        section = Stored.of(encoder, compress, elf.byte_order)
+        data = detached_file(elf, identity, section.data, section.flags)
+        target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
+        summary = changed_to(
+            summary,
+            detached=target,
+            section_bytes=len(section.contents),
+            compressed_bytes=len(section.data) if section.flags & SHF_COMPRESSED else 0,
+            rows=len(encoder.table.row_start),
+        )
+        if verify:
+            refuse(_findings(data, elf, identity, section))
+    if dry_run:
+        return changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
+    if not _write(target, data):
+        return changed_to(summary, note="has it already")
+    return changed_to(summary, output=target)
+
+
+def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored) -> list[str]:
+    """What is wrong with the bytes that are about to be written, as LIEF and as readers of the store see them."""
+    from linker.inject.verify import verify_detached  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
+
+    descriptor = os.memfd_create("detached", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        findings = verify_detached(elf, section.data, section.flags, Path(f"/proc/self/fd/{descriptor}"))
+    try:
+        if not same_bytes(section_in(memoryview(data), "detached section", identity), memoryview(section.contents)):
+            findings.append("its section reads otherwise")
+    except FormatError as error:
+        findings.append(str(error))
+    return findings
+
+
+def _write(path: str, data: bytes) -> bool:
+    """Return False if the file has these bytes already. Raises OSError."""
+    make_directory(os.path.dirname(path))  # noqa: PTH120 - as text, for messages
+    with locate(path) as place:
+        if _has(place, data):
+            return False
+        write_new(place, data, MODE)
+    return True
+
+
+def _has(place: Location, data: bytes) -> bool:
+    if place.status() is None:
+        return False
+    try:
+        descriptor = place.open()
+    except FormatError:  # no regular file: what writes says so
+        return False
+    try:
+        if os.fstat(descriptor).st_size != len(data):
+            return False
+        there, _ = map_descriptor(descriptor, place.path)
+    finally:
+        os.close(descriptor)
+    return same_bytes(there, memoryview(data))

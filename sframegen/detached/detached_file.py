@@ -1,0 +1,114 @@
+"""A section apart from its file <-> the bytes of a small ELF file: what it is for, and the section.
+
+| part | |
+| --- | --- |
+| ELF header | the original's, except for the places and sizes of the tables |
+| program headers | the original's PT_LOADs: its load layout; nothing of their bytes is here |
+| `.note.gnu.build-id` | the original's |
+| `.sframe` | as a section that no segment has: SHT_GNU_SFRAME, address 0, without SHF_ALLOC; compressed or not |
+| `.shstrtab`, section headers | of these sections |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.detached.identity import identity_of
+from sframegen.elf.file import ElfFile
+from sframegen.elf.ranges import align_up
+from sframegen.elf.records import (
+    EHDR_SIZE,
+    NT_GNU_BUILD_ID,
+    PHDR_SIZE,
+    PN_XNUM,
+    PT_LOAD,
+    SHDR_SIZE,
+    SHT_GNU_SFRAME,
+    SHT_NOTE,
+    SHT_STRTAB,
+    Nhdr,
+    Shdr,
+    packed,
+)
+from sframegen.format.locate import unloaded_of
+
+if TYPE_CHECKING:
+    from sframegen.detached.identity import Identity
+
+MAX_BYTES = 1 << 28  # of a section; libxul's has 10 million
+ADDRESS = 0  # of the section: distances in it are from places in a section at that address
+ALIGN = 8
+NOTE_ALIGN = 4
+OWNER = b"GNU\0"
+NOTE, SECTION, NAMES = ".note.gnu.build-id", ".sframe", ".shstrtab"
+
+
+def detached_file(elf: ElfFile, identity: Identity, stored: bytes | bytearray, flags: int) -> bytes:
+    """The file for `elf` with a section that has these bytes in it. `flags`: SHF_COMPRESSED or 0.
+
+    Raises FormatError where the section or the original's program headers are too large.
+    """
+    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    if len(loads) >= PN_XNUM or len(stored) > MAX_BYTES:
+        raise elf.error(f"too large for a file of its own: {len(stored):,} bytes, {len(loads):,} segments", SECTION)
+    order = elf.byte_order
+    note = packed([Nhdr(len(OWNER), len(identity.build_id), NT_GNU_BUILD_ID)], order) + OWNER + identity.build_id
+    note += bytes(-len(note) % NOTE_ALIGN)
+    names = b"\0" + b"".join(f"{name}\0".encode() for name in (NOTE, SECTION, NAMES))
+    note_at = EHDR_SIZE + len(loads) * PHDR_SIZE
+    section_at = align_up(note_at + len(note), ALIGN)
+    names_at = section_at + len(stored)
+    headers_at = align_up(names_at + len(names), ALIGN)
+    headers = [
+        Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        Shdr(_name_at(names, NOTE), SHT_NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
+        Shdr(_name_at(names, SECTION), SHT_GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
+        Shdr(_name_at(names, NAMES), SHT_STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
+    ]
+    header = elf.header._replace(
+        e_phoff=EHDR_SIZE if loads else 0,
+        e_phnum=len(loads),
+        e_phentsize=PHDR_SIZE,
+        e_ehsize=EHDR_SIZE,
+        e_shoff=headers_at,
+        e_shnum=len(headers),
+        e_shentsize=SHDR_SIZE,
+        e_shstrndx=len(headers) - 1,
+    )
+    return b"".join(
+        (
+            packed([header], order),
+            packed(loads, order),
+            note,
+            bytes(section_at - note_at - len(note)),
+            stored,
+            names,
+            bytes(headers_at - names_at - len(names)),
+            packed(headers, order),
+        )
+    )
+
+
+def section_in(data: memoryview, name: str, identity: Identity) -> memoryview:
+    """Return the section, expanded, from the bytes of a detached file, for a file of that identity. Its address is ADDRESS.
+
+    `name`: of the detached file, for messages. Raises FormatError if it is damaged, or for another file.
+    """
+    elf = ElfFile(data, name)
+    theirs = identity_of(elf)
+    if theirs is None:
+        raise FormatError("no build-id", file=name)
+    difference = identity.differs_in(theirs)
+    if difference:
+        raise FormatError(f"for another file: its {difference} differs", file=name)
+    section = unloaded_of(elf)
+    if section is None or section.header.sh_addr != ADDRESS:
+        raise FormatError("no detached SFrame section", file=name)
+    if elf.contents_size(section) > MAX_BYTES:
+        raise FormatError(f"{elf.contents_size(section):,} bytes are too many", section.name, file=name)
+    return elf.contents(section)
+
+
+def _name_at(names: bytes, name: str) -> int:
+    return names.index(f"{name}\0".encode())

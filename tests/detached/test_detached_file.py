@@ -1,0 +1,221 @@
+"""Detached sections: the file that is written, whose tables all readers understand, and for which files it is used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from linker.files.refusals import Refusal, RefusedError
+from linker.inject.verify import verify_detached
+from sframegen import FormatError, add_section, read
+from sframegen.detached.detached_file import detached_file, section_in
+from sframegen.detached.identity import Identity, identity_of, path_in_store
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PT_LOAD, RECORDS, SHF_COMPRESSED, Ehdr, Phdr
+from tests.support.cross import MACHINES
+from tests.support.inputs.linker_inputs import with_many_segments
+from tests.support.peers import Compiler
+
+if TYPE_CHECKING:
+    from sframegen.elf.compressed import Compression
+    from tests.support.peers import Peers
+
+pytestmark = pytest.mark.once
+
+SOURCE = "int f(int n) { return n ? f(n - 1) + n : 0; }\nint main(int n, char **v) { return f(n) + (v == 0); }\n"
+BUILD_ID = "-Wl,--build-id=0x0123456789abcdef0123456789abcdef"
+COMPRESSION: tuple[Compression | None, ...] = (None, "zstd")
+
+
+@pytest.fixture
+def program(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy(compile_c(SOURCE, "-O1", BUILD_ID), tmp_path / "program"))
+
+
+def identity(file: Path) -> Identity:
+    found = identity_of(open_elf(file))
+    assert found is not None
+    return found
+
+
+def stored(store: Path) -> Path:
+    """Return the one section of a store."""
+    [file] = store.rglob("*.sframe")
+    return file
+
+
+@pytest.mark.parametrize("prefix", ["", *(pytest.param(machine.prefix, marks=pytest.mark.full) for machine in MACHINES)])
+@pytest.mark.parametrize("compress", COMPRESSION)
+def test_a_section_comes_back_as_it_would_be_in_the_file(
+    prefix: str, compress: Compression | None, peers: Peers, tmp_path: Path
+) -> None:
+    file = Compiler(peers, tmp_path, prefix)(SOURCE, "-O1", BUILD_ID)
+    before = file.read_bytes()
+    summary = add_section(file, detached=tmp_path / "store", compress=compress)
+    add_section(file, output=tmp_path / "unloaded", unloaded=True, compress=compress)
+    assert file.read_bytes() == before
+    assert summary.output == summary.detached == str(tmp_path / "store/.build-id/01/23456789abcdef0123456789abcdef.sframe")
+    found = section_in(memoryview(stored(tmp_path / "store").read_bytes()), "name", identity(file))
+    section = read(tmp_path / "unloaded")
+    assert (bytes(found), 0) == (bytes(section.data), section.address)
+    assert summary.section_bytes == len(found)
+
+
+@pytest.mark.parametrize("compress", COMPRESSION)
+def test_readers_of_elf_files_read_it(program: Path, compress: Compression | None, peers: Peers, tmp_path: Path) -> None:
+    add_section(program, detached=tmp_path / "store", compress=compress)
+    add_section(program, output=tmp_path / "unloaded", unloaded=True)
+    file = str(stored(tmp_path / "store"))
+
+    def printed(*command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout
+
+    table = printed(peers.tool("readelf"), "--sframe", str(tmp_path / "unloaded"))
+    assert printed(peers.tool("readelf"), "--sframe", file) == table
+    assert "0123456789abcdef0123456789abcdef" in printed(peers.tool("readelf"), "-Whln", file)
+    assert printed(peers.tool("eu-readelf"), "-hlS", file).count("LOAD") == len(identity(program).loads)
+    assert read(file).table.start == read(tmp_path / "unloaded").table.start
+
+
+def test_an_equal_file_is_not_written_again(program: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    add_section(program, detached=store)
+    before = stored(store).stat()
+    again = add_section(program, detached=store)
+    assert (again.note, again.output, again.detached) == ("has it already", "", str(stored(store)))
+    assert stored(store).stat() == before
+    assert add_section(program, detached=store, optimize="none").output == str(stored(store))
+    assert [*store.rglob(".sframegen*")] == []
+
+
+def test_its_mode_is_that_of_new_files(program: Path, tmp_path: Path) -> None:
+    previous = os.umask(0o027)
+    try:
+        add_section(program, detached=tmp_path)
+    finally:
+        os.umask(previous)
+    assert stored(tmp_path).stat().st_mode & 0o777 == 0o640
+
+
+def test_a_dry_run_says_where_and_writes_nothing(program: Path, tmp_path: Path) -> None:
+    summary = add_section(program, detached=tmp_path / "store", dry_run=True)
+    assert summary.plan is not None
+    assert summary.plan.lines[0].startswith(f"new file: {tmp_path}/store/.build-id/01/23456789abcdef0123456789abcdef.sframe, ")
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_refused_in_files_is_no_matter(program: Path, tmp_path: Path) -> None:
+    """The file is only read: it may be signed, and data may follow."""
+    with program.open("ab") as out:
+        out.write(b"PK payload")
+    (tmp_path / ".program.hmac").write_text("0" * 64)
+    program.chmod(0o4555)
+    assert add_section(program, detached=tmp_path / "store").section_bytes
+
+
+def test_a_file_without_a_build_id_is_refused(compile_c: Compiler, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="ld --build-id makes one") as refused:
+        add_section(compile_c(SOURCE, "-Wl,--build-id=none"), detached=tmp_path / "store")
+    assert refused.value.reason is Refusal.NO_BUILD_ID
+    assert not (tmp_path / "store").exists()
+
+
+def test_objects_have_none(compile_c: Compiler, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="only linked files"):
+        add_section(compile_c(SOURCE, "-c", name="a.o"), detached=tmp_path / "store")
+
+
+def test_neither_another_output_nor_unloaded_goes_with_it(program: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="detached"):
+        add_section(program, detached=tmp_path, output=tmp_path / "out")
+    with pytest.raises(ValueError, match="detached"):
+        add_section(program, detached=tmp_path, unloaded=True)
+
+
+def test_a_link_of_nobody_else_is_followed_and_a_fifo_is_no_place(program: Path, tmp_path: Path) -> None:
+    place = tmp_path / "store" / path_in_store(identity(program).build_id)
+    place.parent.mkdir(parents=True)
+    os.mkfifo(place)
+    with pytest.raises(OSError, match="not a regular file"):
+        add_section(program, detached=tmp_path / "store")
+
+
+def test_too_many_segments_are_one_line(program: Path) -> None:
+    elf = ElfFile(memoryview(with_many_segments(program.read_bytes(), 0xFFFF)))
+    loads = [segment._replace(p_type=PT_LOAD) for segment in elf.segments]
+    elf.segments = loads
+    with pytest.raises(FormatError, match="too large for a file of its own"):
+        detached_file(elf, identity(program), b"section", 0)
+
+
+def test_another_build_id_or_layout_is_another_file(program: Path, tmp_path: Path) -> None:
+    add_section(program, detached=tmp_path)
+    data = memoryview(stored(tmp_path).read_bytes())
+    ours = identity(program)
+    assert section_in(data, "name", ours)
+    first, *rest = ours.loads
+    layouts = [tuple(rest), *((first._replace(**{field: value + 1}), *rest) for field, value in first._asdict().items())]
+    others = [ours._replace(machine=0), ours._replace(file_type=0), *(ours._replace(loads=layout) for layout in layouts)]
+    for other in others:
+        with pytest.raises(FormatError, match="for another file: its load layout differs"):
+            section_in(data, "name", other)
+    with pytest.raises(FormatError, match="for another file: its build-id differs"):
+        section_in(data, "name", ours._replace(build_id=bytes(16)))
+
+
+@pytest.mark.parametrize("compress", COMPRESSION)
+def test_damage_is_one_error_or_changes_nothing_but_the_section(
+    program: Path, compress: Compression | None, tmp_path: Path
+) -> None:
+    """Cut off anywhere, with any byte spoiled: never another exception. The section's own bytes are its readers' matter."""
+    add_section(program, detached=tmp_path, compress=compress)
+    good = stored(tmp_path).read_bytes()
+    ours = identity(program)
+    size = len(section_in(memoryview(good), "name", ours))
+    for at in range(len(good)):
+        with pytest.raises(FormatError):
+            section_in(memoryview(good[:at]), "name", ours)
+    for at in range(len(good)):
+        spoiled = bytearray(good)
+        spoiled[at] ^= 0xFF
+        with suppress(FormatError):
+            assert len(section_in(memoryview(spoiled), "name", ours)) in range(len(good) if compress is None else size + 1)
+
+
+def test_a_hostile_size_is_refused_before_it_is_expanded(program: Path, tmp_path: Path) -> None:
+    add_section(program, detached=tmp_path)
+    data = bytearray(stored(tmp_path).read_bytes())
+    elf = ElfFile(memoryview(bytes(data)))
+    section = next(section for section in elf.sections if section.name == ".sframe")
+    code = RECORDS[type(section.header), "little"]
+    at = elf.header.e_shoff + section.number * code.size
+    data[at : at + code.size] = code.pack(*section.header._replace(sh_flags=SHF_COMPRESSED))
+    data[section.header.sh_offset + 8 : section.header.sh_offset + 16] = (1 << 60).to_bytes(8, "little")
+    with pytest.raises(FormatError, match=r"1,152,921,504,606,846,976 bytes are too many"):
+        section_in(memoryview(bytes(data)), "name", identity(program))
+
+
+def test_lief_judges_it(program: Path, tmp_path: Path) -> None:
+    elf, ours = open_elf(program), identity(program)
+    good = detached_file(elf, ours, b"section", 0)
+    (tmp_path / "good").write_bytes(good)
+    assert verify_detached(elf, b"section", 0, tmp_path / "good") == []
+    assert verify_detached(elf, b"another", 0, tmp_path / "good") == [".sframe is not the planned one"]
+    assert verify_detached(elf, b"section", SHF_COMPRESSED, tmp_path / "good") == [".sframe is not the planned one"]
+    written = ElfFile(memoryview(good))
+    header = RECORDS[Ehdr, "little"].pack(*written.header._replace(e_entry=1))
+    (tmp_path / "bad").write_bytes(header + good[len(header) :])
+    assert verify_detached(elf, b"section", 0, tmp_path / "bad") == ["the ELF header changed"]
+    first = RECORDS[Phdr, "little"].pack(*written.segments[0]._replace(p_memsz=1))
+    (tmp_path / "bad").write_bytes(header[:0] + good[:64] + first + good[64 + len(first) :])
+    assert verify_detached(elf, b"section", 0, tmp_path / "bad") == ["its program headers are not the PT_LOADs of the original"]
+    (tmp_path / "bad").write_bytes(good.replace(ours.build_id, bytes(16)))
+    assert verify_detached(elf, b"section", 0, tmp_path / "bad") == ["the build-id changed"]
