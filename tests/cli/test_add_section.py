@@ -72,6 +72,7 @@ IN_PLACE: Call = {
     "min_kernel": None,
     "unloaded": False,
     "compress": None,
+    "detached": None,
     "hard_links": [],
 }
 
@@ -87,6 +88,7 @@ IN_PLACE: Call = {
         (("--force", "app"), [("app", {"force": True})]),
         (("--unloaded", "app"), [("app", {"unloaded": True})]),
         (("--compress", "zstd", "--unloaded", "app"), [("app", {"unloaded": True, "compress": "zstd"})]),
+        (("--compress", "zstd", "--detached", "store", "app"), [("app", {"detached": "store", "compress": "zstd"})]),
         (("--min-kernel", "6.7", "app"), [("app", {"min_kernel": "6.7"})]),
         (("--synthesize", "app"), [("app", {"synthesize": True, "jobs": 1, "progress": None})]),
         (("-p", "--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug", "preserve_timestamps": True})]),
