@@ -103,12 +103,19 @@ def relink(descriptor: int, name: Location, old: Source) -> None:
 
 def write_new(target: Location, data: bytes, mode: int) -> None:
     """Writes a file that is not made from another one: the old content or the new one. `mode`: less the umask. Raises OSError."""
+    with writing_new(target, mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing_new(target: Location, mode: int) -> Iterator[BinaryIO]:
+    """The same for a file that the block writes in pieces: it takes its place at the end of the block, unless that raises."""
     regular_there(target)
     with opened(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
             file = new_file(directory, temporary, mode)
         with step("cannot be written", target), file:
-            file.write(data)
+            yield file
             file.flush()
             if not os.fstat(file.fileno()).st_nlink:
                 link(file.fileno(), directory, temporary)

@@ -18,6 +18,7 @@ COMMANDS = {
     "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
     "convert": "Rewrite SFrame sections in another version of the format.",
     "dump": "Print SFrame sections in the format of GNU readelf.",
+    "fleet": "Add sections to many packages, or survey them: on one machine or a cluster.",
     "integration": "Print the paths of the files for build systems and packaging.",
     "link": "Run a linker, then add an SFrame section to its output.",
     "lookup": "Print the unwind rule at addresses of a file.",

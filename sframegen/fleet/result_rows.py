@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
+
+from sframegen.elf.text import printable, shortened
 
 
 class Outcome(StrEnum):
@@ -79,3 +82,17 @@ class PackageResult:
 
     package: PackageRow
     files: list[FileRow] = field(default_factory=list)
+
+
+class Finished(NamedTuple):
+    """What a task returns besides its result: a few bytes."""
+
+    key: str
+    outcome: Outcome
+    reason: str = ""
+    is_new: bool = True  #: not from an earlier run
+
+
+def one_line(text: str) -> str:
+    """A reason or warning as rows have it."""
+    return shortened(printable(text))

@@ -1,0 +1,172 @@
+"""Results of packages -> tables: Parquet with a row for each ELF file and each package, JSON, sums. They are read one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from linker.files.location import locate
+from linker.files.rename_into_place import writing_new
+from sframegen.api.added import percent
+from sframegen.elf.text import count_of, printable
+from sframegen.fleet.output_directory import read_result
+from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.fleet.output_directory import OutputDirectory
+
+ROW_GROUP = 20_000
+PACKAGE_SUMS = (
+    "package_bytes",
+    "new_package_bytes",
+    "unpacked_bytes",
+    "entries",
+    "elf_files",
+    "seconds_fetching",
+    "seconds_reading",
+    "seconds_converting",
+    "seconds_writing",
+)
+FILE_SUMS = (
+    "file_bytes",
+    "new_file_bytes",
+    "executable_bytes",
+    "code_bytes",
+    "covered_bytes",
+    "functions",
+    "functions_covered",
+    "rows",
+    "section_bytes",
+    "stored_bytes",
+    "eh_frame_bytes",
+    "eh_frame_hdr_bytes",
+)
+
+
+@dataclass
+class Totals:
+    """Sums over a run. Sizes are in bytes, times in seconds of one process."""
+
+    packages: Counter[str] = field(default_factory=Counter)  #: by outcome
+    files: Counter[str] = field(default_factory=Counter)  #: by outcome
+    kinds: Counter[str] = field(default_factory=Counter)  #: packages by kind
+    machines: Counter[str] = field(default_factory=Counter)  #: files
+    languages: Counter[str] = field(default_factory=Counter)  #: files
+    producers: Counter[str] = field(default_factory=Counter)  #: files
+    package_sums: Counter[str] = field(default_factory=Counter)
+    file_sums: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)  #: bytes of code by reason
+    no_cfi: Counter[str] = field(default_factory=Counter)  #: bytes of code by fate
+
+    def add_package(self, row: PackageRow) -> None:
+        self.packages[row.outcome] += 1
+        self.kinds[row.kind] += 1
+        _add(self.package_sums, row, PACKAGE_SUMS)
+
+    def add_file(self, row: FileRow) -> None:
+        self.files[row.outcome] += 1
+        self.machines[row.machine] += 1
+        self.languages[row.language] += 1
+        self.producers[row.producer] += 1
+        _add(self.file_sums, row, FILE_SUMS)
+        self.left_out.update(row.left_out)
+        self.no_cfi.update(row.no_cfi)
+
+    def to_json(self) -> dict[str, Any]:
+        counters = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: {key: round(value, 3) for key, value in sorted(counts.items())} for name, counts in counters.items()}
+
+    def one_line(self) -> str:
+        """The line that the command prints."""
+        what = ", ".join(f"{count:,} {outcome}" for outcome in Outcome if (count := self.packages[outcome]))
+        line = f"{count_of(self.packages.total(), 'package')}{f' ({what})' if what else ''}"
+        line += f", {count_of(self.files.total(), 'ELF file')}"
+        covered, code, section = (int(self.file_sums[name]) for name in ("covered_bytes", "code_bytes", "section_bytes"))
+        if code:
+            line += (
+                f", {percent(covered, code)} % of {count_of(code, 'byte')} with CFI covered; .sframe {count_of(section, 'byte')}"
+            )
+        return line
+
+
+def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) -> None:
+    for name in names:
+        sums[name] += getattr(row, name)
+
+
+def collect(output: OutputDirectory) -> Totals:
+    """Write the tables of the last run, and return their sums. Memory: the keys, and some thousand rows.
+
+    Raises FormatError for a result that is damaged, OSError.
+    """
+    totals = Totals()
+    with ExitStack() as stack:
+        files = Table(FileRow, stack.enter_context(_new(output, "files.parquet")))
+        packages = Table(PackageRow, stack.enter_context(_new(output, "packages.parquet")))
+        listing = stack.enter_context(_new(output, "packages.json"))
+        for number, key in enumerate(output.keys()):
+            result = read_result(output.result(key))
+            totals.add_package(result.package)
+            packages.add(result.package)
+            listing.write(b",\n" if number else b"[\n")
+            listing.write(json.dumps(asdict(result.package)).encode("ascii"))
+            for row in result.files:
+                totals.add_file(row)
+                files.add(row)
+        listing.write(b"\n]\n" if totals.packages else b"[]\n")
+        files.end()
+        packages.end()
+    output.write_json(output.at("summary.json"), totals.to_json())
+    return totals
+
+
+@contextmanager
+def _new(output: OutputDirectory, name: str) -> Iterator[BinaryIO]:
+    with locate(output.at(name)) as location, writing_new(location, 0o666) as file:
+        yield file
+
+
+class Table:
+    """A Parquet file, written in groups of rows."""
+
+    def __init__(self, kind: type[FileRow | PackageRow], file: BinaryIO) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - of the extra `fleet`
+        from pyarrow import parquet  # noqa: PLC0415
+
+        types = {
+            "int": pa.int64(),
+            "float": pa.float64(),
+            "list[str]": pa.list_(pa.string()),
+            "dict[str, int]": pa.map_(pa.string(), pa.int64()),
+        }
+        self.names = [column.name for column in fields(kind)]
+        self.schema = pa.schema([(column.name, types.get(str(column.type), pa.string())) for column in fields(kind)])
+        self.table_of = pa.Table.from_pylist
+        self.writer = parquet.ParquetWriter(file, self.schema, compression="zstd")
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, row: FileRow | PackageRow) -> None:
+        self.rows.append({name: _value(getattr(row, name)) for name in self.names})
+        if len(self.rows) >= ROW_GROUP:
+            self._write()
+
+    def end(self) -> None:
+        self._write()
+        self.writer.close()
+
+    def _write(self) -> None:
+        if self.rows:
+            self.writer.write_table(self.table_of(self.rows, schema=self.schema))
+            self.rows.clear()
+
+
+def _value(value: Any) -> Any:  # noqa: ANN401 - of a field of any type
+    """As Parquet has it: no bytes in text that are none."""
+    if isinstance(value, str):
+        return printable(str(value))
+    return sorted(value.items()) if isinstance(value, dict) else value

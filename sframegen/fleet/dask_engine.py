@@ -1,0 +1,161 @@
+"""Tasks on Dask: a few at a time are known to the scheduler, each returns a few bytes, and what ends a worker ends one package."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+from warnings import catch_warnings
+
+from cfi.errors import SframegenError
+from sframegen import __version__
+from sframegen.elf.text import count_of
+from sframegen.fleet.known_results import refuse_or_fail
+from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.package_process import LimitError, PackageProcess
+from sframegen.fleet.result_rows import Finished, Outcome, one_line
+from sframegen.fleet.run_options import RunOptions
+from sframegen.fleet.sources import items
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sframegen.fleet.sources.items import Item
+
+IN_FLIGHT_PER_THREAD = 4
+MIN_IN_FLIGHT = 32  # so that clusters that grow with their work see some
+CONNECT_SECONDS = 30
+CLOSE_SECONDS = 10
+DASHBOARD = "127.0.0.1:8787"  # for this machine only, if bokeh is installed; another port where this one is taken
+
+
+class EngineError(SframegenError):
+    """The run cannot go on. What is done is kept."""
+
+
+class OutputError(Exception):
+    """A worker does not have the output directory of the run, or is another version."""
+
+
+class Job(NamedTuple):
+    """What all tasks of a run have in common."""
+
+    options: RunOptions
+    output: str
+    token: str  #: in the output directory's run.json, to see that it is the same directory
+    version: str = __version__
+
+
+class Cluster(NamedTuple):
+    scheduler: str | None = None  #: address; None: a cluster of this machine, for this run only
+    workers: int = 0
+
+
+@contextmanager
+def connected(cluster: Cluster) -> Iterator[Any]:
+    """A client of the scheduler. Raises EngineError if there is none."""
+    from distributed import Client, LocalCluster  # noqa: PLC0415 - of the extra `fleet`
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # deaths of workers are lines of the run's own
+    with ExitStack() as stack:
+        address: Any = cluster.scheduler
+        if address is None:
+            directory = stack.enter_context(TemporaryDirectory(prefix="sframegen-fleet-"))  # private, unlike Dask's own
+            with catch_warnings(action="ignore"):  # that another port is taken
+                address = LocalCluster(
+                    n_workers=cluster.workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    host="127.0.0.1",
+                    dashboard_address=DASHBOARD,
+                    memory_limit=0,  # the packages' own processes have one
+                    local_directory=directory,
+                    silence_logs=logging.CRITICAL,
+                )
+            stack.callback(address.close, timeout=CLOSE_SECONDS)
+        try:
+            client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise EngineError(f"no scheduler of Dask answers: {one_line(str(error))}", file=str(cluster.scheduler)) from error
+        stack.callback(client.close, timeout=CLOSE_SECONDS)
+        yield client
+
+
+def results_of(client: Any, job: Job, waiting: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Item, Finished]]:  # noqa: ANN401 - Dask's
+    """The number of each item, and what came of it, as it comes. Raises EngineError where the run cannot go on."""
+    from distributed import as_completed  # noqa: PLC0415
+
+    completed = as_completed(loop=client.loop)
+    in_flight: dict[str, tuple[int, Item]] = {}
+
+    def one() -> tuple[int, Item, Finished]:
+        future = next(completed)
+        number, item = in_flight.pop(future.key)
+        return number, item, _outcome(future, job, item)
+
+    shared = (job.options.to_json(), job.output, job.token, job.version)
+    for number, item in waiting:
+        key = f"sframegen-{job.token}-{number}"
+        in_flight[key] = number, item
+        completed.add(client.submit(package_task, items.to_json(item), *shared, key=key, pure=False))
+        if len(in_flight) >= max(MIN_IN_FLIGHT, IN_FLIGHT_PER_THREAD * sum(client.nthreads().values())):
+            yield one()
+    while in_flight:
+        yield one()
+
+
+def _outcome(future: Any, job: Job, item: Item) -> Finished:  # noqa: ANN401 - Dask's
+    from distributed import KilledWorker  # noqa: PLC0415
+
+    if future.status == "finished":
+        key, outcome, reason, is_new = future.result()
+        return Finished(key, Outcome(outcome), reason, is_new)
+    if future.status != "error":
+        raise EngineError("the scheduler is gone")
+    error = future.exception()
+    if isinstance(error, KilledWorker):
+        reason = f"the workers that worked on it died {count_of(error.allowed_failures + 1, 'time')}"
+        return refuse_or_fail(item, job.options, OutputDirectory(job.output), Outcome.FAILED, reason)
+    if isinstance(error, OutputError):
+        raise EngineError(str(error))
+    raise EngineError(f"a worker cannot work: {type(error).__name__}: {one_line(str(error))}")
+
+
+# -- in a worker
+
+_local = threading.local()  # a process for each thread
+
+
+def package_task(item: list[Any], options: dict[str, Any], output: str, token: str, version: str) -> tuple[str, str, str, bool]:
+    """One package, in the process of this thread. Raises OutputError."""
+    from distributed import get_worker  # noqa: PLC0415
+
+    worker = get_worker()
+    if version != __version__:
+        raise OutputError(f"the worker {worker.address} has sframegen {__version__}, and the run is of {version}")
+    _check_output(output, token, worker.address)
+    if getattr(_local, "process", None) is None:
+        _local.process = PackageProcess(worker.local_directory)
+    what, how = items.from_json(item), RunOptions.from_json(options)
+    try:
+        finished = _local.process.work_on(what, how, output)
+    except (LimitError, OSError) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        finished = refuse_or_fail(what, how, OutputDirectory(output), Outcome.FAILED, reason)
+    return tuple(finished)
+
+
+def _check_output(output: str, token: str, address: str) -> None:
+    if getattr(_local, "token", None) == token:
+        return
+    try:
+        is_there = token in Path(output, "run.json").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        is_there = False
+    if not is_there or not os.access(output, os.W_OK):
+        raise OutputError(f"the worker {address} cannot write to {output}: give a directory that all workers share")
+    _local.token = token

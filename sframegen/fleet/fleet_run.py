@@ -1,0 +1,152 @@
+"""A run: sources -> results in the output directory, and tables of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from sframegen import __version__
+from sframegen.elf.text import count_of
+from sframegen.fleet.collecting import collect
+from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
+from sframegen.fleet.known_results import known, refuse_or_fail
+from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.sources import items
+from sframegen.fleet.sources.items import shown
+from sframegen.fleet.sources.listing import items_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sframegen.fleet.collecting import Totals
+    from sframegen.fleet.output_directory import Keys
+    from sframegen.fleet.result_rows import Finished
+    from sframegen.fleet.run_options import RunOptions
+    from sframegen.fleet.sources.items import Item
+
+NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
+
+
+class Watcher(Protocol):
+    """What a run reports to."""
+
+    def finding(self, message: str) -> None:
+        """What makes the run's exit status 1, in one line."""
+
+    def progress(self, done: int, total: int) -> None: ...
+
+
+class FleetRun:
+    """A run, from its sources to its tables."""
+
+    def __init__(self, sources: Sequence[str], output: str, options: RunOptions, watcher: Watcher) -> None:
+        self.sources = sources
+        self.output = OutputDirectory(os.path.abspath(output))  # noqa: PTH100 - workers may be elsewhere
+        self.options = options
+        self.watcher = watcher
+        self.total = 0
+        self.outcomes: Counter[Outcome] = Counter()
+        self.earlier = 0  #: packages with a result from an earlier run
+        self.started = _now()
+        self.token = os.urandom(8).hex()
+
+    @property
+    def done(self) -> int:
+        return self.outcomes.total()
+
+    def run(self, cluster: Cluster) -> Totals:
+        """Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError."""
+        with ExitStack() as stack:
+            stack.enter_context(self.output.locked())
+            self._write_run()
+            listing = stack.enter_context(TemporaryFile())
+            self._list(listing)
+            keys = stack.enter_context(self.output.new_keys())
+            waiting = self._without_known(listing, keys)
+            first = next(waiting, None)
+            if first is not None:
+                client = stack.enter_context(connected(cluster))
+                job = Job(self.options, self.output.path, self.token)
+                for number, item, finished in results_of(client, job, _chain(first, waiting)):
+                    self._finished(keys, number, item, finished)
+            totals = collect(self.output)
+            self._write_run(ended=_now())
+        return totals
+
+    def _list(self, listing: BinaryIO) -> None:
+        """Write all items to a file, a line each: their number is known before any is worked on."""
+        for item in items_of(self.sources):
+            if isinstance(item, Exception):
+                self.watcher.finding(_words(item))
+            else:
+                listing.write(json.dumps(items.to_json(item), separators=(",", ":")).encode("ascii") + b"\n")
+                self.total += 1
+        listing.seek(0)
+
+    def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
+        """The items that are left for workers, with their numbers."""
+        for number, line in enumerate(listing):
+            item = items.from_json(json.loads(line))
+            finished = self._without_worker(item)
+            if finished is None:
+                yield number, item
+            else:
+                self._finished(keys, number, item, finished)
+
+    def _without_worker(self, item: Item) -> Finished | None:
+        """What can be said of an item without fetching it or asking a server."""
+        if item.refused:
+            return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, item.refused)
+        if not (item.is_local or item.sha256):
+            return None
+        try:
+            return known(item, self.options, self.output)
+        except OSError:
+            return None  # the worker says why
+
+    def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
+        keys[number] = finished.key
+        self.outcomes[finished.outcome] += 1
+        self.earlier += not finished.is_new
+        if finished.outcome in NOT_DONE:
+            self.watcher.finding(f"{item.name}: {finished.outcome}: {finished.reason}")
+        self.watcher.progress(self.done, self.total)
+
+    def _write_run(self, ended: str | None = None) -> None:
+        run = {
+            "sources": [shown(source) for source in self.sources],
+            "options": self.options.to_json(),
+            "sframegen": __version__,
+            "token": self.token,
+            "started": self.started,
+            "ended": ended,
+            "packages": self.total,
+            "packages_from_earlier_runs": self.earlier,
+        }
+        self.output.write_json(self.output.at("run.json"), run)
+
+    def how_to_continue(self) -> str:
+        """For a run that has been interrupted."""
+        return f"{count_of(self.done, 'package')} of {self.total:,} done; the same command does the others"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        where = f"{shown(os.fsdecode(error.filename))}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    return str(error)
+
+
+def _chain(first: tuple[int, Item], others: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
+    yield first
+    yield from others
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,133 @@
+"""What an ELF file says of the compiler and the language it comes from.
+
+`.comment` names compilers, but distributions strip it. What remains then: the libraries that the file needs, and sections and texts
+that only one language's programs have. "" where there is no sign.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sframegen.elf.file import ElfFile
+
+MAX_COMMENT_BYTES = 1 << 20
+MAX_SEARCHED_BYTES = 1 << 28
+
+
+class Producer(NamedTuple):
+    name: str = ""
+    version: str = ""
+    language: str = ""
+
+
+class InComment(NamedTuple):
+    """A compiler as `.comment` names it, and the language if it compiles only one."""
+
+    pattern: re.Pattern[str]
+    name: str
+    language: str = ""
+
+
+VERSION = r"[^\d\n]*?(\d+(?:\.\d+)*)"
+COMMENTS = (
+    InComment(re.compile(r"^rustc version" + VERSION), "rustc", "Rust"),
+    InComment(re.compile(r"^GCC: \(.*\) (\d+(?:\.\d+)*)"), "GCC"),
+    InComment(re.compile(r"^GCC: " + VERSION), "GCC"),
+    InComment(re.compile(r"\bclang version" + VERSION), "clang"),
+    InComment(re.compile(r"^GHC" + VERSION), "GHC", "Haskell"),
+    InComment(re.compile(r"^ldc version" + VERSION), "ldc", "D"),
+    InComment(re.compile(r"^Intel\(R\) .*?Compiler.*? Version" + VERSION), "Intel"),
+    InComment(re.compile(r"^FPC" + VERSION), "FPC", "Pascal"),
+    InComment(re.compile(r"^(?:Swift|swiftlang)" + VERSION), "Swift", "Swift"),
+    InComment(re.compile(r"^zig" + VERSION), "zig", "Zig"),
+)
+# Libraries and sections that programs of one language have, the surest first: C++ last, as many others bring C++ along.
+LIBRARIES = (
+    (re.compile(r"^lib(?:gfortran|flang|FortranRuntime)\b"), "Fortran"),
+    (re.compile(r"^libgo\.so"), "Go"),
+    (re.compile(r"^lib(?:gphobos|phobos2|druntime|phobos2-ldc-shared|gdruntime)\b"), "D"),
+    (re.compile(r"^libgnat(?:-\d+)?\.so|^libgnarl"), "Ada"),
+    (re.compile(r"^libHS"), "Haskell"),
+    (re.compile(r"^libswiftCore\.so"), "Swift"),
+    (re.compile(r"^lib(?:stdc\+\+|c\+\+|c\+\+abi)\.so"), "C++"),
+)
+SECTIONS = {
+    ".go.buildinfo": "Go",
+    ".note.go.buildid": "Go",
+    ".gopclntab": "Go",
+    ".note.rustc": "Rust",
+    ".rustc": "Rust",
+    "swift5_typeref": "Swift",
+    ".fpcdata": "Pascal",
+}
+# Texts in what a file loads, which stripping leaves there: (pattern with the version if it has one, language, compiler).
+TEXTS = (
+    (re.compile(rb"/rustc(?:/[0-9a-f]{40}|-(\d+\.\d+\.\d+))/library/"), "Rust", "rustc"),
+    (re.compile(rb"caml_startup__code_begin"), "OCaml", ""),
+    (re.compile(rb"__gxx_personality_v0|\0_ZNSt"), "C++", ""),
+)
+C_LIBRARY = re.compile(r"^(?:libc\.so|libc\.musl|ld-linux|ld-musl|ld64\.so)")
+GO_MAGIC = b"\xff Go buildinf:"
+GO_VERSION = re.compile(rb"go(\d+(?:\.\d+)*)")
+
+
+def producer_of(elf: ElfFile, needed: Sequence[str]) -> Producer:
+    """`needed`: the libraries of DT_NEEDED. Raises FormatError where a section does not fit the file."""
+    named = _of_comment(elf)
+    if (go := _of_go(elf)) is not None:
+        return go
+    if named.language:
+        return named
+    sections = {section.name for section in elf.sections}
+    language = next((language for section, language in SECTIONS.items() if section in sections), "")
+    by_text = _of_texts(elf) if not language else Producer()
+    if by_text.name and not named.name:
+        named = by_text
+    language = language or by_text.language
+    if language in ("", "C++"):
+        language = next((other for pattern, other in LIBRARIES if any(map(pattern.match, needed))), language)
+    if not language and (named.name or any(map(C_LIBRARY.match, needed))):
+        language = "C"
+    return named._replace(language=language)
+
+
+def _of_comment(elf: ElfFile) -> Producer:
+    """The compiler that `.comment` names most; one that compiles a single language before those of start files."""
+    section = elf.section(".comment")
+    if section is None or section.header.sh_size > MAX_COMMENT_BYTES:
+        return Producer()
+    texts = [text.decode("utf-8", "replace") for text in bytes(elf.stored(section)).split(b"\0") if text]
+    found = Counter(producer for text in texts if (producer := _in_comment(text)) is not None)
+    return max(found, key=lambda one: (bool(one.language), found[one], one.version), default=Producer())
+
+
+def _in_comment(text: str) -> Producer | None:
+    for known in COMMENTS:
+        if match := known.pattern.search(text):
+            return Producer(known.name, match[1], known.language)
+    return None
+
+
+def _of_go(elf: ElfFile) -> Producer | None:
+    """The section begins with 32 bytes, then the length and the text of the version, since Go 1.18."""
+    section = elf.section(".go.buildinfo")
+    if section is None:
+        return None
+    raw = bytes(elf.stored(section)[:64])
+    match = GO_VERSION.match(raw, 33) if raw.startswith(GO_MAGIC) else None
+    return Producer("Go", match[1].decode() if match else "", "Go")
+
+
+def _of_texts(elf: ElfFile) -> Producer:
+    """What the first of TEXTS that is in the file says."""
+    data = elf.data[:MAX_SEARCHED_BYTES]
+    for pattern, language, compiler in TEXTS:
+        if match := pattern.search(data):
+            version = match[1].decode() if pattern.groups and match[1] else ""
+            return Producer(compiler, version, language)
+    return Producer()

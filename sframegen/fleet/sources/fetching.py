@@ -1,0 +1,148 @@
+"""Files by URL or path: what identifies their content before they are read, and their bytes, within limits."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from hashlib import file_digest
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from cfi.errors import FormatError
+from sframegen.elf.opening import open_regular
+from sframegen.fleet.sources.items import is_url, local_path, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.fleet.sources.items import Item
+
+PIECE = 1 << 22  # bytes that are read at a time
+MAX_PACKAGE_BYTES = 16 << 30
+# What file systems of fsspec call the version of a file, besides its size.
+VERSIONS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
+# aiohttp takes proxies from the environment only if it is asked to.
+OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": {"trust_env": True}} for scheme in ("http", "https")}
+
+
+class FetchError(OSError):
+    """A file cannot be fetched, or is not the one that an index describes; another try may succeed."""
+
+
+@contextmanager
+def in_one_line(place: str) -> Iterator[None]:
+    """What libraries of file systems raise in the block becomes a FetchError."""
+    try:
+        yield
+    except (FormatError, FetchError, MemoryError):
+        raise
+    except OSError as error:
+        raise FetchError(error.errno, f"cannot be fetched: {error.strerror or _words(error)}", shown(place)) from error
+    except Exception as error:
+        raise FetchError(None, f"cannot be fetched: {_words(error)}", shown(place)) from error
+
+
+def _words(error: BaseException) -> str:
+    status = getattr(error, "status", None)  # of HTTP; its text would have the URL, with secrets
+    if status:
+        return f"HTTP status {status}"
+    return str(error) or type(error).__name__
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """Fsspec's file system for a URL, and the path there."""
+    import fsspec  # noqa: PLC0415 - of the extra `fleet`
+
+    with in_one_line(url):
+        system, path = fsspec.core.url_to_fs(url, **(OPTIONS.get(url.partition("://")[0], {}) if "::" not in url else {}))
+    return system, path
+
+
+def identity_of(item: Item) -> str:
+    """A text that changes when the content does, found without reading it; "" if there is none. Raises OSError."""
+    if item.sha256:
+        return f"sha256:{item.sha256}"
+    if item.is_local:
+        return f"{os.path.abspath(item.place)}\n{state_of(os.stat(item.place))}"  # noqa: PTH100, PTH116
+    system, path = filesystem(item.place)
+    with in_one_line(item.place):
+        info = system.info(path)
+    versions = [f"{name}={info[name]}" for name in VERSIONS if info.get(name)]
+    return "\n".join([item.source, str(info.get("size")), *versions]) if versions else ""
+
+
+def state_of(status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+@contextmanager
+def fetched(item: Item) -> Iterator[BinaryIO]:
+    """The content of an item that is one file, as a regular file; one of this machine is not copied.
+
+    Raises FormatError for what is no regular file, OSError.
+    """
+    with opened_file(item.place) if item.is_local else _copied(item.place, item.size) as file:
+        yield file
+
+
+@contextmanager
+def opened_file(path: str) -> Iterator[BinaryIO]:
+    with os.fdopen(open_regular(path, path), "rb") as file:
+        yield file
+
+
+@contextmanager
+def _copied(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Iterator[BinaryIO]:
+    """`size`: as an index has it. The copy has no name."""
+    with TemporaryFile() as copy:
+        with read_url(url) as file:
+            copy_pieces(file, copy, shown(url), limit if size < 0 else size)
+        copy.flush()
+        copy.seek(0)
+        os.fchmod(copy.fileno(), 0o666 & ~umask())
+        yield copy
+
+
+def copy_pieces(source: Any, copy: Any, name: str, limit: int) -> None:  # noqa: ANN401 - files of fsspec
+    """Raises FetchError for more than `limit` bytes."""
+    done = 0
+    with in_one_line(name):
+        while piece := source.read(PIECE):
+            done += len(piece)
+            if done > limit:
+                raise FetchError(None, f"has more than {limit:,} bytes", name)
+            copy.write(piece)
+
+
+@contextmanager
+def read_url(url: str) -> Iterator[Any]:
+    system, path = filesystem(url)
+    with in_one_line(url):
+        file = system.open(path, "rb", block_size=PIECE)
+    with file:
+        yield file
+
+
+@contextmanager
+def index_file(place: str, limit: int) -> Iterator[BinaryIO]:
+    """A regular file with the bytes of an index."""
+    place = local_path(place)
+    with _copied(place, limit=limit) if is_url(place) else opened_file(place) as file:
+        yield file
+
+
+def digest(file: BinaryIO, algorithm: str = "sha256") -> str:
+    """Hexadecimal; the file is at its start before and after."""
+    file.seek(0)
+    text = file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type] # any file of bytes
+    file.seek(0)
+    return text
+
+
+def umask() -> int:
+    """The process', read without changing it."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return 0o022

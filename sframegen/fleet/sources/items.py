@@ -1,0 +1,125 @@
+"""One package to work on: its name in the run, and where it is."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from cfi.errors import FormatError
+from sframegen.elf.text import printable, shortened
+
+NAME_MAX = 255  # bytes, Linux's
+MAX_NAME_BYTES = 2048
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
+LOCAL = re.compile(r"(?:file|local)://")
+
+
+class ItemKind(StrEnum):
+    FILE = "file"
+    LOOSE = "directory"  #: the linked ELF files of one directory, without those below it
+    LAYOUT = "layout"  #: a directory that is an OCI image layout
+
+
+class Item(NamedTuple):
+    """A package of a run."""
+
+    name: str  #: unique in the run: a relative path without `..`
+    place: str  #: a path of this machine, or a URL
+    kind: ItemKind = ItemKind.FILE
+    sha256: str = ""  #: of its content, if an index gives it
+    size: int = -1  #: in bytes; -1 if no index gives it
+    refused: str = ""  #: why nobody may fetch it
+
+    @property
+    def is_local(self) -> bool:
+        return not is_url(self.place)
+
+    @property
+    def source(self) -> str:
+        """The place as results name it."""
+        return shown(self.place)
+
+
+def is_url(text: str) -> bool:
+    return URL.match(text) is not None
+
+
+def local_path(text: str) -> str:
+    """The path in a URL of this machine; other texts unchanged."""
+    return LOCAL.sub("", text) if LOCAL.match(text) and "::" not in text else text
+
+
+def shown(place: str) -> str:
+    """A URL without user, password and query, which can be secrets; a path unchanged. In one line."""
+    if is_url(place):
+        place = "::".join(_without_secrets(part) for part in place.split("::"))
+    return shortened(printable(place))
+
+
+def _without_secrets(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("?")[0]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def name_of_place(place: str) -> str:
+    """The name of a package that is listed on its own: host and path of a URL, or the path."""
+    if not is_url(place):
+        return clean(place)
+    parts = urlsplit(place.rpartition("::")[2])
+    name = clean(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
+    if parts.query:
+        above, slash, last = name.rpartition("/")
+        name = f"{above}{slash}{sha256(parts.query.encode()).hexdigest()[:12]}/{last}"
+    return name
+
+
+def clean(path: str) -> str:
+    """A path without empty, `.` and leading `..` parts, so that it can be a name below a directory."""
+    kept: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del kept[-1:]
+        elif part not in ("", "."):
+            kept.append(part)
+    return "/".join(kept)
+
+
+def check_name(name: str) -> None:
+    """Raises FormatError for a name that may not be one below a directory."""
+    try:
+        raw = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise FormatError("its name is no text") from error
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts:
+        raise FormatError("its name leads out of the repository")
+    if not all(part not in ("", ".") for part in parts):
+        raise FormatError("its name has empty parts")
+    if len(raw) > MAX_NAME_BYTES or any(len(part.encode("utf-8", "surrogateescape")) > NAME_MAX for part in parts):
+        raise FormatError("its name is too long")
+    if not name.isprintable() and any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+        raise FormatError("its name has control characters")
+
+
+def checked(item: Item) -> Item:
+    """The item, or one that is refused because of its name."""
+    try:
+        check_name(item.name)
+    except FormatError as error:
+        return item._replace(name=shortened(printable(item.name))[:NAME_MAX], place=shown(item.place), refused=str(error))
+    return item
+
+
+def to_json(item: Item) -> list[Any]:
+    return list(item)
+
+
+def from_json(values: list[Any]) -> Item:
+    name, place, kind, *others = values
+    return Item(name, place, ItemKind(kind), *others)

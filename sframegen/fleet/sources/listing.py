@@ -1,0 +1,220 @@
+"""What a user names as a source -> its packages, in an order that depends on nothing else."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import unquote
+
+from cfi.errors import FormatError
+from sframegen.elf.opening import open_regular
+from sframegen.elf.records import EHDR_SIZE, ET_DYN, ET_EXEC
+from sframegen.fleet.sources.fetching import filesystem, in_one_line
+from sframegen.fleet.sources.items import Item, ItemKind, checked, clean, is_url, local_path, name_of_place, shown
+from sframegen.fleet.sources.repository_indexes import index_items, is_index
+from sframegen.packages import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BEGINNING = 1 << 12  # bytes, enough for every kind of package to be known
+MAX_LIST_LINE = 1 << 16
+STDIN = "-"
+PACKAGE_NAME = re.compile(r"\.(?:whl|deb|rpm|tar(?:\.\w+)?|tgz|txz|tzst|squashfs|sqfs|snap)\Z")  # where content is far away
+LAYOUT = "oci-layout"  # the file that every OCI layout has
+
+
+def items_of(sources: Sequence[str]) -> Iterator[Item | Exception]:
+    """The packages of all sources. A source that cannot be read to its end gives an exception, which names it.
+
+    Of several sources, each has its own first part in the names of its packages.
+    """
+    labels = _labels(sources)
+    for source, label in zip(sources, labels, strict=True):
+        try:
+            for item in items_of_one(source):
+                yield item._replace(name=f"{label}/{item.name}") if label and not item.refused else item
+        except (FormatError, OSError) as error:
+            if isinstance(error, FormatError):
+                error.file = error.file or shown(source)
+            yield error
+
+
+def _labels(sources: Sequence[str]) -> list[str]:
+    if len(sources) < 2:
+        return [""] * len(sources)
+    taken: set[str] = set()
+    labels = []
+    for source in sources:
+        name = clean(name_of_place(local_path(source))).rpartition("/")[2] or "source"
+        numbered = (name, *(f"{name}-{number}" for number in range(2, len(sources) + 1)))
+        label = next(label for label in numbered if label not in taken)
+        taken.add(label)
+        labels.append(label)
+    return labels
+
+
+def items_of_one(source: str) -> Iterator[Item]:
+    """Raises FormatError, OSError."""
+    place = local_path(source)
+    if place == STDIN:
+        return _listed(sys.stdin.buffer, "standard input")
+    if is_url(place):
+        return _of_url(place)
+    if os.path.isdir(place):  # noqa: PTH112
+        if os.path.basename(os.path.normpath(place)) == "repodata":  # noqa: PTH119
+            return index_items(os.path.join(place, "repomd.xml"))  # noqa: PTH118
+        return _of_directory(place)
+    if is_index(place):
+        return index_items(place)
+    if not os.path.lexists(place) and glob.has_magic(place):
+        return _of_glob(place)
+    return _of_file(place)
+
+
+def _of_url(url: str) -> Iterator[Item]:
+    path = url.rpartition("?")[0] if "?" in url and not url.startswith("file:") else url
+    if path.rstrip("/").endswith("/repodata"):
+        return index_items(f"{path.rstrip('/')}/repomd.xml")
+    if is_index(path):
+        return index_items(url)
+    if "*" in url or "[" in url:
+        return _of_remote_glob(url)
+    if url.endswith("/"):
+        return _of_remote_directory(url)
+    return iter([checked(Item(name_of_place(url), url))])
+
+
+def _of_remote_glob(url: str) -> Iterator[Item]:
+    system, pattern = filesystem(url)
+    with in_one_line(url):
+        paths = sorted(system.glob(pattern))
+    beginning = pattern[: min(pattern.find(letter) for letter in "*[" if letter in pattern)].rpartition("/")[0]
+    for path in paths:
+        yield _remote(system, path, beginning)
+
+
+def _of_remote_directory(url: str) -> Iterator[Item]:
+    """The files below it that have a name of a package."""
+    system, root = filesystem(url)
+    with in_one_line(url):
+        walk = system.walk(root)
+    while True:
+        with in_one_line(url):
+            step = next(walk, None)
+        if step is None:
+            return
+        directory, directories, files = step
+        directories.sort() if isinstance(directories, list) else None
+        for name in sorted(files):
+            if PACKAGE_NAME.search(name):
+                yield _remote(system, f"{directory.rstrip('/')}/{name}", root)
+
+
+def _remote(system: object, path: str, root: str) -> Item:
+    url = system.unstrip_protocol(path)  # type: ignore[attr-defined] # of fsspec
+    name = path.removeprefix(root.rstrip("/")).lstrip("/")
+    return checked(Item(clean(unquote(name.partition("?")[0])) or name_of_place(url), url))
+
+
+def _of_glob(pattern: str) -> Iterator[Item]:
+    names = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207 - the whole path is a pattern
+    if not names:
+        raise FileNotFoundError(2, "No file has a name of this pattern", pattern)
+    above = pattern[: min(pattern.find(letter) for letter in "*?[" if letter in pattern)].rpartition("/")[0]
+    for name in names:
+        if os.path.isfile(name):  # noqa: PTH113
+            yield checked(Item(clean(name[len(above) :]), name))
+
+
+def _of_file(path: str) -> Iterator[Item]:
+    beginning = _beginning(path)
+    if is_package(path, beginning):
+        return iter([checked(Item(os.path.basename(path), path))])  # noqa: PTH119
+    if beginning.startswith(b"\x7fELF"):
+        raise FormatError("an ELF file, and no package; a directory of ELF files is taken as one", file=shown(path))
+    if b"\0" in beginning:
+        raise FormatError("neither a package nor a list of packages", file=shown(path))
+    return _listed_in(path)
+
+
+def _listed_in(path: str) -> Iterator[Item]:
+    with os.fdopen(open_regular(path, path), "rb") as file:
+        yield from _listed(file, shown(path))
+
+
+def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
+    """One path or URL in each line. Empty lines, and those that begin with #, count for nothing."""
+    while line := file.readline(MAX_LIST_LINE + 1):
+        if len(line) > MAX_LIST_LINE:
+            raise FormatError(f"a line of more than {MAX_LIST_LINE:,} bytes", file=name)
+        text = os.fsdecode(line.strip())
+        if text and not text.startswith("#"):
+            place = local_path(text)
+            if is_url(place):
+                yield checked(Item(name_of_place(place), place))
+            else:
+                kind = ItemKind.LAYOUT if os.path.isfile(os.path.join(place, LAYOUT)) else ItemKind.FILE  # noqa: PTH113, PTH118
+                yield checked(Item(name_of_place(os.path.abspath(place)), place, kind))  # noqa: PTH100
+
+
+def _beginning(path: str, flags: int = 0, directory: int | None = None) -> bytes:
+    descriptor = open_regular(path, path, flags, directory=directory)
+    try:
+        return os.read(descriptor, BEGINNING)
+    finally:
+        os.close(descriptor)
+
+
+def _of_directory(root: str) -> Iterator[Item]:
+    """Packages below it in the order of their names; a directory's linked ELF files are one. Symbolic links are not followed."""
+    waiting = [""]
+    while waiting:
+        directory = waiting.pop()
+        here = os.path.join(root, directory) if directory else root  # noqa: PTH118
+        descriptor = os.open(here, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if directory else 0))
+        try:
+            entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
+            if any(entry.name == LAYOUT for entry in entries):
+                yield checked(Item(directory or os.path.basename(os.path.abspath(root)), here, ItemKind.LAYOUT))  # noqa: PTH100, PTH119
+                continue
+            is_loose = False
+            below = []
+            for entry in entries:
+                path = os.path.join(directory, entry.name)  # noqa: PTH118
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(path)
+                elif entry.is_file(follow_symlinks=False):
+                    try:
+                        beginning = _beginning(entry.name, os.O_NOFOLLOW, descriptor)
+                    except OSError as error:
+                        yield Item(path, os.path.join(root, path), refused=f"cannot be read: {error.strerror}")  # noqa: PTH118
+                        continue
+                    if is_package(entry.name, beginning):
+                        yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
+                    else:
+                        is_loose = is_loose or is_linked_elf(beginning)
+            if is_loose:
+                yield checked(Item(directory or os.path.basename(os.path.abspath(root)), here, ItemKind.LOOSE))  # noqa: PTH100, PTH119
+            waiting += below[::-1]
+        finally:
+            os.close(descriptor)
+
+
+def is_package(name: str, beginning: bytes) -> bool:
+    """True for what is passed through; False also for what only resembles it."""
+    try:
+        return kinds.kind_of(name, beginning) is not None
+    except FormatError:
+        return False
+
+
+def is_linked_elf(beginning: bytes) -> bool:
+    """True for a program or shared library of any machine."""
+    if len(beginning) < EHDR_SIZE or not beginning.startswith(b"\x7fELF"):
+        return False
+    order = "big" if beginning[5] == 2 else "little"
+    return int.from_bytes(beginning[16:18], order) in (ET_EXEC, ET_DYN)  # type: ignore[arg-type]
