@@ -1,0 +1,43 @@
+"""Rows -> CSV, which spreadsheets open: texts that they would take for formulas begin with an apostrophe there."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from sframegen.elf.text import printable
+
+if TYPE_CHECKING:
+    from sframegen.fleet.result_rows import FileRow, PackageRow
+
+FORMULAS = ("=", "+", "-", "@")
+
+
+class CsvTable:
+    """A header line, then a line for each row."""
+
+    def __init__(self, kind: type[FileRow | PackageRow]) -> None:
+        self._names = [field.name for field in fields(kind)]
+        self._text = io.StringIO()
+        self._writer = csv.writer(self._text, lineterminator="\n")
+        self._writer.writerow(self._names)
+
+    def add(self, row: FileRow | PackageRow) -> None:
+        self._writer.writerow([_cell(getattr(row, name)) for name in self._names])
+
+    def content(self) -> bytes:
+        return self._text.getvalue().encode(errors="replace")
+
+
+def _cell(value: str | float | dict[str, int] | list[str]) -> str | float:
+    """Return a mapping as `name: number; name: number`, a list with semicolons, a text in one line."""
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, dict):
+        value = "; ".join(f"{name}: {number}" for name, number in value.items())
+    elif isinstance(value, list):
+        value = "; ".join(value)
+    text = printable(value)
+    return f"'{text}" if text.startswith(FORMULAS) else text

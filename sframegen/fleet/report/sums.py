@@ -1,0 +1,80 @@
+"""Sums over files: their code, sections and call frame information, and how the sizes of both compare."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sframegen.fleet.result_rows import Outcome
+
+if TYPE_CHECKING:
+    from sframegen.fleet.result_rows import FileRow
+
+WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED)
+
+
+@dataclass
+class Sums:
+    """Sums over the files of a kind; sizes are in bytes. Only those that get a section count, except in `seen` and `seconds`."""
+
+    seen: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    new_file_bytes: int = 0
+    code: int = 0
+    covered: int = 0
+    functions: int = 0
+    section: int = 0
+    eh_frame: int = 0  #: .eh_frame + .eh_frame_hdr
+    seconds: float = 0.0
+    ratios: array[float] = field(default_factory=lambda: array("f"))  #: of section and .eh_frame + .eh_frame_hdr, for each file
+
+    def add(self, row: FileRow) -> None:
+        self.seen += 1
+        self.seconds += row.seconds
+        if row.outcome not in WITH_SECTION:
+            return
+        self.files += 1
+        self.file_bytes += row.file_bytes
+        self.new_file_bytes += row.new_file_bytes
+        self.code += row.code_bytes
+        self.covered += row.covered_bytes
+        self.functions += row.functions
+        self.section += row.section_bytes
+        self.eh_frame += eh_frame_bytes(row)
+        ratio = size_ratio(row)
+        if ratio is not None:
+            self.ratios.append(ratio)
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return what the page shows of the kind, as JSON."""
+        return {
+            "name": name,
+            "seen": self.seen,
+            "files": self.files,
+            "fileBytes": self.file_bytes,
+            "newFileBytes": self.new_file_bytes,
+            "code": self.code,
+            "covered": self.covered,
+            "functions": self.functions,
+            "section": self.section,
+            "ehFrame": self.eh_frame,
+            "seconds": round(self.seconds, 2),
+            "ratios": quantiles(self.ratios),
+        }
+
+
+def eh_frame_bytes(row: FileRow) -> int:
+    return row.eh_frame_bytes + row.eh_frame_hdr_bytes
+
+
+def size_ratio(row: FileRow) -> float | None:
+    """Return the size of the section in proportion to .eh_frame + .eh_frame_hdr; None for a file without one of these."""
+    return row.section_bytes / eh_frame_bytes(row) if row.section_bytes and eh_frame_bytes(row) else None
+
+
+def quantiles(values: array[float], at: tuple[float, ...] = (0.1, 0.5, 0.9)) -> list[float]:
+    """Return the values at these shares of their order: [] without values."""
+    ordered = sorted(values)
+    return [round(ordered[min(int(share * len(ordered)), len(ordered) - 1)], 4) for share in at] if ordered else []
