@@ -67,10 +67,34 @@ def _is_tar(name: str, beginning: bytes) -> bool:
     return TAR_NAME.search(name.lower()) is not None and (beginning.startswith(COMPRESSED) or name.lower().endswith(".tar"))
 
 
+def _is_wheel(name: str, beginning: bytes) -> bool:
+    return beginning.startswith(b"PK\3\4") and name.lower().endswith(".whl")
+
+
+def _wheel() -> Callable[..., Passed]:
+    from sframegen.packages.wheels import pass_wheel  # noqa: PLC0415 - this and the others: only where one is passed
+
+    return pass_wheel
+
+
+def _is_deb(_: str, beginning: bytes) -> bool:
+    return beginning.startswith(b"!<arch>\ndebian-binary")
+
+
+def _deb() -> Callable[..., Passed]:
+    from sframegen.packages.debs import pass_deb  # noqa: PLC0415
+
+    return pass_deb
+
+
 def _tar() -> Callable[..., Passed]:
-    from sframegen.packages.tar_entries import pass_archive  # noqa: PLC0415 - this and the others: only where one is passed
+    from sframegen.packages.tar_entries import pass_archive  # noqa: PLC0415
 
     return pass_archive
 
 
-KINDS = (Kind("tar", _is_tar, _tar),)
+KINDS = (
+    Kind("wheel", _is_wheel, _wheel),
+    Kind("deb", _is_deb, _deb),
+    Kind("tar", _is_tar, _tar),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 MAX_ENTRIES = 1_000_000
 MAX_NAME = 4096  # characters
-MAX_ENTRY_BYTES = 8 << 30
+MAX_ENTRY_BYTES = 64 << 30
 MAX_UNPACKED_BYTES = 256 << 30
 # Real packages unpack to 3 to 20 times their size; zlib packs at most 1,032 times, xz and zstd many thousand times.
 MAX_RATIO, ALLOWED_ANYHOW = 250, 1 << 30
@@ -71,6 +71,7 @@ class Pass:
         """`signed`: its signatures, which without `force` let no file change."""
         self.kind = kind
         self.warnings: list[str] = []
+        self.hard_links: dict[str, str] = {}  # of tar archives: the path of each, and that of the file
         self.seconds_writing = 0.0
         self.elf_files = self.changed = 0
         self._visit = visit
@@ -99,7 +100,7 @@ class Pass:
         return checked_name(name)
 
     def regular(self, path: str, size: int) -> None:
-        """Count a regular file. Raises FormatError where it is too large, or all of them are."""
+        """Count a file's bytes. Raises FormatError where it is too large, or all of them are."""
         if not 0 <= size <= MAX_ENTRY_BYTES:
             raise FormatError(f"{path}: {size:,} bytes are no size of a file in a package")
         self._unpacked_bytes += size
@@ -138,6 +139,15 @@ class Pass:
         self.changed += 1
         return Content(changed, changed.stat().st_size, changed=True)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """The block packs."""
+        started = monotonic()
+        try:
+            yield
+        finally:
+            self.seconds_writing += monotonic() - started
+
     def passed(self) -> Passed:
         reading = monotonic() - self._started - self._seconds_visiting - self.seconds_writing
         return Passed(
@@ -160,18 +170,21 @@ class Timed:
         self._target, self._pass = target, one
 
     def write(self, data: bytes, /) -> None:
-        started = monotonic()
-        self._target.write(data)
-        self._pass.seconds_writing += monotonic() - started
+        with self._pass.writing():
+            self._target.write(data)
 
 
 def checked_name(name: str) -> str:
     """The path in a package that an entry's name means. Raises FormatError where it could lead out of the package."""
     if len(name) > MAX_NAME:
         raise FormatError(f"{name[:40]}...: a name of {len(name):,} characters")
-    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+    if not name or "\0" in name or leads_out(name):
         raise FormatError(f"{name!r}: a name that leads out of the package")
     return posixpath.normpath(name)
+
+
+def leads_out(name: str) -> bool:
+    return name.startswith("/") or ".." in name.split("/")
 
 
 def check_link(path: str, leads_to: str) -> None:
@@ -200,9 +213,24 @@ def pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:
         yield piece
 
 
+def skip(source: Readable, size: int, path: str) -> None:
+    """Read the next `size` bytes. Raises FormatError where the source ends before."""
+    for _ in pieces(source, size, path):
+        pass
+
+
 def copied(content: Content, write: Callable[[bytes], object]) -> None:
     """Write a visited file's bytes, and remove it."""
     with content.file.open("rb") as file:
         for piece in pieces(file, content.size, str(content.file)):
             write(piece)
     content.file.unlink()
+
+
+@contextmanager
+def in_entry(path: str) -> Iterator[None]:
+    """Errors of the block about a package name one of its entries."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None

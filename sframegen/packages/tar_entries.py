@@ -8,19 +8,20 @@ from __future__ import annotations
 import tarfile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
-from cfi.errors import FormatError, naming
+from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
-from sframegen.packages.passing import CHUNK, Pass, Timed, check_link, copied, pieces, size_of
+from sframegen.packages.passing import CHUNK, Pass, Timed, check_link, checked_name, copied, leads_out, pieces, size_of, skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.packages.passing import Passed, Readable, Visit, Writable
+    from sframegen.packages.passing import Content, Passed, Readable, Visit, Writable
 
 BLOCK = 512
 MAX_HEADER_BYTES = 1 << 20  # of one entry, with its long names and extended headers
 MAX_GLOBAL_RECORDS = 100  # of extended headers that hold for all entries
+MAX_AFTER_END = 64 << 20  # bytes: tools fill their last record, some of megabytes
 TYPE_AT = 156
 EXTENDED, LONG_NAMES = (b"x", b"g", b"X"), (b"L", b"K")
 MAX_DIGITS = 7  # of the length of a record
@@ -39,10 +40,7 @@ class Rules(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """`path`: in the package, without `./` before it."""
-
     info: tarfile.TarInfo
-    path: str
     header: bytes  # all its header blocks
     stored: int  # bytes of its contents in the stream, without the padding
     is_whole: bool  # a regular file whose bytes are all in the stream
@@ -56,53 +54,89 @@ def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, for
         return one.passed()
 
 
-def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules: Rules | None = None) -> None:
-    """`pass_tar` for a file of any compression, which can seek; the new one has the same compression. Raises FormatError."""
+def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules: Rules | None = None) -> bool:
+    """`pass_tar` for a file of any compression, from where it is to its end; the new one has the same compression.
+
+    False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
+    than reading.
+    """
     start = source.tell()
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(start)
-    stream = unpacked(source, compression)
-    if target is None:
-        pass_tar(one, stream, None, rules)
-        return
-    with packed(target, compression) as out:
-        pass_tar(one, stream, Timed(out, one), rules)
+    changed = visit_tar(one, unpacked(source, compression), rules or Rules())
+    if target is not None and changed:
+        source.seek(start)
+        with packed(target, compression) as out:
+            write_tar(unpacked(source, compression), changed, Timed(out, one).write)
+    return bool(changed)
 
 
-def pass_tar(one: Pass, source: Readable, target: Writable | None, rules: Rules | None = None) -> None:
-    """Pass a tar stream through the visits of a pass; neither stream need be able to seek.
+def pass_tar(one: Pass, source: Readable, target: Writable, rules: Rules | None = None) -> None:
+    """Pass a tar stream through the visits of a pass, at once; neither stream need be able to seek.
 
-    `target` None: only read. All of `source` is read, also what follows the end of the archive. Raises FormatError for what is
-    no tar stream, is cut off, or has an entry that `rules` or the pass forbid; RefusedError and what visits raise.
+    All of `source` is read, also what follows the end of the archive. Raises FormatError for what is no tar stream, is cut off,
+    or has an entry that `rules` or the pass forbid; RefusedError and what visits raise.
     """
-    rules = rules or Rules()
-    write = target.write if target is not None else _nothing
-    named: set[str] = set()
-    for entry in entries(one, source, rules, write):
-        info, path = entry.info, entry.path
-        if info.isreg():
-            one.regular(path, info.size)
-            if path in named and not rules.repeated:
-                raise FormatError(f"{path}: a second file of this name")
-            named.add(path)
+    admit, write = Admission(one, rules or Rules()), target.write
+    for entry in entries(source, write):
+        path = admit(entry)
         beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
         content = one.visit(path, beginning, source, entry.stored) if entry.is_whole else None
+        padding = -entry.stored % BLOCK
+        if content is not None and content.changed:
+            skip(source, padding, path)
+            write_changed(entry, content, write)
+            continue
+        write(entry.header)
+        if content is None:
+            write(beginning)
+        else:
+            copied(content, write)
+        for piece in pieces(source, padding + (0 if content else entry.stored - len(beginning)), path):
+            write(piece)
+
+
+def visit_tar(one: Pass, source: Readable, rules: Rules) -> dict[int, Content]:
+    """Visit the files of a tar stream; return the changed ones, by the number of their entry."""
+    changed: dict[int, Content] = {}
+    admit = Admission(one, rules)
+    for number, entry in enumerate(entries(source, _nothing)):
+        path = admit(entry)
+        beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
+        content = one.visit(path, beginning, source, entry.stored) if entry.is_whole else None
+        if content is not None and content.changed:
+            changed[number] = content
+        elif content is not None:
+            content.file.unlink()
+        skip(source, (0 if content else entry.stored - len(beginning)) + -entry.stored % BLOCK, path)
+    return changed
+
+
+def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[bytes], object]) -> None:
+    """Write a tar stream with other contents of some entries."""
+    for number, entry in enumerate(entries(source, write)):
+        content = changed.get(number)
         if content is None:
             write(entry.header)
-            write(beginning)
-            for piece in pieces(source, entry.stored - len(beginning), path):
+            for piece in pieces(source, entry.stored + -entry.stored % BLOCK, entry.info.name):
                 write(piece)
-            size = entry.stored
         else:
-            size = content.size
-            write(with_size(entry.header, size) if content.changed else entry.header)
-            copied(content, write)
-        padding = b"".join(pieces(source, -entry.stored % BLOCK, path))
-        write(padding if size == entry.stored else bytes(-size % BLOCK))
+            skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
+            write_changed(entry, content, write)
 
 
-def entries(one: Pass, source: Readable, rules: Rules, write: Callable[[bytes], object]) -> Iterator[Entry]:
-    """The entries, counted and checked; the stream is then at their contents. At its end, `write` gets all that follows."""
+def write_changed(entry: Entry, content: Content, write: Callable[[bytes], object]) -> None:
+    """Write an entry with other contents, which are removed then."""
+    write(with_size(entry.header, content.size))
+    copied(content, write)
+    write(bytes(-content.size % BLOCK))
+
+
+def entries(source: Readable, write: Callable[[bytes], object]) -> Iterator[Entry]:
+    """The entries; the stream is then at their contents, which the caller reads, with padding. At its end, `write` gets the rest.
+
+    Raises FormatError.
+    """
     headers = _Headers(source)
     # tarfile reads headers, and is never asked for contents, nor for what it holds.
     archive = tarfile.TarFile(fileobj=cast("BinaryIO", headers), mode="w", encoding="utf-8", errors="surrogateescape")
@@ -116,20 +150,48 @@ def entries(one: Pass, source: Readable, rules: Rules, write: Callable[[bytes], 
             raise FormatError(f"no header of a tar entry at {headers.at - len(headers.taken):#x}: {error}") from None
         if len(archive.pax_headers) > MAX_GLOBAL_RECORDS:
             raise FormatError(f"more than {MAX_GLOBAL_RECORDS} records of extended headers for all entries")
-        path = one.entry(info.name)
-        with naming(path):
-            _check(info, path, rules)
         padded = archive.offset - info.offset_data
         # Holes of sparse files are in their headers, and GNU tar has sizes above 8 GiB in extended ones.
         is_whole = info.isreg() and not info.issparse() and "size" not in info.pax_headers
         stored = info.size if is_whole else padded
-        if info.size < 0 or padded < 0 or (is_whole and padded != stored + -stored % BLOCK):
-            raise FormatError(f"{path}: {info.size} bytes are no size of an entry")
-        yield Entry(info, path, bytes(headers.taken), stored, is_whole)
+        if info.size < 0 or padded < 0 or padded != stored + -stored % BLOCK:
+            raise FormatError(f"{info.name}: {info.size} bytes are no size of an entry")
+        yield Entry(info, bytes(headers.taken), stored, is_whole)
         headers.at = archive.offset
     write(bytes(headers.taken))
-    while rest := source.read(CHUNK):
+    for _ in range(MAX_AFTER_END // CHUNK):
+        rest = source.read(CHUNK)
+        if not rest:
+            return
         write(rest)
+    raise FormatError("too much follows the end of the tar archive")
+
+
+class Admission:
+    """Counts entries, and lets those pass that the rules and limits allow."""
+
+    def __init__(self, one: Pass, rules: Rules) -> None:
+        self._pass, self._rules = one, rules
+        self._files: set[str] = set()
+
+    def __call__(self, entry: Entry) -> str:
+        """The entry's path in the package. Raises FormatError."""
+        info = entry.info
+        path = self._pass.entry(info.name)
+        self._pass.regular(path, entry.stored)
+        if (info.ischr() or info.isblk() or info.isfifo()) and not self._rules.devices:
+            raise FormatError(f"{path}: a device or FIFO, which has no business in such a package")
+        if info.islnk():
+            if leads_out(info.linkname):
+                raise FormatError(f"{path}: a hard link that leads out of the package: {info.linkname}")
+            self._pass.hard_links[path] = checked_name(info.linkname)
+        if info.issym() and not self._rules.links_up:
+            check_link(path, info.linkname)
+        if info.isreg() and not self._rules.repeated:
+            if path in self._files:
+                raise FormatError(f"{path}: a second file of this name")
+            self._files.add(path)
+        return path
 
 
 def with_size(header: bytes, size: int) -> bytes:
@@ -141,17 +203,6 @@ def with_size(header: bytes, size: int) -> bytes:
     block[CHECKSUM_FIELD] = b" " * 8
     block[CHECKSUM_FIELD] = b"%06o\0 " % sum(block)
     return header[:-BLOCK] + bytes(block)
-
-
-def _check(info: tarfile.TarInfo, path: str, rules: Rules) -> None:
-    if (info.ischr() or info.isblk() or info.isfifo()) and not rules.devices:
-        raise FormatError("a device or FIFO, which has no business in such a package")
-    if info.islnk():
-        target = info.linkname
-        if target.startswith("/") or ".." in target.split("/"):
-            raise FormatError(f"a hard link that leads out of the package: {target}")
-    if info.issym() and not rules.links_up:
-        check_link(path, info.linkname)
 
 
 class _Headers:

@@ -1,0 +1,190 @@
+"""Debian packages (.deb, .udeb): an `ar` archive of two tar archives, one of the files and one of what dpkg knows of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+
+from cfi.errors import FormatError
+from linker.objects.archive import HEADER, members, rewritten
+from sframegen.elf.opening import map_descriptor
+from sframegen.packages.compression import MAGIC_SIZE, Compression, compression_of, packed, unpacked
+from sframegen.packages.passing import Pass, in_entry, pieces, size_of
+from sframegen.packages.tar_entries import BLOCK, Admission, Entry, Rules, entries, pass_compressed, with_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from linker.objects.archive import Member
+    from sframegen.packages.passing import Passed, Visit
+
+RULES = Rules(devices=False)
+MAX_CONTROL_BYTES = 64 << 20
+INSTALLED_SIZE = re.compile(rb"^(Installed-Size:[ \t]*)(\d{1,15})", re.MULTILINE | re.IGNORECASE)
+MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)
+SIGNATURE = "_gpg"  # names of the members that debsigs and dpkg-sig add begin so
+
+
+class Parts(NamedTuple):
+    """The members that dpkg reads. Others, whose names begin with `_` or follow the data, it does not."""
+
+    control: Member
+    data: Member
+
+
+class Change(NamedTuple):
+    """One changed file. `kilobytes`: what it adds to Installed-Size, which counts begun kilobytes of each file."""
+
+    old_md5: str
+    new_md5: str
+    kilobytes: int
+
+
+def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
+    """A Debian package. `pass_through` in kinds.py has the contract."""
+    size = size_of(source)
+    found = members(map_descriptor(source.fileno(), "")[0], "")
+    parts = parts_of(found)
+    signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE))
+    changes: dict[str, Change] = {}
+
+    def noted(path: str, given: Path, changed: Path) -> bool:
+        is_changed = visit(path, given, changed)
+        if is_changed:
+            kilobytes = -(-changed.stat().st_size // 1024) + -given.stat().st_size // 1024
+            changes[path] = Change(_md5(given), _md5(changed), kilobytes)
+        return is_changed
+
+    with Pass("deb", size, noted, signed=signed, force=force) as one:
+        with in_entry(parts.control.name):
+            control = Control(one, _part(source, parts.control), compression_of(bytes(parts.control.contents[:MAGIC_SIZE])))
+        data = one.free_file("data")
+        with in_entry(parts.data.name), data.open("w+b") as file:
+            is_changed = pass_compressed(one, _part(source, parts.data), None if target is None else file, RULES)
+            file.flush()
+            if is_changed and target is not None:
+                control.change(changes, one.hard_links)
+                with one.writing():
+                    contents: dict[int, bytes | memoryview] = {
+                        parts.control.at: control.packed(),
+                        parts.data.at: map_descriptor(file.fileno(), "")[0],
+                    }
+                    target.writelines(rewritten(found, contents, ""))
+        if changes and signed:
+            one.warnings.append(f"to be signed again: {signed}")
+        return one.passed()
+
+
+def parts_of(found: list[Member]) -> Parts:
+    """Raises FormatError for what dpkg would not take either."""
+    if found[0].name != "debian-binary" or not bytes(found[0].contents[:4]).startswith(b"2."):
+        raise FormatError("not a Debian package of format 2")
+    read = [member for member in found[1:] if not member.name.startswith("_")][:2]
+    if [member.name.partition(".tar")[0] for member in read] != ["control", "data"]:
+        raise FormatError("no control.tar and data.tar after debian-binary, as a Debian package has them")
+    for member in read:
+        compression = compression_of(bytes(member.contents[:MAGIC_SIZE]))
+        if member.name.partition(".tar")[2] != (f".{compression.name}" if compression else ""):
+            raise FormatError(f"{member.name}: not compressed as its name says, or in a way that is not read")
+    return Parts(*read)
+
+
+class Control:
+    """The control archive, which is small: in memory, with its entries as they were."""
+
+    def __init__(self, one: Pass, source: BinaryIO, compression: Compression | None) -> None:
+        self._compression = compression
+        self._entries: list[tuple[Entry, bytes]] = []
+        self._at: dict[str, int] = {}
+        tail = io.BytesIO()
+        admit = Admission(one, RULES)
+        left = MAX_CONTROL_BYTES
+        stream = unpacked(source, compression)
+        for entry in entries(stream, tail.write):
+            path = admit(entry)
+            left -= entry.stored
+            if left < 0:
+                raise FormatError(f"{path}: more than {MAX_CONTROL_BYTES:,} bytes")
+            data = b"".join(pieces(stream, entry.stored + -entry.stored % BLOCK, path))[: entry.stored]
+            if entry.is_whole:
+                self._at[path] = len(self._entries)
+            self._entries.append((entry, data))
+        self._tail = tail.getvalue()
+        if "control" not in self._at:
+            raise FormatError("no file `control`")
+
+    def change(self, changes: dict[str, Change], hard_links: dict[str, str]) -> None:
+        """Correct md5sums and Installed-Size, where they are there. Raises FormatError where the sum of a file was wrong before."""
+
+        def summed(line: re.Match[bytes]) -> bytes:
+            path = os.fsdecode(line[3]).removeprefix("./")
+            change = changes.get(hard_links.get(path, path))
+            if change is None:
+                return line[0]
+            if change.old_md5.encode() != line[1]:
+                raise FormatError(f"{os.fsdecode(line[3])}: its sum is another than in md5sums")
+            return change.new_md5.encode() + line[2] + line[3]
+
+        kilobytes = sum(change.kilobytes for change in changes.values())
+        self._edit("md5sums", lambda text: MD5SUMS_LINE.sub(summed, text))
+        self._edit("control", lambda text: INSTALLED_SIZE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + kilobytes), text, count=1))
+
+    def _edit(self, path: str, edit: Callable[[bytes], bytes]) -> None:
+        at = self._at.get(path)
+        if at is not None:
+            entry, data = self._entries[at]
+            new = edit(data)
+            self._entries[at] = entry._replace(header=with_size(entry.header, len(new))), new
+
+    def packed(self) -> bytes:
+        out = io.BytesIO()
+        with packed(out, self._compression) as file:
+            for entry, data in self._entries:
+                file.write(entry.header)
+                file.write(data)
+                file.write(bytes(-len(data) % BLOCK))
+            file.write(self._tail)
+        return out.getvalue()
+
+
+def _part(source: BinaryIO, member: Member) -> BinaryIO:
+    return cast("BinaryIO", io.BufferedReader(_Part(source, member)))
+
+
+class _Part(io.RawIOBase):
+    """A member as a file of its own."""
+
+    def __init__(self, source: BinaryIO, member: Member) -> None:
+        super().__init__()
+        self._source, self._start, self._size = source, member.at + HEADER.size, len(member.contents)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: object, /) -> int:
+        view = memoryview(cast("bytearray", buffer)).cast("B")
+        self._source.seek(self._start + self._at)
+        data = self._source.read(min(len(view), self._size - self._at))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

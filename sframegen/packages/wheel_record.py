@@ -1,0 +1,127 @@
+"""RECORD of a wheel: the hash and size of each file in it."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.packages.passing import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.packages.passing import Readable
+
+MAX_RECORD_BYTES = 64 << 20
+ALGORITHMS = ("sha256", "sha384", "sha512")  # the binary distribution format asks for sha256 or better
+DIST_INFO = r"[^/]+\.dist-info/RECORD"
+
+
+def is_record(path: str) -> bool:
+    return re.fullmatch(DIST_INFO, path) is not None
+
+
+def is_signature(path: str) -> bool:
+    return re.fullmatch(DIST_INFO + r"\.(?:jws|p7s)", path) is not None
+
+
+class Row(NamedTuple):
+    path: str
+    hash: str  # "sha256=...", "" if there is none
+    size: str
+
+
+class Record:
+    """Rows keep their order, and their bytes unless the file changes."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        """Raises FormatError for what is no table of three columns, and for files with two rows."""
+        self.path = path
+        self._rows: dict[str, Row] = {}
+        self._lines: list[tuple[Row | None, str]] = []  # with its text; None: an empty line
+        self._seen: set[str] = set()
+        try:
+            lines = list(io.StringIO(data.decode(), newline=""))
+            reader = csv.reader(lines, strict=True)
+            done = 0
+            for fields in reader:
+                text, done = "".join(lines[done : reader.line_num]), reader.line_num
+                row = Row(*fields) if fields else None
+                self._lines.append((row, text))
+                if row is not None and self._rows.setdefault(row.path, row) != row:
+                    raise FormatError(f"line {done}: a second row for {row.path}")
+        except (csv.Error, UnicodeDecodeError, TypeError) as error:
+            raise FormatError(f"no RECORD of a wheel: {error}") from None
+
+    def hashed(self, path: str, file: Readable) -> Hashed:
+        """A file whose reader hashes what is read. Raises FormatError where it is not listed."""
+        self._seen.add(path)
+        row = self._rows.get(path)
+        if row is None:
+            if path == self.path or is_signature(path):
+                return Hashed(Row(path, "", ""), file)
+            raise FormatError(f"{path}: not listed in RECORD")
+        return Hashed(Row(path, "", "") if path == self.path else row, file)
+
+    def missing(self) -> list[str]:
+        """Files that it lists and that were not read; directories, which old tools list, are none."""
+        return [path for path in self._rows if path not in self._seen and not path.endswith("/")]
+
+    def change(self, path: str, file: Readable, size: int) -> None:
+        """Another file takes the place of that one."""
+        row = self._rows[path]
+        hashed = Hashed(row if row.hash else row._replace(hash=f"{ALGORITHMS[0]}="), file)
+        while hashed.read(CHUNK):
+            pass
+        self._rows[path] = Row(path, hashed.hash(), str(size))
+
+    def rewritten(self) -> bytes:
+        return "".join(self._rewritten_lines()).encode()
+
+    def _rewritten_lines(self) -> Iterator[str]:
+        for given, text in self._lines:
+            row = given and self._rows[given.path]
+            if row is None or row == given:
+                yield text
+                continue
+            end = text[len(text.rstrip("\r\n")) :]
+            new = io.StringIO()
+            csv.writer(new, lineterminator=end).writerow(row)
+            yield new.getvalue()
+
+
+class Hashed:
+    """Reads a file, and hashes what is read as its row does."""
+
+    def __init__(self, row: Row, file: Readable) -> None:
+        """Raises FormatError for an algorithm that wheels do not use."""
+        self._row, self._file = row, file
+        self._algorithm = row.hash.partition("=")[0]
+        if row.hash and self._algorithm not in ALGORITHMS:
+            raise FormatError(f"{row.path}: hash {self._algorithm} in RECORD; wheels have {', '.join(ALGORITHMS)}")
+        self._hash = hashlib.new(self._algorithm or ALGORITHMS[0])
+        self._size = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._file.read(size)
+        self._hash.update(data)
+        self._size += len(data)
+        return data
+
+    def hash(self) -> str:
+        """As RECORD has it."""
+        return f"{self._algorithm}={urlsafe_b64encode(self._hash.digest()).rstrip(b'=').decode()}"
+
+    def check(self, size: int) -> None:
+        """Raises FormatError unless the row has the hash of all that was read, and that size."""
+        if self._size != size:
+            raise FormatError(f"{self._row.path}: {self._size:,} bytes, not {size:,} as its header has it")
+        if self._row.size and self._row.size != str(size):
+            raise FormatError(f"{self._row.path}: {size:,} bytes, but {self._row.size} in RECORD")
+        if self._row.hash and self._row.hash.rstrip("=") != self.hash():
+            raise FormatError(f"{self._row.path}: its hash is another than in RECORD")
