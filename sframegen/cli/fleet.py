@@ -14,7 +14,7 @@ from sframegen.cli.shared.output import Run, note
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXTRA = ("altair", "debian", "distributed", "fsspec", "pyarrow", "rpmfile")
+EXTRA = ("altair", "debian", "distributed", "fsspec", "pyarrow", "rpmfile", "vl_convert")
 REMEDY = 'sframegen fleet needs more packages: pip install "sframegen[fleet]"'
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 MIN_MEMORY = 1 << 28
@@ -131,6 +131,26 @@ def run(
         click.echo(json.dumps(totals.to_json(), indent=2))
     elif totals is not None and not quiet:
         click.echo(totals.one_line())
+    ctx.exit(findings.status)
+
+
+@command.command(name="report")
+@click.argument("directory", metavar="DIR", type=click.Path())
+@click.option("-o", "--output", metavar="PAGE", type=click.Path(), help="Write the page here.  [default: DIR/report.html]")
+@click.pass_context
+def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
+    """Make one HTML page of a run's tables, and the tables as CSV: DIR/files.csv, DIR/packages.csv.
+
+    The page needs no network: plots, and tables of all packages and files that can be searched and sorted, are in it.
+    """
+    _needs_extra()
+    from pathlib import Path  # noqa: PLC0415
+
+    from sframegen.fleet.report.make_report import make_report  # noqa: PLC0415
+
+    findings = Run()
+    with findings.file(directory):
+        click.echo(make_report(Path(directory), None if output is None else Path(output)))
     ctx.exit(findings.status)
 
 

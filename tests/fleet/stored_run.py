@@ -37,4 +37,4 @@ def write_run(out: Path, packages: Sequence[PackageRow], files: Sequence[FileRow
     out.mkdir(exist_ok=True)
     write_table(out / "packages.parquet", PackageRow, packages)
     write_table(out / "files.parquet", FileRow, files)
-    (out / "run.json").write_text(json.dumps(run or {"mode": "survey"}))
+    (out / "run.json").write_text(json.dumps(run or {"options": {"mode": "rewrite"}}))

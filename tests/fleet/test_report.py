@@ -13,8 +13,10 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from cfi.errors import FormatError
+from sframegen.cli.fleet import command
 from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
 
 pytest.importorskip("pyarrow", reason="no pyarrow: pip install .[fleet]")
@@ -289,3 +291,15 @@ def test_another_version_of_the_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "more" / "packages.parquet").replace(tmp_path / "packages.parquet")
     with pytest.raises(FormatError, match=r"no columns .*build_id"):
         make_report(tmp_path)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    write_run(tmp_path, *RUN)
+    runner = CliRunner()
+    done = runner.invoke(command, ["report", str(tmp_path), "-o", str(tmp_path / "page.html")])
+    assert (done.exit_code, done.stdout) == (0, f"{tmp_path}/page.html\n")
+    assert {path.name for path in tmp_path.glob("*.[hc]*")} == {"page.html", "files.csv", "packages.csv"}
+    (tmp_path / "files.parquet").unlink()
+    failed = runner.invoke(command, ["report", str(tmp_path)])
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert failed.stderr == f"sframegen: {tmp_path}/files.parquet: No such file or directory\n"

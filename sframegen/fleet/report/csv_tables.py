@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import csv
-import io
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from linker.files.location import locate
+from linker.files.rename_into_place import writing_new
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sframegen.fleet.result_rows import FileRow, PackageRow
 
+MODE = 0o666  # less the umask
 FORMULAS = ("=", "+", "-", "@")
 
 
 class CsvTable:
-    """A header line, then a line for each row."""
+    """A header line, then a line for each row, in a private file until all are there."""
 
-    def __init__(self, kind: type[FileRow | PackageRow]) -> None:
+    def __init__(self, kind: type[FileRow | PackageRow], text: TextIO) -> None:
         self._names = [field.name for field in fields(kind)]
-        self._text = io.StringIO()
+        self._text = text
         self._writer = csv.writer(self._text, lineterminator="\n")
         self._writer.writerow(self._names)
 
     def add(self, row: FileRow | PackageRow) -> None:
         self._writer.writerow([_cell(getattr(row, name)) for name in self._names])
 
-    def content(self) -> bytes:
-        return self._text.getvalue().encode(errors="replace")
+    def write(self, path: Path) -> None:
+        """Raises OSError."""
+        self._text.seek(0)
+        with locate(path) as target, writing_new(target, MODE) as file:
+            for line in self._text:
+                file.write(line.encode())
 
 
 def _cell(value: str | float | dict[str, int] | list[str]) -> str | float:

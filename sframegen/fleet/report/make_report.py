@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, TextIO
 
 from cfi.errors import FormatError
 from linker.files.location import locate
 from linker.files.rename_into_place import write_new
 from sframegen.fleet.report.charts import charts
-from sframegen.fleet.report.csv_tables import CsvTable
+from sframegen.fleet.report.csv_tables import MODE, CsvTable
 from sframegen.fleet.report.fleet_figures import COVERAGE, STEPS, FleetFigures
 from sframegen.fleet.report.page_tables import FileTable, PackageTable, shown
 from sframegen.fleet.report.report_page import report_page
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.report.sums import Sums
 
-MODE = 0o666  # less the umask
-SHOWN_OF_RUN = ("mode", "version", "started", "seconds")
+SHOWN_OF_RUN = ("sframegen", "started", "ended")
 
 
 def make_report(out: Path, page: Path | None = None) -> Path:
@@ -32,27 +33,29 @@ def make_report(out: Path, page: Path | None = None) -> Path:
     table. Raises FormatError, OSError.
     """
     figures, packages, files = FleetFigures(), PackageTable(), FileTable()
-    package_lines, file_lines = CsvTable(PackageRow), CsvTable(FileRow)
-    for package in stored_packages(out / "packages.parquet"):
-        package_lines.add(package)
-        figures.add_package(packages.add(package), package)
-    for number, file in enumerate(stored_files(out / "files.parquet")):
-        file_lines.add(file)
-        home = packages.number_of(file)
-        figures.add_file(number, file, packages.kind_of(home))
-        packages.add_file(home, file)
-        files.add(number, home, file)
-    summary = page_summary(figures, _run(out / "run.json"))
+    with ExitStack() as stack:
+        package_lines, file_lines = (CsvTable(kind, stack.enter_context(_private_text())) for kind in (PackageRow, FileRow))
+        for package in stored_packages(out / "packages.parquet"):
+            package_lines.add(package)
+            figures.add_package(packages.add(package), package)
+        for number, file in enumerate(stored_files(out / "files.parquet")):
+            file_lines.add(file)
+            home = packages.number_of(file)
+            figures.add_file(number, file, packages.kind_of(home))
+            packages.add_file(home, file)
+            files.add(number, home, file)
+        summary = page_summary(figures, _run(out / "run.json"))
+        package_lines.write(out / "packages.csv")
+        file_lines.write(out / "files.csv")
     page = page or out / "report.html"
     parts = report_page(summary, packages.columns(), files.columns())
-    for path, content in (
-        (out / "packages.csv", package_lines.content()),
-        (out / "files.csv", file_lines.content()),
-        (page, "".join(parts).encode(errors="replace")),
-    ):
-        with locate(path) as target:
-            write_new(target, content, MODE)
+    with locate(page) as target:
+        write_new(target, "".join(parts).encode(), MODE)
     return page
+
+
+def _private_text() -> TextIO:
+    return TemporaryFile("w+", encoding="utf-8", newline="")
 
 
 def page_summary(figures: FleetFigures, run: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +111,9 @@ def _run(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError:
-        raise FormatError(f"{path}: not JSON") from None
+        raise FormatError("not JSON", file=str(path)) from None
     if not isinstance(run, dict):
-        raise FormatError(f"{path}: not the description of a run")
-    return {name: shown(str(run[name])) for name in SHOWN_OF_RUN if name in run}
+        raise FormatError("not the description of a run", file=str(path))
+    options = run.get("options")
+    mode = options.get("mode", "") if isinstance(options, dict) else ""
+    return {"mode": shown(str(mode))} | {name: shown(str(run[name])) for name in SHOWN_OF_RUN if run.get(name)}

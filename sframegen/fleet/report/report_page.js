@@ -56,7 +56,7 @@ function head() {
   if (files.ehFrame) lede.push(`They are ${ratio(files.section, files.ehFrame)} of the size of .eh_frame and .eh_frame_hdr.`);
   if (rewritten) lede.push(`Packages grow by ${growth(before, after).replace("+", "")}.`);
   byId("lede").textContent = lede.join(" ");
-  const names = { version: "sframegen", mode: "mode", started: "begun" };
+  const names = { sframegen: "sframegen", mode: "mode", started: "begun", ended: "ended" };
   byId("run").textContent = Object.entries(names).filter(([key]) => run[key]).map(([key, name]) => `${name} ${run[key]}`).join(" · ");
 
   const used = Object.values(packages.steps).reduce((sum, value) => sum + value, 0);
@@ -67,7 +67,7 @@ function head() {
     card("ELF files", number(seen), outcomes(files.outcomes)),
     card("Coverage", share(files.covered, files.code) || "–", `${number(files.covered)} of ${number(files.code)} bytes of code with CFI`, counted ? `${number(complete)} of ${count(counted, "file")} wholly` : ""),
     card("Section to .eh_frame", ratio(files.section, files.ehFrame) || "–", `${size(files.section)} to ${size(files.ehFrame)}`, files.ratios.length ? `median of files ${files.ratios[1].toFixed(2)}` : ""),
-    card("Growth", rewritten ? growth(before, after) : growth(files.fileBytes, files.newFileBytes) || "–", rewritten ? `${count(rewritten, "package")}, ${size(before)} to ${size(after)}` : "of ELF files; packages were not rewritten", rewritten && files.newFileBytes ? `ELF files ${growth(files.fileBytes, files.newFileBytes)}` : ""),
+    card("Growth", rewritten ? growth(before, after) : growth(files.fileBytes, files.newFileBytes) || "–", rewritten ? `${count(rewritten, "package")}, ${size(before)} to ${size(after)}` : files.newFileBytes ? "of ELF files" : "nothing was rewritten", rewritten && files.newFileBytes ? `ELF files ${growth(files.fileBytes, files.newFileBytes)}` : ""),
     card("Time for 1 GB", packages.bytes ? seconds((1e9 * used) / packages.bytes) : "–", `of packages, on one core; ${seconds(used)} in all`, packages.memory ? `at most ${size(packages.memory)} of memory for one` : ""),
   );
 }

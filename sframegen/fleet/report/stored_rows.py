@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cfi.errors import FormatError
+from sframegen.elf.opening import open_regular
+from sframegen.elf.text import printable, shortened
 from sframegen.fleet.result_rows import FileRow, PackageRow
 
 if TYPE_CHECKING:
@@ -37,9 +39,9 @@ def stored_files(path: Path) -> Iterator[FileRow]:
 
 
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    with pq.ParquetFile(path) as file:
+    with open(open_regular(str(path), str(path)), "rb") as source, pq.ParquetFile(source) as file:  # noqa: PTH123 - a descriptor
         if missing := set(columns) - set(file.schema_arrow.names):
-            raise FormatError(f"{path}: no columns {', '.join(sorted(missing))}: another version of sframegen wrote it")
+            raise FormatError(f"no columns {', '.join(sorted(missing))}: another version of sframegen wrote it", file=str(path))
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
             yield from batch.to_pylist()
 
@@ -50,4 +52,4 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise FormatError(f"{path}: not a table of results: {str(error).partition(chr(10))[0]}") from None
+        raise FormatError(f"not a table of results: {shortened(printable(str(error)))}", file=str(path)) from None

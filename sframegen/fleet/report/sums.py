@@ -20,7 +20,7 @@ class Sums:
 
     seen: int = 0
     files: int = 0
-    file_bytes: int = 0
+    file_bytes: int = 0  #: of files of which there is a new one: a survey writes none
     new_file_bytes: int = 0
     code: int = 0
     covered: int = 0
@@ -36,8 +36,9 @@ class Sums:
         if row.outcome not in WITH_SECTION:
             return
         self.files += 1
-        self.file_bytes += row.file_bytes
-        self.new_file_bytes += row.new_file_bytes
+        if row.new_file_bytes:
+            self.file_bytes += row.file_bytes
+            self.new_file_bytes += row.new_file_bytes
         self.code += row.code_bytes
         self.covered += row.covered_bytes
         self.functions += row.functions
