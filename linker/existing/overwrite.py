@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
+from linker.inject.verify import verify_writes
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PHDR_SIZE, SHDR_SIZE, Phdr, packed
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.existing.find_section import Place
+    from linker.files.read_back import Reader
     from sframegen.elf.file import ElfFile, Section
 
 
@@ -66,8 +68,6 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     return [Write(record.start, undo_record.pack(record.original_size, record.old, [data for _, data in new]))]
 
 
-def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path) -> list[str]:
-    """Return the findings about the file at `result`, which LIEF reads, too."""
-    from linker.inject.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
-
-    return verify_writes(elf, *headers_for(elf, exchange.place, exchange.size), exchange.writes, result)
+def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path, reader: Reader) -> list[str]:
+    """Return the findings about the file at `result`, which the reader reads, too."""
+    return verify_writes(elf, *headers_for(elf, exchange.place, exchange.size), exchange.writes, result, reader)

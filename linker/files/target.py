@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 from linker.files.copying import copy_file
 from linker.files.location import Location, locate
 from linker.files.lock import close_locked, open_locked
+from linker.files.read_back import chosen, load
 from linker.files.rename_into_place import Source, write_atomically
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_descriptor, open_regular
-from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from linker.files.read_back import Reader
 
     StrPath = str | os.PathLike[str]
 
@@ -45,7 +47,7 @@ class Target:
         path: StrPath,
         output: StrPath | None,
         *,
-        verify: bool,
+        verify: bool | Reader,
         dry_run: bool,
         preserve_timestamps: bool = False,
         hard_links: Sequence[StrPath] = (),  # other names of the file, which follow it
@@ -87,14 +89,15 @@ class Target:
         """Leave the file unchanged; another output becomes a copy."""
         return Written() if self.in_place or self.dry_run else self._write(partial(copy_file, elf), None)
 
-    def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> Written:
+    def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path, Reader], None]) -> Written:
         """Write the result, except in a dry run; `check` raises to stop."""
         if self.dry_run:
             return Written()
-        if self.verify:
-            with signals_held():  # before there is a temporary file: an exception while it is imported ends the process
-                import lief  # noqa: F401, PLC0415 - LIEF takes longer to import than most files to change
-        return self._write(write, check if self.verify else None)
+        reader = chosen(self.verify, len(self.data))
+        if reader is None:
+            return self._write(write, None)
+        load(reader)
+        return self._write(write, lambda written: check(written, reader))
 
     def _write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> Written:
         if self._location is None:

@@ -1,15 +1,14 @@
-"""Reads a written file back with LIEF, which shares no code with the writer, and compares it with plan and original."""
+"""A written file, as a reader sees it that shares no code with the writer, compared with plan and original."""
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from linker.files.copying import same_bytes
-from linker.files.refusals import Refusal, RefusedError
+from linker.files.read_back import read_back, without_name_offset
 from linker.inject.image import find_build_id
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
-from sframegen.elf.file import Section, open_elf
+from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import (
@@ -24,38 +23,23 @@ from sframegen.elf.records import (
     SHT_NOBITS,
     SHT_NULL,
     Phdr,
-    Shdr,
 )
-from sframegen.program.signals import signals_held
-
-with signals_held():  # an exception while it is imported ends the process
-    import lief
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from linker.files.read_back import ReadBack, Reader
     from linker.inject.plan import InjectionPlan
     from linker.inject.undo_record import Write
-    from sframegen.elf.file import ElfFile
-
-TYPE_MASK = 0xFFFFFFFF  # LIEF stores the architecture above the type's own 32 bits
+    from sframegen.elf.file import ElfFile, Section
 
 
-class ReadBack(NamedTuple):
-    """The file as LIEF reads it; section headers without sh_name."""
-
-    table_offset: int
-    segments: list[Phdr]
-    sections: list[Section]
-    identity: dict[str, int]  # header fields that never change
-
-
-def verify(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
+def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader) -> list[str]:
     """Return the findings about the file at `result`. Raises FormatError if it cannot be read."""
-    written = read_back(result)
+    written = read_back(result, reader)
     if written is None:
-        return ["LIEF cannot read the file"]
+        return [f"{reader} cannot read the file"]
     elf = open_elf(result)
     loaded = check_loaded(plan, original, elf, written) if plan.is_loaded else check_unloaded(original, elf, written)
     return [
@@ -89,12 +73,12 @@ def check_unloaded(original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterat
 
 
 def verify_writes(
-    original: ElfFile, segments: list[Phdr], sections: list[Section], writes: Iterable[Write], result: Path
+    original: ElfFile, segments: list[Phdr], sections: list[Section], writes: Iterable[Write], result: Path, reader: Reader
 ) -> list[str]:
     """Return the findings about a file that must have these headers, and the original's bytes except for these writes."""
-    written, new = read_back(result), open_elf(result)
+    written, new = read_back(result, reader), open_elf(result)
     if written is None:
-        return ["LIEF cannot read the file"]
+        return [f"{reader} cannot read the file"]
     findings = []
     if any(value != getattr(original.header, field) for field, value in written.identity.items()):
         findings.append("the ELF header changed")
@@ -111,11 +95,11 @@ def verify_writes(
     return findings
 
 
-def verify_detached(original: ElfFile, stored: bytes | bytearray, flags: int, result: Path) -> list[str]:
+def verify_detached(original: ElfFile, stored: bytes | bytearray, flags: int, result: Path, reader: Reader) -> list[str]:
     """Return the findings about the file of a detached section: it has these bytes, and the original's load layout and build-id."""
-    written, elf = read_back(result), open_elf(result)
+    written, elf = read_back(result, reader), open_elf(result)
     if written is None:
-        return ["LIEF cannot read the file"]
+        return [f"{reader} cannot read the file"]
     findings = []
     if any(value != getattr(original.header, field) for field, value in written.identity.items()):
         findings.append("the ELF header changed")
@@ -128,73 +112,6 @@ def verify_detached(original: ElfFile, stored: bytes | bytearray, flags: int, re
     if build_id_of(elf) != build_id_of(original):
         findings.append("the build-id changed")
     return findings
-
-
-def read_back(path: Path) -> ReadBack | None:
-    config = lief.ELF.ParserConfig()
-    config.parse_dyn_symbols = config.parse_notes = config.parse_overlay = config.parse_relocations = False
-    config.parse_symbol_versions = config.parse_symtab_symbols = False
-    with warnings.catch_warnings(), lief.logging.level_scope(lief.logging.LEVEL.OFF):
-        warnings.simplefilter("ignore", RuntimeWarning)  # "1685382484 is not a valid TYPE": LIEF knows no SFrame
-        try:
-            binary = lief.ELF.parse(path, config)
-        except MemoryError as error:
-            size = path.stat().st_size
-            message = f"cannot be read back: LIEF needs as much memory as the file is large, {size:,} bytes"
-            raise RefusedError(Refusal.NO_MEMORY_TO_VERIFY, message) from error
-        if not isinstance(binary, lief.ELF.Binary):
-            return None
-        written = convert(binary)
-    if binary.header.section_header_offset and not binary.header.numberof_sections:  # too many for the field; LIEF reads none then
-        written = written._replace(sections=[without_name_offset(section) for section in open_elf(path).sections])
-    return written
-
-
-def convert(binary: lief.ELF.Binary) -> ReadBack:
-    segments = [
-        Phdr(
-            p_type=int(s.type) & TYPE_MASK,
-            p_flags=s.raw_flags,
-            p_offset=s.file_offset,
-            p_vaddr=s.virtual_address,
-            p_paddr=s.physical_address,
-            p_filesz=s.physical_size,
-            p_memsz=s.virtual_size,
-            p_align=s.alignment,
-        )
-        for s in binary.segments
-    ]
-    sections = [
-        Section(
-            number,
-            s.name if isinstance(s.name, str) else s.name.decode(errors="replace"),
-            Shdr(
-                sh_name=0,
-                sh_type=int(s.type) & TYPE_MASK,
-                sh_flags=s.flags,
-                sh_addr=s.virtual_address,
-                sh_offset=s.offset,
-                sh_size=s.size,
-                sh_link=s.link,
-                sh_info=s.information,
-                sh_addralign=s.alignment,
-                sh_entsize=s.entry_size,
-            ),
-        )
-        for number, s in enumerate(binary.sections)
-    ]
-    header = binary.header
-    identity = {
-        "e_type": int(header.file_type),
-        "e_machine": int(header.machine_type),
-        "e_entry": header.entrypoint,
-        "e_flags": header.processor_flag,
-    }
-    return ReadBack(header.program_header_offset, segments, sections, identity)
-
-
-def without_name_offset(section: Section) -> Section:
-    return section._replace(header=section.header._replace(sh_name=0))
 
 
 # -- the checks; each yields its findings

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from linker.files.read_back import Reader
     from linker.objects.add_to_objects import Prepared
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
@@ -62,7 +63,7 @@ def add_section(
     path: str | os.PathLike[str],
     *,
     output: str | os.PathLike[str] | None = None,
-    verify: bool = True,
+    verify: bool | Reader = True,
     dry_run: bool = False,
     debug_file: str | os.PathLike[str] | None = None,
     preserve_timestamps: bool = False,
@@ -85,7 +86,7 @@ def add_section(
     A relocatable object gets sections with relocations, as an assembler writes them; in an archive, each object does.
 
     - `output`: the file to write; `path` is unchanged.
-    - `verify`: read the new file back with LIEF before it replaces the old one.
+    - `verify`: read the new file back with another library before it replaces the old one; "lief" or "elftools" names it.
     - `dry_run`: write nothing; the result has the plan.
     - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
     - `preserve_timestamps`: keep the access and modification times.
@@ -138,7 +139,7 @@ def add_section(
                 raise FormatError("only linked files can have a section that is not loaded")
             if any(one.section(MODULE_SECTION) for one in elf.members.values()):
                 module = Summary(str(target.path), note=KERNEL_MODULE)
-                return module if target.in_place else with_written(module, target.write(elf.copy, lambda _: None))
+                return module if target.in_place else with_written(module, target.write(elf.copy, lambda *_: None))
             return _add_to_objects(elf.prepare(layout, level, replace=replace), elf, target, per_function=per_function, force=force)
         check_linked(elf)
         base = base_of(elf)
@@ -214,7 +215,7 @@ def _add_to_objects(prepared: dict[int, Prepared], objects: Objects, target: Tar
     writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
     checks = {at: partial(check_object, one.filled) for at, one in prepared.items()}
 
-    def check(written: Path) -> None:
+    def check(written: Path, _reader: Reader) -> None:
         refuse(objects.check(checks, open_given(str(written))))
 
     return with_written(summary, target.write(partial(objects.write, writers), check))

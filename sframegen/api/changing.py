@@ -15,6 +15,7 @@ from linker.existing.take_out import plan_removal, unchanged
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
+from linker.inject.verify import verify_writes
 from linker.objects.add_to_objects import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
 from sframegen.api.common import findings_of, layout_of, planned, refuse, with_written
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.existing.overwrite import Exchange
+    from linker.files.read_back import Reader
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile, Section
 
@@ -47,7 +49,7 @@ def convert(
     version: int,
     *,
     output: str | os.PathLike[str] | None = None,
-    verify: bool = True,
+    verify: bool | Reader = True,
     dry_run: bool = False,
     preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
@@ -62,7 +64,7 @@ def convert(
 
     - `version`: the version of the format, 3 or 2.
     - `output`: the file to write; `path` is unchanged.
-    - `verify`: read the new file back, also with LIEF, and compare the rules.
+    - `verify`: read the new file back, also with another library ("lief" or "elftools" names it), and compare the rules.
     - `dry_run`: write nothing; the result has the plan.
     - `preserve_timestamps`: keep the access and modification times.
     - `hard_links`: other names of the file; they become names of the new file.
@@ -105,8 +107,8 @@ def convert(
             plan=planned(step.plan),
         )
 
-        def check(written: Path) -> None:
-            findings = step.verify(written)
+        def check(written: Path, reader: Reader) -> None:
+            findings = step.verify(written, reader)
             address, lost = difference(merged, read_sframe(open_elf(written)).table)
             if address is not None:
                 findings.append(f"another rule at {address:#x}")
@@ -124,7 +126,7 @@ class _Step(NamedTuple):
     size_before: int  # of the section
     restores: ElfFile | None  # what the new file's undo record restores; None if it has none
     write: Callable[[BinaryIO], None]
-    verify: Callable[[Path], list[str]]
+    verify: Callable[[Path, Reader], list[str]]
 
 
 def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
@@ -152,7 +154,7 @@ def remove(
     path: str | os.PathLike[str],
     *,
     output: str | os.PathLike[str] | None = None,
-    verify: bool = True,
+    verify: bool | Reader = True,
     dry_run: bool = False,
     force: bool = False,
     preserve_timestamps: bool = False,
@@ -165,7 +167,7 @@ def remove(
     sections, with their relocations.
 
     - `output`: the file to write; `path` is unchanged.
-    - `verify`: read the new file back with LIEF.
+    - `verify`: read the new file back with another library before it replaces the old one; "lief" or "elftools" names it.
     - `dry_run`: write nothing; the result has the plan.
     - `force`: also remove a section that another tool produced.
     - `preserve_timestamps`: keep the access and modification times.
@@ -198,10 +200,8 @@ def remove(
             message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
             raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
 
-        def check(written: Path) -> None:
-            from linker.inject.verify import verify_writes  # noqa: PLC0415 - LIEF takes longer to import than most files to change
-
-            refuse(verify_writes(result, *plan, written))
+        def check(written: Path, reader: Reader) -> None:
+            refuse(verify_writes(result, *plan, written, reader))
 
         return with_written(removal, target.write(write, check))
 
@@ -213,7 +213,7 @@ def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> Se
     before = len(objects.data)
     if not removals:
         nothing = SectionRemoval(str(target.path), size_before=before, size=before)
-        return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda _: None))
+        return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda *_: None))
     restored = all(one.record for one in removals.values())
     report = SectionRemoval(
         str(target.path),
@@ -226,7 +226,7 @@ def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> Se
     )
     checks = {at: one.check for at, one in removals.items()}
 
-    def check(written: Path) -> None:
+    def check(written: Path, _reader: Reader) -> None:
         refuse(objects.check(checks, open_given(str(written))))
 
     write = partial(objects.write, {at: one.write for at, one in removals.items()})

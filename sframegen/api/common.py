@@ -10,6 +10,7 @@ from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
+from linker.inject.verify import verify
 from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.conversion.convert import convert_sources
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.existing.add_or_replace import Base
+    from linker.files.read_back import Reader
     from linker.files.target import Target, Written
     from linker.inject.plan import InjectionPlan
     from sframegen.api.added import Summary
@@ -83,14 +85,14 @@ def not_taken(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
     return tuple(finding.message for finding in rejected_anyhow(elf.executable_ranges(), layout.version))
 
 
-def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path) -> None:
-    refuse(findings_of(plan, base, written) or check_undo(base.given, written))
+def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> None:
+    refuse(findings_of(plan, base, written, reader) or check_undo(base.given, written))
 
 
-def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path) -> list[str]:
-    from linker.inject.verify import verify  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
-
-    return verify_exchange(plan, base.given, written) if isinstance(plan, Exchange) else verify(plan, base.elf, written)
+def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> list[str]:
+    if isinstance(plan, Exchange):
+        return verify_exchange(plan, base.given, written, reader)
+    return verify(plan, base.elf, written, reader)
 
 
 def refuse(findings: list[str]) -> None:

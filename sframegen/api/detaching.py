@@ -11,8 +11,10 @@ from cfi.errors import FormatError, naming
 from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
+from linker.files.read_back import chosen
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.rename_into_place import write_new
+from linker.inject.verify import verify_detached
 from linker.objects.add_to_objects import Objects, open_given
 from sframegen.api.added import nothing_to_add, summary_of
 from sframegen.api.common import check_linked, from_cfi, refuse
@@ -26,6 +28,7 @@ from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from linker.files.location import Location
+    from linker.files.read_back import Reader
     from sframegen.api.added import Summary
     from sframegen.detached.identity import Identity
     from sframegen.elf.compressed import Compression
@@ -46,7 +49,7 @@ def add_detached(
     debug_file: str | os.PathLike[str] | None,
     synthesize: bool,
     compress: Compression | None,
-    verify: bool,
+    verify: bool | Reader,
     dry_run: bool,
     per_function: bool,
     jobs: int,
@@ -82,8 +85,9 @@ def add_detached(
             compressed_bytes=len(section.data) if section.flags & SHF_COMPRESSED else 0,
             rows=len(encoder.table.row_start),
         )
-        if verify:
-            refuse(_findings(data, elf, identity, section))
+        reader = chosen(verify, len(data))
+        if reader is not None:
+            refuse(_findings(data, elf, identity, section, reader))
     if dry_run:
         return changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
     if not _write(target, data):
@@ -91,15 +95,13 @@ def add_detached(
     return changed_to(summary, output=target)
 
 
-def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored) -> list[str]:
-    """What is wrong with the bytes that are about to be written, as LIEF and as readers of the store see them."""
-    from linker.inject.verify import verify_detached  # noqa: PLC0415 - LIEF takes longer to import than most files to convert
-
+def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, reader: Reader) -> list[str]:
+    """What is wrong with the bytes that are about to be written, as the reader and as readers of the store see them."""
     descriptor = os.memfd_create("detached", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
-        findings = verify_detached(elf, section.data, section.flags, Path(f"/proc/self/fd/{descriptor}"))
+        findings = verify_detached(elf, section.data, section.flags, Path(f"/proc/self/fd/{descriptor}"), reader)
     try:
         if not same_bytes(section_in(memoryview(data), "detached section", identity), memoryview(section.contents)):
             findings.append("its section reads otherwise")

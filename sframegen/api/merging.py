@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
 
+    from linker.files.read_back import Reader
     from linker.inject.kernel_versions import Change
     from linker.merge.merge_objects import Counts
     from sframegen.format.layouts import Layout
@@ -39,7 +40,7 @@ def merge(
     version: int = 3,
     optimize: LevelName = "none",
     min_kernel: str | None = None,
-    verify: bool = True,
+    verify: bool | Reader = True,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Merged:
@@ -109,7 +110,7 @@ def _merge_into(
         if elf.header.e_type == ET_REL:
             filled = fill(elf, map_file, objects, layout, level, counts)
 
-            def check(written: Path) -> None:
+            def check(written: Path, _reader: Reader) -> None:
                 refuse(check_object(filled, open_elf(written)))
 
             return with_written(_merged(file, counts), target.write(partial(write_object, filled), check))

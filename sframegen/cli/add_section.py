@@ -20,12 +20,14 @@ from sframegen.cli.shared.output import (
     compression,
     json_list,
     level,
+    verification,
 )
 from sframegen.cli.shared.several import JOBS, changes, for_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from linker.files.read_back import Reader
     from sframegen.api.added import Summary
     from sframegen.elf.compressed import Compression
     from sframegen.tables.optimize import LevelName
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 @JOBS
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
 @click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
-@click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF (faster).")
+@verification
 @level("fast")
 @click.option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it.")
 @click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out. Files are still written.")
@@ -80,7 +82,7 @@ def command(
     jobs: int,
     preserve_timestamps: bool,
     dry_run: bool,
-    no_verify: bool,
+    verify: bool | Reader,
     strict: bool,
     min_coverage: float | None,
     debug_file: str | None,
@@ -140,7 +142,7 @@ def command(
         jobs=jobs,
         preserve_timestamps=preserve_timestamps,
         dry_run=dry_run,
-        no_verify=no_verify,
+        verify=verify,
         quiet=quiet,
         as_json=as_json,
     )

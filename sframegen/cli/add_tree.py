@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.location import Location
+    from linker.files.read_back import Reader
     from sframegen.api.added import Summary
     from sframegen.cli.trees.tree_files import Name
     from sframegen.elf.compressed import Compression
@@ -54,7 +55,7 @@ def command(
     min_kernel: str | None,
     unloaded: bool,
     compress: Compression | None,
-    verify: bool,
+    verify: bool | Reader,
     preserve_timestamps: bool,
     dry_run: bool,
     jobs: int,
@@ -92,7 +93,7 @@ def command(
         "dry_run": dry_run,
     }
     work = _worker(options)
-    for names, outcome in each_file(roots, exclusions_of(globs, lists), work, jobs, verify=verify and not dry_run, lines=verbose):
+    for names, outcome in each_file(roots, exclusions_of(globs, lists), work, jobs, verify=not dry_run and verify, lines=verbose):
         if isinstance(outcome, Exception):
             refuse(names, outcome)
         elif outcome is not None:

@@ -13,7 +13,7 @@ import click
 from cfi.errors import SframegenError
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import output_of, state_of
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note, verification
 from sframegen.elf.opening import open_regular
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable
@@ -22,6 +22,7 @@ from sframegen.format.abi import is_linked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from linker.files.read_back import Reader
     from sframegen.tables.optimize import LevelName
 
 NOT_FOUND = 127  # the status of shells for it
@@ -37,7 +38,7 @@ DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 @level("fast")
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
 @MIN_KERNEL
-@click.option("--verify", is_flag=True, help="Read the result back with LIEF (slower).")
+@verification
 @click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if the section cannot be added; by default only warn.")
 @click.option("--install", metavar="DIR", type=click.Path(), help="Write shims for linkers into DIR, for gcc -B DIR; link nothing.")
 @click.pass_context
@@ -49,7 +50,7 @@ def command(
     optimize: LevelName,
     synthesize: bool,
     min_kernel: str | None,
-    verify: bool,
+    verify: bool | Reader,
     fatal: bool,
     install: str | None,
 ) -> None:
@@ -65,7 +66,7 @@ def command(
     """
     if install is not None:
         options = ["--format", version, "--optimize", optimize]
-        options += ["--synthesize"] * synthesize + ["--verify"] * verify + ["--fatal"] * fatal
+        options += ["--synthesize"] * synthesize + ([] if verify is True else ["--verify", verify or "none"]) + ["--fatal"] * fatal
         options += [] if min_kernel is None else ["--min-kernel", min_kernel]
         ctx.exit(_install(Path(install), arguments, options))
     if not arguments:

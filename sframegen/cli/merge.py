@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, level, note
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, level, note, verification
 from sframegen.cli.shared.several import Bar, leave_stdout_to
 
 if TYPE_CHECKING:
+    from linker.files.read_back import Reader
     from sframegen.tables.optimize import LevelName
 
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @level("none")
 @MIN_KERNEL
 @click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
-@click.option("--no-verify", is_flag=True, help="Do not read the result back (faster).")
+@verification
 @click.option("-v", "--verbose", is_flag=True, help="List what was left out, and which linked files were not given.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
@@ -39,7 +40,7 @@ def command(
     optimize: LevelName,
     min_kernel: str | None,
     dry_run: bool,
-    no_verify: bool,
+    verify: bool | Reader,
     verbose: bool,
     quiet: bool,
     as_json: bool,
@@ -69,7 +70,7 @@ def command(
                 version=int(version),
                 optimize=optimize,
                 min_kernel=min_kernel,
-                verify=not no_verify,
+                verify=verify,
                 dry_run=dry_run,
                 progress=bar if sys.stderr.isatty() else None,
             )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, Run, json_list
+from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, Run, json_list, verification
 from sframegen.cli.shared.several import JOBS, changes
 
 if TYPE_CHECKING:
+    from linker.files.read_back import Reader
     from sframegen.api.removed import SectionRemoval
 
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
 @click.option("--force", is_flag=True, help="Also remove sections that other tools produced.")
 @click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
-@click.option("--no-verify", is_flag=True, help="Do not read the result back with LIEF (faster).")
+@verification
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
 @click.pass_context
@@ -37,7 +38,7 @@ def command(
     preserve_timestamps: bool,
     force: bool,
     dry_run: bool,
-    no_verify: bool,
+    verify: bool | Reader,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -58,7 +59,7 @@ def command(
         jobs=jobs,
         preserve_timestamps=preserve_timestamps,
         dry_run=dry_run,
-        no_verify=no_verify,
+        verify=verify,
         quiet=quiet,
         as_json=as_json,
     ):

@@ -12,6 +12,7 @@ from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from linker.files.location import Location
+    from linker.files.read_back import Reader
     from sframegen.api.removed import SectionRemoval
 
 
@@ -26,7 +27,7 @@ def command(
     lists: tuple[str, ...],
     force: bool,
     fatal: bool,
-    verify: bool,
+    verify: bool | Reader,
     preserve_timestamps: bool,
     dry_run: bool,
     jobs: int,
@@ -41,7 +42,7 @@ def command(
     run = Run()
     counts: Counter[str] = Counter()
     work = partial(_remove, force=force, verify=verify, preserve_timestamps=preserve_timestamps, dry_run=dry_run)
-    for names, outcome in each_file(roots, exclusions_of(globs, lists), work, jobs, verify=verify and not dry_run, lines=verbose):
+    for names, outcome in each_file(roots, exclusions_of(globs, lists), work, jobs, verify=not dry_run and verify, lines=verbose):
         if isinstance(outcome, Exception):
             counts["refused"] += 1
             text = in_words(outcome, names[0].full)
@@ -65,7 +66,7 @@ def command(
 
 
 def _remove(
-    file: Location, hard_links: list[Location], *, force: bool, verify: bool, preserve_timestamps: bool, dry_run: bool
+    file: Location, hard_links: list[Location], *, force: bool, verify: bool | Reader, preserve_timestamps: bool, dry_run: bool
 ) -> SectionRemoval:
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
 

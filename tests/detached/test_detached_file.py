@@ -23,6 +23,7 @@ from tests.support.inputs.linker_inputs import with_many_segments
 from tests.support.peers import Compiler
 
 if TYPE_CHECKING:
+    from linker.files.read_back import Reader
     from sframegen.elf.compressed import Compression
     from tests.support.peers import Peers
 
@@ -203,19 +204,22 @@ def test_a_hostile_size_is_refused_before_it_is_expanded(program: Path, tmp_path
         section_in(memoryview(bytes(data)), "name", identity(program))
 
 
-def test_lief_judges_it(program: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", ["lief", "elftools"])
+def test_another_reader_judges_it(reader: Reader, program: Path, tmp_path: Path) -> None:
     elf, ours = open_elf(program), identity(program)
     good = detached_file(elf, ours, b"section", 0)
     (tmp_path / "good").write_bytes(good)
-    assert verify_detached(elf, b"section", 0, tmp_path / "good") == []
-    assert verify_detached(elf, b"another", 0, tmp_path / "good") == [".sframe is not the planned one"]
-    assert verify_detached(elf, b"section", SHF_COMPRESSED, tmp_path / "good") == [".sframe is not the planned one"]
+    assert verify_detached(elf, b"section", 0, tmp_path / "good", reader) == []
+    assert verify_detached(elf, b"another", 0, tmp_path / "good", reader) == [".sframe is not the planned one"]
+    assert verify_detached(elf, b"section", SHF_COMPRESSED, tmp_path / "good", reader) == [".sframe is not the planned one"]
     written = ElfFile(memoryview(good))
     header = RECORDS[Ehdr, "little"].pack(*written.header._replace(e_entry=1))
     (tmp_path / "bad").write_bytes(header + good[len(header) :])
-    assert verify_detached(elf, b"section", 0, tmp_path / "bad") == ["the ELF header changed"]
+    assert verify_detached(elf, b"section", 0, tmp_path / "bad", reader) == ["the ELF header changed"]
     first = RECORDS[Phdr, "little"].pack(*written.segments[0]._replace(p_memsz=1))
     (tmp_path / "bad").write_bytes(header[:0] + good[:64] + first + good[64 + len(first) :])
-    assert verify_detached(elf, b"section", 0, tmp_path / "bad") == ["its program headers are not the PT_LOADs of the original"]
+    assert verify_detached(elf, b"section", 0, tmp_path / "bad", reader) == [
+        "its program headers are not the PT_LOADs of the original"
+    ]
     (tmp_path / "bad").write_bytes(good.replace(ours.build_id, bytes(16)))
-    assert verify_detached(elf, b"section", 0, tmp_path / "bad") == ["the build-id changed"]
+    assert verify_detached(elf, b"section", 0, tmp_path / "bad", reader) == ["the build-id changed"]

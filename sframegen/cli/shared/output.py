@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -77,6 +78,23 @@ def compression(*options: str) -> Callable[[Decorated], Decorated]:
         return compression
 
     return click.option("--compress", type=click.Choice(["zstd"]), callback=checked, help=f"With {either}: compress the section.")
+
+
+def verification(command: Callable[..., object]) -> Callable[..., object]:
+    """The options of how the result is read back. The command gets `verify`, which is what the public functions take."""
+
+    @wraps(command)
+    def with_reader(*arguments: object, verify: str | None, no_verify: bool, **options: object) -> object:
+        return command(*arguments, verify=False if no_verify or verify == "none" else verify or True, **options)
+
+    reader = click.option(
+        "--verify",
+        type=click.Choice(["lief", "elftools", "none"]),
+        help="Read the result back with this library. Both compare each header, segment and section, and all bytes that were there"
+        " before, with what was planned. By default LIEF reads large files and many, pyelftools others, because it starts faster.",
+    )
+    without = click.option("--no-verify", is_flag=True, help="Do not read the result back: --verify none.")
+    return reader(without(with_reader))
 
 
 def level(default: str) -> Callable[[Decorated], Decorated]:

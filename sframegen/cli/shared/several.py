@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import click
 
 from linker.files.location import locate, make_directory
+from linker.files.read_back import MANY, load
 from linker.files.target import is_stdout
 from sframegen.cli.shared.output import note
 from sframegen.elf.text import printable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from click._termui_impl import ProgressBar
 
+    from linker.files.read_back import Reader
     from sframegen.cli.shared.output import Run
     from sframegen.program.workers import Outcome
 
@@ -61,7 +63,7 @@ def changes(
     jobs: int,
     preserve_timestamps: bool,
     dry_run: bool,
-    no_verify: bool,
+    verify: bool | Reader,
     quiet: bool,
     as_json: bool,
 ) -> Iterator[R]:
@@ -84,7 +86,7 @@ def changes(
         return change(
             path,
             output=outputs.get(path),
-            verify=not no_verify,
+            verify=verify,
             dry_run=dry_run,
             preserve_timestamps=preserve_timestamps,
             hard_links=hard_links,
@@ -95,8 +97,10 @@ def changes(
             note(f"{path}: warning: {warning}")
         return report
 
-    verify, lines = not (no_verify or dry_run), not (quiet or as_json)
-    return (warned(path, report) for path, report in each(run, tuple(links), work, jobs, verify=verify, lines=lines))
+    lines = not (quiet or as_json)
+    return (
+        warned(path, report) for path, report in each(run, tuple(links), work, jobs, verify=not dry_run and verify, lines=lines)
+    )
 
 
 def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
@@ -141,7 +145,7 @@ def leave_stdout_to(output: str | None) -> None:
 
 
 def each(
-    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool
+    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool | Reader, lines: bool
 ) -> Iterator[tuple[str, T]]:
     """Each file that `work` does not refuse, in their order, and what it returns for it; what it refuses is a finding of `run`."""
     for file, outcome in all_of(files, work, jobs, verify=verify, lines=lines):
@@ -153,17 +157,17 @@ def each(
 
 
 def all_of(
-    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, apart: bool = False
+    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool | Reader, lines: bool, apart: bool = False
 ) -> Iterator[tuple[str, T | Exception]]:
     """Each file, in their order, and what `work` returns for it, or the exception by which it refuses it.
 
-    `verify`: the work needs LIEF; `lines`: the caller prints something for each file. `apart`: not in this process, even one at a
-    time: a file that is truncated while it is read kills its reader.
+    `verify`: how results are read back; `lines`: the caller prints something for each file. `apart`: not in this process, even one
+    at a time: a file that is truncated while it is read kills its reader.
     """
     results: Iterator[Outcome[T]]
     if apart or min(jobs, len(files)) > 1:
-        if verify:
-            import linker.inject.verify  # noqa: F401, PLC0415 - LIEF, once for all processes
+        if verify == "lief" or (verify is True and len(files) >= MANY):
+            load("lief")  # once for all processes
 
         results = outcomes(work, files, jobs, by_size(files, jobs))
     else:

@@ -10,6 +10,7 @@ import click
 
 from cfi.errors import FormatError
 from linker.existing.find_section import extents
+from sframegen.cli.shared.output import verification
 from sframegen.cli.shared.several import JOBS, all_of
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.elf.file import open_elf
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from linker.files.location import Location
+    from linker.files.read_back import Reader
     from sframegen.cli.trees.tree_files import Name
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -40,7 +42,7 @@ BEFORE: Options = (
 )
 AFTER: Options = (
     click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
-    click.option("--verify", is_flag=True, help="Read the results back with LIEF (slower)."),
+    verification,
     click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times."),
     click.option("--dry-run", is_flag=True, help="Print the totals; change no file."),
     JOBS,
@@ -74,7 +76,7 @@ def each_file(
     work: Callable[[Location, list[Location]], T],
     jobs: int,
     *,
-    verify: bool,
+    verify: bool | Reader,
     lines: bool,
 ) -> Iterator[tuple[list[Name], T | Exception]]:
     """The names of each program and library below the roots, and what `work` returns for it or why it is refused.

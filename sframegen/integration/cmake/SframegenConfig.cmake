@@ -3,7 +3,7 @@
 #   sframegen_add_section(TARGET... [OPTION...])     for executables, shared libraries and modules
 #   sframegen_add_section_directory([OPTION...])     for all that are made after it, in this directory and those below
 #
-# OPTION: FATAL, VERIFY, FORMAT 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory decides.
+# OPTION: FATAL, VERIFY lief|elftools|none, FORMAT 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory decides.
 # For generators of makefiles and ninja files, and for what compilers of C, C++, Objective-C link.
 
 if(SFRAMEGEN AND NOT EXISTS "${SFRAMEGEN}")
@@ -24,18 +24,18 @@ endif()
 
 # Makes a launcher with those options; gives its path, and the words that are no options.
 function(_sframegen_launcher launcher others)
-    cmake_parse_arguments(PARSE_ARGV 2 arg "FATAL;VERIFY" "FORMAT;OPTIMIZE" "")
+    cmake_parse_arguments(PARSE_ARGV 2 arg "FATAL" "FORMAT;OPTIMIZE;VERIFY" "")
     if(arg_FATAL)
         list(APPEND options --fatal)
-    endif()
-    if(arg_VERIFY)
-        list(APPEND options --verify)
     endif()
     if(arg_FORMAT)
         list(APPEND options --format ${arg_FORMAT})
     endif()
     if(arg_OPTIMIZE)
         list(APPEND options --optimize ${arg_OPTIMIZE})
+    endif()
+    if(arg_VERIFY)
+        list(APPEND options --verify ${arg_VERIFY})
     endif()
     list(JOIN options "" suffix)
     set(directory "${CMAKE_BINARY_DIR}/CMakeFiles/sframegen${suffix}") # other options need another launcher, so that targets link again

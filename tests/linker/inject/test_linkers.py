@@ -11,10 +11,10 @@ import pytest
 
 from linker.existing.original import original_of
 from linker.files.refusals import RefusedError
-from linker.inject.verify import verify
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS
+from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
 
 if TYPE_CHECKING:

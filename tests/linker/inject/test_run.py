@@ -9,10 +9,10 @@ import pytest
 
 from cfi.errors import FormatError
 from linker.inject import undo_record
-from linker.inject.verify import verify
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS
+from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,

@@ -10,9 +10,9 @@ import pytest
 from linker.existing.original import original_of
 from linker.files.refusals import RefusedError
 from linker.inject.plan import plan_injection
-from linker.inject.verify import verify
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX
+from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,

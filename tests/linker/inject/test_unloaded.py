@@ -15,7 +15,6 @@ from linker.existing.original import original_of
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject.apply import write_all, writes_of
 from linker.inject.plan import describe, plan_unloaded
-from linker.inject.verify import verify
 from sframegen import FormatError, Severity, SframegenError, Summary, add_section, check, convert, read, remove
 from sframegen.cli.commands import cli
 from sframegen.elf.compressed import MAX_DEFLATE_RATIO, compress
@@ -36,6 +35,7 @@ from sframegen.elf.records import (
     Shdr,
 )
 from sframegen.format.locate import unloaded_of
+from tests.linker.inject.both_readers import findings as verify
 from tests.linker.inject.test_min_kernel import system_loader
 from tests.support.inputs.linker_inputs import (
     FLAGS,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from linker.files.copying import same_bytes
-from linker.inject.verify import verify
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import notes_of
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
+from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import inject, small_file
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def test_the_build_id(written: Written) -> None:
 
 def test_not_an_elf_file(written: Written) -> None:
     written.put(0, b"text")
-    assert written.findings() == "LIEF cannot read the file"
+    assert written.findings() == "the reader cannot read the file"
 
 
 def test_same_bytes() -> None:

@@ -1,0 +1,175 @@
+"""The headers of a written file, as a library reads them that shares no code with the writer.
+
+Both readers say the same of a good file: where header tables, segments and sections are. LIEF takes half a second to import and
+next to nothing for each file, pyelftools a twentieth of a second and some milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from linker.files.refusals import Refusal, RefusedError
+from sframegen.elf.file import Section, open_elf
+from sframegen.elf.records import Phdr, Shdr
+from sframegen.program.signals import signals_held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import lief
+
+    Reader = Literal["lief", "elftools"]
+
+TYPE_MASK = 0xFFFFFFFF  # LIEF stores the architecture above the type's own 32 bits
+LARGE = 16 << 20  # bytes: from here on a file takes longer to change than LIEF to import
+MANY = 40  # files of one run that share LIEF's import
+
+
+class ReadBack(NamedTuple):
+    """What a reader says; section headers without sh_name."""
+
+    table_offset: int
+    segments: list[Phdr]
+    sections: list[Section]
+    identity: dict[str, int]  # header fields that never change
+
+
+def chosen(verify: bool | Reader, size: int) -> Reader | None:
+    """The reader of a file of that size; None where it is not to be read back. True: whichever is quicker."""
+    if not isinstance(verify, bool):
+        return verify
+    return ("lief" if "lief" in sys.modules or size >= LARGE else "elftools") if verify else None
+
+
+def load(reader: Reader) -> None:
+    """Imports the reader's library, before there is a temporary file: an exception while it is imported ends the process."""
+    with signals_held():
+        if reader == "lief":
+            import lief  # noqa: F401, PLC0415
+        else:
+            import elftools.elf.elffile  # noqa: F401, PLC0415
+
+
+def read_back(path: Path, reader: Reader) -> ReadBack | None:
+    """None where the reader cannot read it."""
+    return READERS[reader](path)
+
+
+def _with_lief(path: Path) -> ReadBack | None:
+    import lief  # noqa: PLC0415 - takes longer to import than most files to change
+
+    config = lief.ELF.ParserConfig()
+    config.parse_dyn_symbols = config.parse_notes = config.parse_overlay = config.parse_relocations = False
+    config.parse_symbol_versions = config.parse_symtab_symbols = False
+    with warnings.catch_warnings(), lief.logging.level_scope(lief.logging.LEVEL.OFF):
+        warnings.simplefilter("ignore", RuntimeWarning)  # "1685382484 is not a valid TYPE": LIEF knows no SFrame
+        try:
+            binary = lief.ELF.parse(path, config)
+        except MemoryError as error:
+            size = path.stat().st_size
+            message = f"cannot be read back: LIEF needs as much memory as the file is large, {size:,} bytes"
+            raise RefusedError(Refusal.NO_MEMORY_TO_VERIFY, message) from error
+        if not isinstance(binary, lief.ELF.Binary):
+            return None
+        written = _converted(binary)
+    if binary.header.section_header_offset and not binary.header.numberof_sections:  # too many for the field; LIEF reads none then
+        written = written._replace(sections=[without_name_offset(section) for section in open_elf(path).sections])
+    return written
+
+
+def _converted(binary: lief.ELF.Binary) -> ReadBack:
+    segments = [
+        Phdr(
+            p_type=int(s.type) & TYPE_MASK,
+            p_flags=s.raw_flags,
+            p_offset=s.file_offset,
+            p_vaddr=s.virtual_address,
+            p_paddr=s.physical_address,
+            p_filesz=s.physical_size,
+            p_memsz=s.virtual_size,
+            p_align=s.alignment,
+        )
+        for s in binary.segments
+    ]
+    sections = [
+        Section(
+            number,
+            s.name if isinstance(s.name, str) else s.name.decode(errors="replace"),
+            Shdr(
+                sh_name=0,
+                sh_type=int(s.type) & TYPE_MASK,
+                sh_flags=s.flags,
+                sh_addr=s.virtual_address,
+                sh_offset=s.offset,
+                sh_size=s.size,
+                sh_link=s.link,
+                sh_info=s.information,
+                sh_addralign=s.alignment,
+                sh_entsize=s.entry_size,
+            ),
+        )
+        for number, s in enumerate(binary.sections)
+    ]
+    header = binary.header
+    identity = {
+        "e_type": int(header.file_type),
+        "e_machine": int(header.machine_type),
+        "e_entry": header.entrypoint,
+        "e_flags": header.processor_flag,
+    }
+    return ReadBack(header.program_header_offset, segments, sections, identity)
+
+
+def _with_elftools(path: Path) -> ReadBack | None:
+    """The records of the tables only: pyelftools refuses files where the contents of a section is not what its type says."""
+    from elftools.common.exceptions import ELFError  # noqa: PLC0415 - not for LIEF
+    from elftools.common.utils import struct_parse  # noqa: PLC0415
+    from elftools.elf import enums  # noqa: PLC0415
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+    from elftools.elf.sections import StringTableSection  # noqa: PLC0415
+
+    numbers: dict[str, int] = {}  # of names that it gives instead
+    for name, names in vars(enums).items():
+        if name.startswith(("ENUM_P_TYPE", "ENUM_SH_TYPE", "ENUM_E_TYPE", "ENUM_E_MACHINE")):
+            numbers.update(names)
+
+    def fields(record: Mapping[str, Any], *kinds: str) -> dict[str, Any]:
+        return {field: numbers[value] if field in kinds and isinstance(value, str) else value for field, value in record.items()}
+
+    try:
+        with path.open("rb") as stream:
+            elf = ELFFile(stream)
+            header = fields(elf.header, "e_type", "e_machine")
+            segments = [
+                Phdr(**fields(struct_parse(elf.structs.Elf_Phdr, stream, at), "p_type"))
+                for at in _places(header["e_phoff"], header["e_phentsize"], elf.num_segments())
+            ]
+            records = [
+                Shdr(**fields(struct_parse(elf.structs.Elf_Shdr, stream, at), "sh_type"))
+                for at in _places(header["e_shoff"], header["e_shentsize"], elf.num_sections())
+            ]
+            names = elf.get_section(elf.get_shstrndx()) if records else None
+            names = names if isinstance(names, StringTableSection) else None
+            sections = [
+                without_name_offset(Section(number, names.get_string(record.sh_name) if names else "", record))
+                for number, record in enumerate(records)
+            ]
+    except (ELFError, LookupError, ValueError):
+        return None
+    identity = {field: header[field] for field in ("e_type", "e_machine", "e_entry", "e_flags")}
+    return ReadBack(header["e_phoff"], segments, sections, identity)
+
+
+def _places(table: int, size: int, count: int) -> range:
+    """Where the records of a table are in the file."""
+    return range(table, table + size * count, size) if count else range(0)
+
+
+def without_name_offset(section: Section) -> Section:
+    return section._replace(header=section.header._replace(sh_name=0))
+
+
+READERS: dict[Reader, Callable[[Path], ReadBack | None]] = {"lief": _with_lief, "elftools": _with_elftools}
