@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
@@ -25,6 +25,29 @@ GROUPS = {
     "no_cfi": "no CFI",
     "synthesized": "synthesized",
 }  # of fates, as users read them
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that `add_section` was given. Sizes are in bytes."""
+
+    kind: str  #: "wheel", "deb", "tar", ...
+    entries: int  #: files, directories, links
+    elf_files: int  #: programs and libraries
+    changed: int  #: those that were given a section
+    refused: int  #: those that were not, each with a warning
+    size_before: int  #: of the package
+    size: int  #: of the package now; `size_before` if it was not written
+    files: tuple[Summary, ...]  #: its programs and libraries without the refused ones, in their order
+
+    def one_line(self) -> str:
+        given = f", {self.changed:,} of {count_of(self.elf_files, 'ELF file')} given a section" * bool(self.elf_files)
+        refused = f", {self.refused:,} refused" * bool(self.refused)
+        sizes = f", {self.size_before:,} -> {self.size:,} bytes" * (self.size != self.size_before)
+        return f"{self.kind}{given}{refused}{sizes}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(replace(self, files=())) | {"files": [file.to_json() for file in self.files]}
 
 
 @dataclass(frozen=True)
@@ -53,7 +76,8 @@ class Summary:
     plan: Plan | None = None  #: what changes in the file; None if nothing does
     note: str = ""  #: why the file is unchanged
     warnings: tuple[str, ...] = ()  #: a line each
-    per_function: tuple[FunctionFates, ...] | None = None  #: sorted by address; None without `per_function`
+    per_function: tuple[FunctionFates, ...] | None = None  #: sorted by address; None without `per_function`, and of a package
+    package: Package | None = None  #: if the file is one; the numbers are then the sums over its files
 
     @property
     def coverage(self) -> float:
@@ -68,6 +92,8 @@ class Summary:
     def one_line(self) -> str:
         """The line that the command prints by default."""
         file = printable(self.file)
+        if self.package is not None:
+            file += f": {self.package.one_line()}"
         if not self.section_bytes:
             return f"{file}: {self.note}"
         what = f"{count_of(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
@@ -91,11 +117,15 @@ class Summary:
             calls = f"{self.final_calls_without_padding:,} of {count_of(self.final_calls, 'function')} ending with a call"
             lines.append(f"  {calls}: no padding after it that could have the call's rule")
         lines += [f"  ignored: {count_of(number, 'FDE')}: {reason}" for reason, number in most_first(self.ignored_fdes)]
+        if self.package is not None:
+            lines += [f"  {file.one_line()}" for file in self.package.files]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
-        result = json_of(replace(self, per_function=None), self.plan)
+        result = json_of(replace(self, per_function=None, package=None), self.plan)
+        if self.package is not None:
+            result["package"] = self.package.to_json()
         if self.per_function is not None:  # there can be many, and json_of would copy each
             result["per_function"] = [function._asdict() for function in self.per_function]
         return result
@@ -159,7 +189,11 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
             "covered_bytes",
             "rows",
             "section_bytes",
+            "compressed_bytes",
             "eh_frame_bytes",
+            "eh_frame_hdr_bytes",
+            "synthesized_functions",
+            "synthesized_bytes",
             "final_calls",
             "final_calls_without_padding",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace as changed_to
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,12 @@ from linker.inject.apply import write_all
 from linker.inject.kernel_versions import Change, safe_on
 from linker.inject.plan import risk_of
 from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
-from sframegen.api.added import Summary, nothing_to_add, summary_of, total
+from sframegen.api.added import Package, Summary, nothing_to_add, summary_of, total
 from sframegen.api.common import (
     check_compression,
     check_linked,
     from_cfi,
+    is_package,
     layout_of,
     level_of,
     not_taken,
@@ -40,11 +42,11 @@ from sframegen.tables.compare import agree
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from linker.files.read_back import Reader
     from linker.objects.add_to_objects import Prepared
+    from sframegen.api.packaged import PassedPackage
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
@@ -83,7 +85,8 @@ def add_section(
 ) -> Summary:
     """Add an SFrame section to an ELF file, made from its call frame information; in place, or in a new file `output`.
 
-    A relocatable object gets sections with relocations, as an assembler writes them; in an archive, each object does.
+    A relocatable object gets sections with relocations, as an assembler writes them; in an archive, each object does. In a package
+    such as a wheel or a .deb, each program and library gets a section; those that are refused are warnings.
 
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back with another library before it replaces the old one; "lief" or "elftools" names it.
@@ -111,9 +114,31 @@ def add_section(
     """
     check_compression(compress, unloaded=unloaded or detached is not None)
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
+    each = partial(
+        add_section,
+        verify=verify,
+        dry_run=dry_run,
+        debug_file=debug_file,
+        version=version,
+        optimize=optimize,
+        replace=replace,
+        per_function=per_function,
+        force=force,
+        synthesize=synthesize,
+        min_kernel=min_kernel,
+        unloaded=unloaded,
+        compress=compress,
+        detached=detached,
+        jobs=jobs,
+        progress=progress,
+    )
     if detached is not None:
         if unloaded or output is not None:
             raise ValueError("a detached section is in neither the file nor another output")
+        if is_package(os.fspath(path)):
+            from sframegen.api.packaged import read_package  # noqa: PLC0415 - here and below: only for packages
+
+            return _of_package(os.fspath(path), read_package(path, each))
         return add_detached(
             path,
             detached,
@@ -131,6 +156,10 @@ def add_section(
     forced = frozenset([Change.SEGMENT_IN_A_LOADER] if force else ()) - safe
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
+        if is_package(str(target.path), target.data):
+            from sframegen.api.packaged import change_package  # noqa: PLC0415
+
+            return _of_package(str(target.path), change_package(target, each, force=force))
         elf = given(target.data, str(target.path), target.source)
         if isinstance(elf, Objects):
             if synthesize:
@@ -178,6 +207,21 @@ def add_section(
         summary = changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
         written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
         return with_written(summary, written)
+
+
+def _of_package(file: str, done: PassedPackage[Summary]) -> Summary:
+    passed, parts = done.passed, done.parts
+    changed = sum(part.plan is not None for part in parts)
+    refused = len(done.refused)
+    package = Package(passed.kind, passed.entries, passed.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
+    summary = total(file, parts)
+    note = "has it already" if summary.section_bytes and not changed else summary.note
+    if not passed.elf_files:
+        note = "nothing to add: no program or library in it"
+    warnings = summary.warnings + done.warnings
+    unloaded = {part.unloaded for part in parts if part.section_bytes} == {True}
+    summary = changed_to(summary, package=package, note=note, warnings=warnings, unloaded=unloaded, per_function=None)
+    return changed_to(summary, output=done.written.output)
 
 
 def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:

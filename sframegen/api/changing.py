@@ -18,9 +18,9 @@ from linker.inject.apply import write_all
 from linker.inject.verify import verify_writes
 from linker.objects.add_to_objects import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
-from sframegen.api.common import findings_of, layout_of, planned, refuse, with_written
+from sframegen.api.common import findings_of, is_package, layout_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
-from sframegen.api.planned import plan_of
+from sframegen.api.planned import Plan, plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
 from sframegen.elf.file import open_elf
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from linker.existing.overwrite import Exchange
     from linker.files.read_back import Reader
     from linker.inject.plan import InjectionPlan
+    from sframegen.api.packaged import PassedPackage
     from sframegen.elf.file import ElfFile, Section
 
 
@@ -160,7 +161,7 @@ def remove(
     preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> SectionRemoval:
-    """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
+    """Remove the SFrame section of an ELF file, or those of a package's files; in place, or in a new file `output`.
 
     The result is the input of `add_section`, byte for byte. If another tool has written the file since, the section is cut out and
     the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, loses all SFrame
@@ -178,6 +179,11 @@ def remove(
     """
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
+        if is_package(str(target.path), target.data):
+            from sframegen.api.packaged import change_package  # noqa: PLC0415 - only for packages
+
+            each = partial(remove, verify=verify, dry_run=dry_run, force=force)
+            return _of_package(str(target.path), change_package(target, each, force=force))
         elf = given(target.data, str(target.path), target.source)
         if isinstance(elf, Objects):
             return _remove_from_objects(elf, target, force=force)
@@ -204,6 +210,22 @@ def remove(
             refuse(verify_writes(result, *plan, written, reader))
 
         return with_written(removal, target.write(write, check))
+
+
+def _of_package(file: str, done: PassedPackage[SectionRemoval]) -> SectionRemoval:
+    had = [part for part in done.parts if part.section_bytes]
+    lines = tuple(f"{part.file}: {line}" for part in had if part.plan for line in part.plan.lines)
+    return SectionRemoval(
+        file,
+        output=done.written.output,
+        section_bytes=sum(part.section_bytes for part in had),
+        restored=bool(had) and all(part.restored for part in had),
+        still_has_one=any(part.still_has_one for part in had),
+        size_before=done.size_before,
+        size=done.size,
+        plan=Plan(lines) if lines else None,
+        warnings=tuple(f"{part.file}: {warning}" for part in had for warning in part.warnings) + done.warnings,
+    )
 
 
 def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> SectionRemoval:

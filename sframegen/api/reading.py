@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.objects.add_to_objects import Objects, open_given
 from linker.objects.object_check import check_objects
+from sframegen.api.common import is_package
 from sframegen.checks.check import CONSUMERS, CheckReport, check_file
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import open_sframe
@@ -61,6 +62,8 @@ def check(
     if consumer not in CONSUMERS:
         raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")
     with naming(str(path)):
+        if is_package(str(path)):
+            raise FormatError("a package: unpack it and check the directory")
         given = open_given(str(path))
         if isinstance(given, Objects):
             if instructions:

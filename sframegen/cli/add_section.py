@@ -23,6 +23,7 @@ from sframegen.cli.shared.output import (
     verification,
 )
 from sframegen.cli.shared.several import JOBS, changes, for_code
+from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +110,9 @@ def command(
     --detached writes the sections to files of their own, for FILEs that may not be changed; stack, profile, lookup and check find
     them with --sections DIR.
 
+    Packages (wheels, .deb, tar archives) keep all but their programs and libraries, which get sections; a refused one is a
+    warning. A signed package is refused without --force.
+
     Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
 
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
@@ -175,5 +179,7 @@ def _judge(run: Run, summary: Summary, *, strict: bool, min_coverage: float | No
         run.finding(f"{summary.file}: --strict: nothing was added")
     elif strict and missing:
         run.finding(f"{summary.file}: --strict: {missing:,} bytes of code were left out")
+    if strict and summary.package is not None and summary.package.refused:
+        run.finding(f"{summary.file}: --strict: {count_of(summary.package.refused, 'file')} in it refused")
     if min_coverage is not None and summary.coverage < min_coverage:
         run.finding(f"{summary.file}: --min-coverage: {summary.coverage:.4f} % is below {min_coverage:g} %")

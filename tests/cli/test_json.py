@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,13 +55,27 @@ def printed(*arguments: str | Path | int) -> Any:
 
 def test_add_section(file: Path) -> None:
     document = printed("add-section", "--per-function", file)
-    summary, function = TABLES["add-section"]
+    summary, function, _ = TABLES["add-section"]
     assert_documented(document, summary)
     assert document["per_function"]
     for each in document["per_function"]:
         assert_documented(each, function)
     assert_documented(printed("add-section", file), summary)
     assert_documented(printed("add-section", "--dry-run", "--replace", "--format", "2", file), summary)
+
+
+def test_add_section_to_a_package(file: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "x.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(file, "usr/bin/file")
+    document = printed("add-section", "--per-function", archive)
+    summary, _, package = TABLES["add-section"]
+    assert_documented(document, summary)
+    assert_documented(document["package"], package)
+    [each] = document["package"]["files"]
+    assert_documented(each, summary)
+    assert each["file"] == "usr/bin/file"
+    assert each["per_function"]
 
 
 def test_convert_and_remove(file: Path) -> None:

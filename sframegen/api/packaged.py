@@ -1,0 +1,121 @@
+"""Packages as input: what a public function does to a file, done to each ELF file in a package."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+from shutil import copyfileobj
+from typing import TYPE_CHECKING, BinaryIO, Generic, NamedTuple, TypeVar
+
+from cfi.errors import SframegenError, VerificationError
+from linker.files.refusals import Refusal, RefusedError
+from linker.files.target import Written
+from sframegen.packages.kinds import pass_through
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from linker.files.target import Target
+    from sframegen.api.added import Summary
+    from sframegen.api.removed import SectionRemoval
+    from sframegen.packages.passing import Passed
+
+R = TypeVar("R", "Summary", "SectionRemoval")
+
+
+class Unchanged(Exception):  # noqa: N818 - no error: it stops the writing of a file that is not needed
+    """Nothing in a package has changed."""
+
+
+class PassedPackage(NamedTuple, Generic[R]):
+    """What became of a package. Sizes are in bytes."""
+
+    passed: Passed
+    parts: list[R]  # of its ELF files, by their path in the package
+    refused: list[str]  # a line each
+    written: Written
+    size_before: int
+    size: int  # of the new one, if it was written
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return *self.passed.warnings, *self.refused, *self.written.warnings
+
+
+class Visits(Generic[R]):
+    """Does to each ELF file what `each` does, and keeps what it reports."""
+
+    def __init__(self, each: Callable[..., R], *, is_written: bool) -> None:
+        self._each: Callable[..., R] = each
+        self._is_written = is_written
+        self.parts: list[R] = []
+        self.refused: list[str] = []
+
+    def __call__(self, path: str, given: Path, changed: Path) -> bool:
+        try:
+            part = self._each(given, output=changed) if self._is_written else self._each(given)
+        except VerificationError as error:
+            raise VerificationError(f"{path}: {error.message}") from error
+        except SframegenError as error:
+            error.file = ""
+            self.refused.append(f"{path}: {error}")
+            return False
+        self.parts.append(replace(part, file=path, output=""))
+        return self._is_written and changed.exists() and _has_changed(part)
+
+
+def change_package(target: Target, each: Callable[..., R], *, force: bool) -> PassedPackage[R]:
+    """Do to each ELF file of a package what `each` does to a file; write the new package unless nothing has changed.
+
+    Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
+    """
+    name = str(target.path)
+    size_before = target.source.status.st_size
+    visits = Visits(each, is_written=not target.dry_run)
+    with os.fdopen(os.dup(target.source.descriptor), "rb") as source:
+        if target.dry_run:
+            passed = pass_through(source, name, visits, None, force=force)
+            if passed.signed and not force and any(map(_has_changed, visits.parts)):
+                raise RefusedError(Refusal.SIGNED, f"signed: {passed.signed}")
+            return PassedPackage(passed, visits.parts, visits.refused, Written(), size_before, size_before)
+        results: list[tuple[Passed, int]] = []
+
+        def write(out: BinaryIO) -> None:
+            passed = pass_through(source, name, visits, out, force=force)
+            results.append((passed, out.tell() if passed.changed else size_before))
+            if not passed.changed:
+                raise Unchanged
+
+        def check(written: Path) -> None:
+            with written.open("rb") as file:
+                again = pass_through(file, name, _leave, None, force=force)
+            before, _ = results[0]
+            if (again.entries, again.elf_files) != (before.entries, before.elf_files):
+                raise VerificationError("verification failed, nothing was changed: the new package has other entries")
+
+        try:
+            written = target.write(write, check)
+        except Unchanged:
+            source.seek(0)
+            written = Written() if target.in_place else target.write(partial(copyfileobj, source), lambda _: None)
+    (passed, size), *_ = results
+    return PassedPackage(passed, visits.parts, visits.refused, written, size_before, size)
+
+
+def read_package(path: str | os.PathLike[str], each: Callable[..., R]) -> PassedPackage[R]:
+    """Do to each ELF file of a package what `each` does to a file that it only reads."""
+    visits = Visits(each, is_written=False)
+    with open(path, "rb") as source:  # noqa: PTH123 - a PathLike of any kind
+        passed = pass_through(source, os.fspath(path), visits, None, force=True)
+        size = os.fstat(source.fileno()).st_size
+    return PassedPackage(passed, visits.parts, visits.refused, Written(), size, size)
+
+
+def _leave(_path: str, _given: Path, _changed: Path) -> bool:
+    return False
+
+
+def _has_changed(part: Summary | SectionRemoval) -> bool:
+    return part.plan is not None or getattr(part, "restored", False)

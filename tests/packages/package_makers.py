@@ -1,0 +1,81 @@
+"""Packages as tests need them, good and bad."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+NAME = "x-1.0-py3-none-any.whl"
+RECORD = "x-1.0.dist-info/RECORD"
+DATE = (2024, 2, 29, 13, 30, 28)
+METADATA = b"Metadata-Version: 2.1\nName: x\nVersion: 1.0\n"
+WHEEL = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
+
+
+def row(path: str, data: bytes, algorithm: str = "sha256") -> str:
+    digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()
+    return f"{path},{algorithm}={digest},{len(data)}\n"
+
+
+def wheel(path: Path, files: Mapping[str, bytes], *, record: Callable[[str], str] = str, end: str = "\n") -> Path:
+    """A wheel whose RECORD is in the middle of it. `record`: what becomes of the right one."""
+    everything = {**files, "x-1.0.dist-info/METADATA": METADATA, "x-1.0.dist-info/WHEEL": WHEEL}
+    rows = "".join(row(name, data) for name, data in everything.items() if not name.startswith(RECORD)) + f"{RECORD},,\n"
+    metadata = list(everything.items())[len(files) :]
+    with zipfile.ZipFile(path, "w") as out:
+        out.comment = b"a comment"
+        for number, (name, data) in enumerate([*files.items(), (RECORD, record(rows).replace("\n", end).encode()), *metadata]):
+            info = zipfile.ZipInfo(name, DATE)
+            info.external_attr = (0o100755 if number % 2 else 0o100640) << 16
+            info.compress_type = zipfile.ZIP_STORED if number % 3 == 1 else zipfile.ZIP_DEFLATED
+            out.writestr(info, data)
+    return path
+
+
+def deb(path: Path, data: bytes, control: bytes, *, suffix: str = "", before: Iterable[tuple[str, bytes]] = ()) -> Path:
+    """`before`: members that come first after debian-binary."""
+    parts = [("debian-binary", b"2.0\n"), *before, (f"control.tar{suffix}", control), (f"data.tar{suffix}", data)]
+    with path.open("wb") as out:
+        out.write(b"!<arch>\n")
+        for name, content in parts:
+            out.write(f"{name:<16}{'1700000000':<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode())
+            out.write(content + b"\n" * (len(content) % 2))
+    return path
+
+
+def tar(members: Iterable[tuple[tarfile.TarInfo | str, bytes]], form: int = tarfile.GNU_FORMAT, mode: str = "w") -> bytes:
+    """A tar archive; a name stands for a regular file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode, format=form) as archive:  # type: ignore[call-overload]
+        for given, data in members:
+            info = tarfile.TarInfo(given) if isinstance(given, str) else given
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def entry(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def sums(files: Mapping[str, bytes]) -> bytes:
+    return "".join(f"{hashlib.md5(data).hexdigest()}  {name}\n" for name, data in files.items()).encode()
+
+
+CONTROL = b"Package: x\nVersion: 1.0\nArchitecture: amd64\nMaintainer: x <x@example.org>\nInstalled-Size: 100\nDescription: x\n x\n"
+
+
+def deb_of(path: Path, files: Mapping[str, bytes], *, control: bytes = CONTROL, md5sums: bytes | None = None) -> Path:
+    """A .deb with these files, and md5sums of all of them unless others are given."""
+    about = tar([("./control", control), ("./md5sums", sums(files) if md5sums is None else md5sums)], mode="w:xz")
+    return deb(path, tar([(f"./{name}", data) for name, data in files.items()], mode="w:xz"), about, suffix=".xz")

@@ -1,0 +1,181 @@
+"""Tar archives: what is not changed keeps its bytes, whichever tool and format wrote it."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen import add_section, remove
+from sframegen.packages.passing import Pass
+from sframegen.packages.tar_entries import Rules, pass_tar
+from tests.packages.package_makers import entry, tar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+LIBRARY = "int f(int x) { return x + 1; }\n"
+FORMATS = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT, "ustar": tarfile.USTAR_FORMAT}
+FIELDS = ("name", "mode", "uid", "gid", "mtime", "type", "linkname", "uname", "gname", "devmajor", "devminor")
+
+
+@pytest.fixture
+def library(compile_c: Compiler) -> bytes:
+    return compile_c(LIBRARY, "-shared", "-O1").read_bytes()
+
+
+def listed(path: Path) -> list[tuple[object, ...]]:
+    with tarfile.open(path) as archive:
+        return [tuple(getattr(info, field) for field in FIELDS) for info in archive]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
+        files = ((info.name, archive.extractfile(info)) for info in archive if info.isreg())
+        return {name: file.read() for name, file in files if file}
+
+
+def many_kinds(library: bytes) -> list[tuple[tarfile.TarInfo | str, bytes]]:
+    named = tarfile.TarInfo("usr/lib/" + "n" * 88 + ".so")
+    named.mode, named.uid, named.gid, named.mtime, named.uname, named.gname = 0o4755, 1000, 60000, 1700000000, "someone", "games"
+    return [
+        (entry("usr", tarfile.DIRTYPE), b""),
+        ("usr/text", b"text\n" * 200),
+        (named, library),
+        (entry("usr/lib/again.so", tarfile.LNKTYPE, named.name), b""),
+        (entry("usr/lib/l.so", tarfile.SYMTYPE, "../text"), b""),
+        (entry("usr/lib/absolute.so", tarfile.SYMTYPE, "/usr/text"), b""),
+        (entry("dev/null", tarfile.CHRTYPE), b""),
+        ("usr/empty", b""),
+        ("usr/other.so", library),
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["", "gz", "xz", "bz2"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_all_but_the_libraries_is_kept(library: bytes, tmp_path: Path, form: str, suffix: str) -> None:
+    path = tmp_path / f"x.tar.{suffix}".rstrip(".")
+    path.write_bytes(tar(many_kinds(library), FORMATS[form], f"w:{suffix}" if suffix else "w"))
+    before, had = listed(path), contents(path)
+    summary = add_section(path)
+    assert summary.package is not None
+    assert (summary.package.elf_files, summary.package.changed) == (2, 2)
+    assert listed(path) == before
+    now = contents(path)
+    assert {name for name in had if had[name] != now[name]} == {name for name in had if name.endswith(".so")}
+    (tmp_path / "one.so").write_bytes(library)
+    add_section(tmp_path / "one.so")
+    assert now["usr/other.so"] == (tmp_path / "one.so").read_bytes()
+    again = path.read_bytes()
+    summary = add_section(path)
+    assert (summary.note, path.read_bytes()) == ("has it already", again)
+    remove(path)
+    assert contents(path) == had
+
+
+def test_zstd_and_every_block_header_of_gnu_tar(library: bytes, tmp_path: Path) -> None:
+    """Sparse files, long names, extended headers with attributes: as GNU tar wrote them."""
+    if shutil.which("tar") is None or shutil.which("zstd") is None:
+        pytest.skip("no GNU tar with zstd on this machine")
+    root = tmp_path / "root"
+    (root / ("d" * 120)).mkdir(parents=True)
+    (root / ("d" * 120) / "x.so").write_bytes(library)
+    with (root / "sparse").open("wb") as file:
+        for at in range(0, 40 << 20, 2 << 20):
+            os.pwrite(file.fileno(), b"data", at)
+        file.truncate(64 << 20)
+    for form in ("gnu", "pax"):
+        path = tmp_path / f"{form}.tar.zst"
+        subprocess.run(["tar", f"--format={form}", "--sparse", "--zstd", "-cf", path, "-C", root, "."], check=True)
+        before = subprocess.run(["tar", "-tf", path], check=True, capture_output=True).stdout
+        summary = add_section(path)
+        assert summary.package is not None
+        assert summary.package.changed == 1
+        assert subprocess.run(["tar", "-tf", path], check=True, capture_output=True).stdout == before
+        out = tmp_path / form
+        out.mkdir()
+        subprocess.run(["tar", "-xf", path, "-C", out], check=True)
+        assert (out / "sparse").read_bytes() == (root / "sparse").read_bytes()
+        assert (out / "sparse").stat().st_blocks < 10_000
+        assert len((out / ("d" * 120) / "x.so").read_bytes()) > len(library)
+
+
+class Stream(io.RawIOBase):
+    """A pipe: it gives a few bytes at a time, and cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._file = io.BytesIO(data)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(min(size, 700))
+
+
+def test_streams_that_cannot_seek(library: bytes) -> None:
+    out = io.BytesIO()
+
+    def visit(path: str, given: Path, changed: Path) -> bool:
+        changed.write_bytes(given.read_bytes() + b"more")
+        return path.startswith("usr/other")
+
+    data = tar(many_kinds(library)) + bytes(5000)
+    with Pass("tar", len(data), visit) as one:
+        pass_tar(one, Stream(data), out)
+        passed = one.passed()
+    assert (passed.elf_files, passed.changed, passed.entries) == (2, 1, 9)
+    expected = tar([*many_kinds(library)[:-1], ("usr/other.so", library + b"more")])
+    size = len(expected.rstrip(b"\0"))
+    assert out.getvalue()[:size] == expected[:size]
+    assert not out.getvalue()[size:].strip(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "link", "rules", "why"),
+    [
+        (tarfile.CHRTYPE, "", Rules(devices=False), "device or FIFO"),
+        (tarfile.FIFOTYPE, "", Rules(devices=False), "device or FIFO"),
+        (tarfile.SYMTYPE, "../../etc/passwd", Rules(), "a link that leads out"),
+        (tarfile.LNKTYPE, "/etc/passwd", Rules(), "a hard link that leads out"),
+        (tarfile.LNKTYPE, "a/../../x", Rules(), "a hard link that leads out"),
+    ],
+)
+def test_what_rules_forbid(kind: bytes, link: str, rules: Rules, why: str) -> None:
+    data = tar([(entry("usr/x", kind, link), b"")])
+    with Pass("tar", len(data), lambda *_: False) as one, pytest.raises(FormatError, match=f"^usr/x: .*{why}"):
+        pass_tar(one, Stream(data), io.BytesIO(), rules)
+
+
+def record(text: bytes) -> bytes:
+    """An archive with one extended header."""
+    extended = entry("pax", tarfile.XHDTYPE)
+    return tar([(extended, text), ("x", b"")])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"2 " * 30_000 + b"=\n", b"99999 path=x\n", b"0 path=x\n", b"9999999999999999999 a=b\n", b"8 path=x", b"4 a\n"],
+)
+def test_extended_headers_are_read_once(text: bytes) -> None:
+    """tarfile would make 30,000 records of 60 kB each of the first."""
+    with Pass("tar", 1, lambda *_: False) as one, pytest.raises(FormatError, match="no record of an extended header"):
+        pass_tar(one, Stream(record(text)), io.BytesIO())
+
+
+def test_chains_of_headers_and_endless_ones_end() -> None:
+    chain = b"".join(tar([(entry("pax", tarfile.XHDTYPE), b"")])[:512] for _ in range(1500))
+    endless = bytearray(tar([(entry("pax", tarfile.XHDTYPE), b"")])[:512])
+    endless[124:136] = b"77777777777\0"
+    endless[148:156] = b" " * 8
+    endless[148:156] = b"%06o\0 " % sum(endless)
+    after = tar([("x", b"")])
+    for data in (chain, bytes(endless), after + bytes(100 << 20)):
+        with Pass("tar", len(data), lambda *_: False) as one, pytest.raises(FormatError):
+            pass_tar(one, io.BytesIO(data), io.BytesIO())
