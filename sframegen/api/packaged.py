@@ -88,7 +88,7 @@ def change_package(target: Target, each: Callable[..., R], *, force: bool) -> Pa
             if not passed.changed:
                 raise Unchanged
 
-        def check(written: Path) -> None:
+        def check(written: Path, _: object) -> None:
             with written.open("rb") as file:
                 again = pass_through(file, name, _leave, None, force=force)
             before, _ = results[0]
@@ -99,7 +99,7 @@ def change_package(target: Target, each: Callable[..., R], *, force: bool) -> Pa
             written = target.write(write, check)
         except Unchanged:
             source.seek(0)
-            written = Written() if target.in_place else target.write(partial(copyfileobj, source), lambda _: None)
+            written = Written() if target.in_place else target.write(partial(copyfileobj, source), lambda *_: None)
     (passed, size), *_ = results
     return PassedPackage(passed, visits.parts, visits.refused, written, size_before, size)
 

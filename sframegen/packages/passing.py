@@ -105,9 +105,7 @@ class Pass:
             raise FormatError(f"{path}: {size:,} bytes are no size of a file in a package")
         self._unpacked_bytes += size
         if self._unpacked_bytes > self._limit:
-            raise FormatError(
-                f"{path}: with it, the package unpacks to more than {self._limit:,} bytes, {MAX_RATIO} times its size"
-            )
+            raise FormatError(f"{path}: with this file, the package unpacks to more than {self._limit:,} bytes")
 
     def visit(self, path: str, beginning: bytes, rest: Readable, size: int) -> Content | None:
         """Visit a file of `size` bytes if it is a linked ELF file; None: nothing of `rest` was read.

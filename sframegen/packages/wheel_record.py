@@ -51,11 +51,13 @@ class Record:
             done = 0
             for fields in reader:
                 text, done = "".join(lines[done : reader.line_num]), reader.line_num
+                if len(fields) not in (0, len(Row._fields)):
+                    raise FormatError(f"line {done}: {len(fields)} columns; RECORD has three")
                 row = Row(*fields) if fields else None
                 self._lines.append((row, text))
                 if row is not None and self._rows.setdefault(row.path, row) != row:
                     raise FormatError(f"line {done}: a second row for {row.path}")
-        except (csv.Error, UnicodeDecodeError, TypeError) as error:
+        except (csv.Error, UnicodeDecodeError) as error:
             raise FormatError(f"no RECORD of a wheel: {error}") from None
 
     def hashed(self, path: str, file: Readable) -> Hashed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import io
 import tarfile
@@ -22,7 +23,9 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: py3-
 
 def row(path: str, data: bytes, algorithm: str = "sha256") -> str:
     digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()
-    return f"{path},{algorithm}={digest},{len(data)}\n"
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow((path, f"{algorithm}={digest}", len(data)))
+    return out.getvalue()
 
 
 def wheel(path: Path, files: Mapping[str, bytes], *, record: Callable[[str], str] = str, end: str = "\n") -> Path:

@@ -1,0 +1,164 @@
+"""Debian packages: dpkg reads the result, md5sums and Installed-Size hold; signed and damaged ones are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from linker.objects.archive import members
+from sframegen import Refusal, RefusedError, add_section, remove
+from sframegen.packages.compression import compression_of, unpacked
+from tests.packages.package_makers import CONTROL, deb, deb_of, entry, sums, tar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+
+@pytest.fixture
+def library(compile_c: Compiler) -> bytes:
+    return compile_c("int f(int x) { return x + 1; }\n", "-shared", "-O1").read_bytes()
+
+
+def parts(path: Path) -> dict[str, bytes]:
+    return {member.name: bytes(member.contents) for member in members(memoryview(path.read_bytes()), "")}
+
+
+def archive(path: Path, which: str) -> dict[str, bytes]:
+    [data] = [data for name, data in parts(path).items() if name.startswith(which)]
+    unpacked_data = unpacked(io.BytesIO(data), compression_of(data)).read()
+    with tarfile.open(fileobj=io.BytesIO(unpacked_data)) as found:
+        files = ((info.name.removeprefix("./"), found.extractfile(info)) for info in found if info.isreg() or info.islnk())
+        return {name: file.read() for name, file in files if file}
+
+
+def sums_hold(path: Path) -> None:
+    files = archive(path, "data.tar")
+    for line in archive(path, "control.tar")["md5sums"].decode().splitlines():
+        digest, _, name = line.partition("  ")
+        assert hashlib.md5(files[name]).hexdigest() == digest
+
+
+def test_sums_and_installed_size_hold_and_all_else_is_kept(library: bytes, tmp_path: Path) -> None:
+    files = {"usr/lib/a.so": library, "usr/share/doc/x": b"text", "usr/lib/b c.so": library}
+    path = deb_of(tmp_path / "x.deb", files)
+    given, control = path.read_bytes(), archive(path, "control.tar")
+    add_section(path, output=tmp_path / "again.deb")
+    assert path.read_bytes() == given
+    add_section(path)
+    assert path.read_bytes() == (tmp_path / "again.deb").read_bytes()
+    assert list(parts(path)) == ["debian-binary", "control.tar.xz", "data.tar.xz"]
+    sums_hold(path)
+    now = archive(path, "data.tar")
+    assert [name for name in files if files[name] != now[name]] == ["usr/lib/a.so", "usr/lib/b c.so"]
+    growth = sum(-(-len(now[name]) // 1024) - -(-len(files[name]) // 1024) for name in files)
+    assert archive(path, "control.tar")["control"] == CONTROL.replace(b"Size: 100", b"Size: %d" % (100 + growth))
+    written = path.read_bytes()
+    assert add_section(path).note == "has it already"
+    assert path.read_bytes() == written
+    remove(path)
+    assert archive(path, "data.tar") == files
+    assert archive(path, "control.tar") == control
+
+
+@pytest.mark.parametrize("compression", ["gzip", "xz", "zstd", "none"])
+def test_dpkg_takes_the_result(library: bytes, tmp_path: Path, compression: str) -> None:
+    """Built with dpkg-deb, with hard links, set-user-ID bits, owners."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb on this machine")
+    root = tmp_path / "root"
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "usr/lib/a.so").write_bytes(library)
+    (root / "usr/lib/a.so").chmod(0o4755)
+    os.link(root / "usr/lib/a.so", root / "usr/lib/b.so")
+    (root / "usr/lib/c.so").symlink_to("a.so")
+    (root / "DEBIAN/control").write_bytes(CONTROL)
+    (root / "DEBIAN/md5sums").write_bytes(sums({"usr/lib/a.so": library, "usr/lib/b.so": library}))
+    path = tmp_path / "x.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", f"-Z{compression}", "-b", root, path], check=True, capture_output=True)
+
+    def says(option: str) -> str:
+        shown = subprocess.run(["dpkg-deb", option, path], check=True, capture_output=True, text=True)
+        assert shown.stderr == ""
+        return re.sub(r"(?m)^( new Debian.*| size .*| *\d+ bytes.*| Installed-Size: \d+|\S+ \S+ +)\d*", "", shown.stdout)
+
+    before, had = says("-c"), list(parts(path))
+    about = says("-I")
+    summary = add_section(path)
+    assert summary.package is not None
+    assert summary.package.changed == 1
+    assert (says("-c"), list(parts(path))) == (before, had)
+    assert says("-I") == about
+    sums_hold(path)
+    out = tmp_path / "out"
+    subprocess.run(["dpkg-deb", "-x", path, out], check=True)
+    assert (out / "usr/lib/a.so").stat().st_nlink == 2
+    assert (out / "usr/lib/a.so").stat().st_mode & 0o7777 == 0o4755
+    assert (out / "usr/lib/b.so").read_bytes() != library
+    if os.geteuid() == 0:
+        command = ["dpkg", "--root", str(tmp_path / "system"), "--force-architecture", "--log", str(tmp_path / "log")]
+        (tmp_path / "system/var/lib/dpkg/updates").mkdir(parents=True)
+        (tmp_path / "system/var/lib/dpkg/info").mkdir()
+        for name in ("status", "available"):
+            (tmp_path / "system/var/lib/dpkg" / name).touch()
+        subprocess.run([*command, "-i", path], check=True, capture_output=True)
+        assert subprocess.run([*command, "-V"], check=True, capture_output=True).stdout == b""
+
+
+def test_packages_without_sums_or_size(library: bytes, tmp_path: Path) -> None:
+    control = CONTROL.replace(b"Installed-Size: 100\n", b"")
+    path = deb(tmp_path / "x.udeb", tar([("./a.so", library)]), tar([("./control", control)]))
+    add_section(path)
+    assert archive(path, "control.tar") == {"control": control}
+    assert len(archive(path, "data.tar")["a.so"]) > len(library)
+
+
+def test_signed_packages_are_refused_without_force(library: bytes, tmp_path: Path) -> None:
+    data, control = tar([("./a.so", library)]), tar([("./control", CONTROL)])
+    path = deb(tmp_path / "x.deb", data, control, before=[("_gpgorigin", b"signature")])
+    with pytest.raises(RefusedError, match="signed: _gpgorigin") as raised:
+        add_section(path)
+    assert raised.value.reason is Refusal.SIGNED
+    assert "to be signed again: _gpgorigin" in add_section(path, force=True).warnings
+    assert parts(path)["_gpgorigin"] == b"signature"
+
+
+def test_damaged_packages_are_refused(library: bytes, tmp_path: Path) -> None:
+    control = tar([("./control", CONTROL)])
+    good = tar([("./a.so", library)])
+    zstd = b"\x28\xb5\x2f\xfd" + good
+    sum_of_other = tar([("./control", CONTROL), ("./md5sums", sums({"a.so": b"other"}))])
+    for data, about, suffix, why in (
+        (good, control, ".xz", "not compressed as its name says"),
+        (zstd, zstd, ".zst", "compressed data is damaged"),
+        (good, tar([("./x", b"")]), "", "no file `control`"),
+        (good, sum_of_other, "", "a.so: its sum is another"),
+        (tar([("./a.so", library), ("./a.so", library)]), control, "", "a.so: a second file"),
+        (tar([(entry("./dev/x", tarfile.BLKTYPE), b"")]), control, "", "dev/x: a device"),
+        (tar([(entry("./x", tarfile.FIFOTYPE), b"")]), control, "", "x: a device or FIFO"),
+        (tar([(entry("./usr/x", tarfile.SYMTYPE, "../../x"), b"")]), control, "", "usr/x: a link that leads out"),
+        (tar([("./../x", b"")]), control, "", "a name that leads out"),
+    ):
+        path = deb(tmp_path / "x.deb", data, about, suffix=suffix)
+        given = path.read_bytes()
+        with pytest.raises(FormatError, match=why):
+            add_section(path)
+        assert path.read_bytes() == given
+
+
+def test_sources_say_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "x_1.0.dsc"
+    path.write_text("Format: 3.0 (quilt)\n")
+    with pytest.raises(FormatError, match="a source package"):
+        add_section(path)

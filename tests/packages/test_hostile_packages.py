@@ -1,0 +1,313 @@
+"""Hostile packages, and hostile users of the machine: one line each, nothing outside the output, the input untouched."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import random
+import struct
+import tarfile
+import tracemalloc
+import zipfile
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen import FormatError, add_section
+from sframegen.cli.commands import cli
+from sframegen.elf.compressed import zstd_library
+from sframegen.packages import passing
+from tests.packages.package_makers import CONTROL, NAME, RECORD, deb_of, entry, row, tar, wheel
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+
+@pytest.fixture
+def library(compile_c: Compiler) -> bytes:
+    return compile_c("int f(int x) { return x + 1; }\n", "-shared", "-O1", "-nostdlib", "-s").read_bytes()
+
+
+@pytest.fixture
+def packages(library: bytes, tmp_path: Path) -> dict[str, Path]:
+    """A small one of each kind."""
+    files = {"x/a.so": library, "x/text": b"text" * 400, "x/b.so": library}
+    made = {"whl": wheel(tmp_path / NAME, files), "deb": deb_of(tmp_path / "x.deb", files)}
+    for suffix in ("", ".gz", ".xz", ".bz2"):
+        made[f"tar{suffix}"] = tmp_path / f"x.tar{suffix}"
+        made[f"tar{suffix}"].write_bytes(tar(list(files.items()), mode=f"w:{suffix[1:]}" if suffix else "w"))
+    made["tar.zst"] = tmp_path / "x.tar.zst"
+    made["tar.zst"].write_bytes(zstd_library().compress(tar(list(files.items()))))
+    return made
+
+
+KINDS = ("whl", "deb", "tar", "tar.gz", "tar.xz", "tar.bz2", "tar.zst")
+
+
+def everything(directory: Path) -> set[str]:
+    return {str(path) for path in directory.rglob("*")}
+
+
+def refused(path: Path, *options: str) -> str:
+    """The one line that the command prints. The directory has what it had, and the file its bytes."""
+    had, before = path.read_bytes(), everything(path.parent)
+    result = CliRunner().invoke(cli, ["add-section", "--no-verify", *options, str(path)])
+    assert result.exit_code == 1, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert (path.read_bytes(), everything(path.parent)) == (had, before)
+    assert result.stdout == ""
+    assert result.stderr.startswith("sframegen: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    return str(result.stderr)
+
+
+def whole_or_refused(path: Path, damaged: bytes, out: Path) -> None:
+    """Damage is refused, or is in what no reader reads; then the result has the same names."""
+    path.write_bytes(damaged)
+    try:
+        add_section(path, output=out, verify=False)
+    except FormatError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert not out.exists()
+    assert path.read_bytes() == damaged
+    out.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packages_that_are_cut_off(packages: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    path = packages[kind]
+    data = path.read_bytes()
+    (tmp_path / "only").mkdir()
+    one = tmp_path / "only" / path.name
+    for number in range(1, 50):
+        cut = data[: len(data) * number // 50]
+        one.write_bytes(cut)
+        if kind.startswith("tar") and not tar_needs(kind, cut):
+            continue  # what fills the last record of a tar archive
+        assert path.name in refused(one)
+
+
+def tar_needs(kind: str, cut: bytes) -> bool:
+    return kind != "tar" or len(cut) < len(cut.rstrip(b"\0")) + 512
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packages_with_flipped_bits(packages: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    path, out = packages[kind], tmp_path / "out"
+    data = path.read_bytes()
+    chosen = random.Random(kind)
+    for _ in range(150):
+        damaged = bytearray(data)
+        damaged[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+        whole_or_refused(path, bytes(damaged), out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packages_full_of_garbage(packages: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    path, out = packages[kind], tmp_path / "out"
+    data = path.read_bytes()
+    chosen = random.Random(kind)
+    for _ in range(40):
+        start = chosen.randrange(len(data))
+        garbage = chosen.randbytes(chosen.choice((4, 40, 400)))
+        whole_or_refused(path, data[:start] + garbage + data[start + len(garbage) :], out)
+
+
+def zeros(count: int, compress: Callable[[bytes], bytes]) -> bytes:
+    """A tar archive of one file of zeros: its header, and many streams of the same."""
+    info = tarfile.TarInfo("zeros")
+    info.size = count << 20
+    return compress(info.tobuf()) + compress(bytes(1 << 20)) * count
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "bz2", "zst"])
+def test_tar_bombs(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "ALLOWED_ANYHOW", 1 << 20)
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "xz": lzma.compress,
+        "bz2": bz2.compress,
+        "zst": zstd_library().compress,
+    }
+    path = tmp_path / f"bomb.tar.{suffix}"
+    path.write_bytes(zeros(3000, pack[suffix]))
+    assert "zeros: with this file, the package unpacks to more than" in refused(path)
+
+
+def test_memory_for_a_bomb_is_that_of_a_piece(tmp_path: Path) -> None:
+    """One stream, all of it in the first bytes: it is unpacked piece for piece."""
+    path = tmp_path / "bomb.tar.xz"
+    with lzma.open(path, "wb", preset=0) as file:
+        info = tarfile.TarInfo("zeros")
+        info.size = 200 << 20
+        file.write(info.tobuf())
+        for _ in range(200):
+            file.write(bytes(1 << 20))
+        file.write(bytes(10240))
+    tracemalloc.start()
+    add_section(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20
+
+
+def test_many_small_streams_are_refused(tmp_path: Path) -> None:
+    """Each costs as much as a large one."""
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(b"") * 100_000)
+    assert "streams" in refused(path)
+
+
+def test_zip_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "ALLOWED_ANYHOW", 1 << 20)
+    path = wheel(tmp_path / NAME, {f"x/{number}": bytes(1 << 20) for number in range(20)})
+    with zipfile.ZipFile(path) as archive:
+        assert archive.getinfo("x/0").compress_size < 1 << 20
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(20):
+            archive.writestr(f"x/{number}", bytes(1 << 20))
+    assert "unpacks to more than" in refused(path)
+
+
+def overlapping(count: int, size: int) -> bytes:
+    """A kernel of compressed zeros that all entries share, each quoting the headers of those after it."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    kernel = packer.compress(bytes(size)) + packer.flush()
+    crc = zlib.crc32(bytes(size))
+    names = [f"x/{number}".encode() for number in range(count)]
+    out, directory = b"", b""
+    for name in names:
+        sizes = struct.pack("<III", crc, len(kernel), size)
+        local = struct.pack("<4s5H", b"PK\3\4", 20, 0, 8, 0, 33) + sizes + struct.pack("<HH", len(name), 0) + name
+        directory += struct.pack("<4s6H", b"PK\1\2", 20, 20, 0, 8, 0, 33) + sizes
+        directory += struct.pack("<5H2I", len(name), 0, 0, 0, 0, 0, len(out)) + name
+        out += local
+    out += kernel
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(directory), len(out), 0)
+    return out + directory + end
+
+
+def test_zip_entries_that_share_their_contents(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(overlapping(250, 1 << 20))
+    assert "overlaps with another entry" in refused(path)
+
+
+def named(names: Iterator[str]) -> dict[str, bytes]:
+    return dict.fromkeys(names, b"")
+
+
+def test_a_hundred_thousand_entries(library: bytes, tmp_path: Path) -> None:
+    """Work: as many names cost as much each."""
+    path = tmp_path / "x.tar"
+    header = entry("x", tarfile.REGTYPE).tobuf(tarfile.USTAR_FORMAT)
+    assert len(header) == 512
+    files = [(f"x/{number}", b"") for number in range(100_000)]
+    path.write_bytes(tar([*files, ("a.so", library)], tarfile.USTAR_FORMAT))
+    summary = add_section(path, verify=False)
+    assert summary.package is not None
+    assert (summary.package.entries, summary.package.changed) == (100_001, 1)
+
+
+def test_too_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "MAX_ENTRIES", 1000)
+    path = tmp_path / "x.tar"
+    path.write_bytes(tar([(f"x/{number}", b"") for number in range(1001)]))
+    assert "more than 1,000 entries" in refused(path)
+    rows = "".join(row(f"x/{number}", b"") for number in range(1001)) + f"{RECORD},,\n"
+    whl = wheel(tmp_path / NAME, named(f"x/{number}" for number in range(1001)), record=lambda _: rows)
+    assert "more than 1,000 entries" in refused(whl)
+
+
+def test_names_with_control_characters_and_endless_ones(tmp_path: Path) -> None:
+    for name in ("../x\n\x1b[2J", "/" + "x" * 5000):
+        path = tmp_path / "x.tar"
+        path.write_bytes(tar([(name, b"")], tarfile.PAX_FORMAT))
+        assert "\x1b" not in refused(path)
+
+
+def test_an_elf_file_that_is_damaged_is_a_warning(library: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    path.write_bytes(tar([("bad.so", library[:300]), ("good.so", library)]))
+    result = CliRunner().invoke(cli, ["add-section", "--no-verify", str(path)])
+    assert result.exit_code == 0
+    assert f"{path}: warning: bad.so: " in result.stderr
+    assert "1 of 2 ELF files given a section, 1 refused" in result.stdout
+    result = CliRunner().invoke(cli, ["add-section", "--strict", str(path)])
+    assert result.exit_code == 1
+    assert "--strict: 1 file in it refused" in result.stderr
+
+
+def test_a_fifo_with_the_name_of_a_package(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    os.mkfifo(path)
+    result = CliRunner().invoke(cli, ["add-section", str(path)])
+    assert (result.exit_code, result.stderr) == (1, f"sframegen: {path}: not a regular file\n")
+
+
+def test_a_package_that_is_replaced_while_it_is_read(packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = packages["whl"]
+    other = path.with_name("other")
+    visit = passing.Pass.visit
+
+    def replacing(self: passing.Pass, name: str, beginning: bytes, rest: io.BytesIO, size: int) -> passing.Content | None:
+        other.write_bytes(b"of someone else")
+        other.replace(path)
+        return visit(self, name, beginning, rest, size)
+
+    monkeypatch.setattr(passing.Pass, "visit", replacing)
+    with pytest.raises(OSError, match="someone else changed it meanwhile"):
+        add_section(path, verify=False)
+    assert path.read_bytes() == b"of someone else"
+    assert not [name for name in everything(path.parent) if "sframegen" in name]
+
+
+def test_a_link_to_a_package_stays_a_link(packages: dict[str, Path]) -> None:
+    """Our own link is followed; the file that it leads to changes."""
+    path = packages["whl"]
+    link = path.with_name("link.whl")
+    link.symlink_to(path.name)
+    before = path.read_bytes()
+    add_section(link, verify=False)
+    assert link.is_symlink()
+    assert path.read_bytes() != before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_link_of_another_user_is_not_followed(packages: dict[str, Path], tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    link = theirs / NAME
+    link.symlink_to(packages["whl"])
+    os.chown(theirs, 65534, 65534)
+    os.lchown(link, 65534, 65534)
+    before = packages["whl"].read_bytes()
+    with pytest.raises(OSError, match="another user controls"):
+        add_section(link, verify=False)
+    assert packages["whl"].read_bytes() == before
+
+
+def test_extracting_is_never_done(library: bytes, tmp_path: Path) -> None:
+    """A link, and a file below its name: tools that unpack it in order write through the link."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    path = tmp_path / "x.tar"
+    path.write_bytes(tar([(entry("l", tarfile.SYMTYPE, str(victim)), b""), ("l/x.so", library)]))
+    add_section(path, verify=False)
+    assert everything(victim) == set()
+
+
+def test_dangerous_debs(library: bytes, tmp_path: Path) -> None:
+    for control in (CONTROL.replace(b"100", b"9" * 5000), CONTROL.replace(b"100", b"x"), b""):
+        path = deb_of(tmp_path / "x.deb", {"a.so": library}, control=control)
+        add_section(path, verify=False)
+    path = deb_of(tmp_path / "x.deb", {"a.so": library}, md5sums=b"\xff\0 garbage\n" * 10_000)
+    add_section(path, verify=False)
