@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,25 +11,30 @@ from linker.objects.add_to_objects import Objects, open_given
 from linker.objects.object_check import check_objects
 from sframegen.api.common import is_package
 from sframegen.checks.check import CONSUMERS, CheckReport, check_file
+from sframegen.detached.stores import Stores
 from sframegen.elf.file import open_elf
-from sframegen.format.locate import open_sframe
+from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from sframegen.checks.check import Consumer
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
 
-def read(path: str | os.PathLike[str]) -> SframeSection:
+def read(path: str | os.PathLike[str], *, sections: Sequence[str | os.PathLike[str]] = ()) -> SframeSection:
     """Return the SFrame section of an ELF file, of any producer and version: a copy, of which only the header is decoded.
 
     `rule_at` searches its bytes; `table`, the decoded section, is made when it is first used.
 
+    - `sections`: directories with detached sections, for a file that has none itself.
+
     Raises FormatError if the file has no section, or one with a bad header, and OSError.
     """
-    return open_sframe(open_elf(Path(path)), copy=True)
+    section = Stores(sections).open_for(open_elf(Path(path)))
+    return replace(section, data=memoryview(bytes(section.data)))
 
 
 def check(
@@ -36,6 +42,7 @@ def check(
     *,
     consumer: Consumer = "all",
     debug_file: str | os.PathLike[str] | None = None,
+    sections: Sequence[str | os.PathLike[str]] = (),
     instructions: bool = False,
     second_reader: bool | None = None,
     jobs: int = 1,
@@ -47,6 +54,7 @@ def check(
 
     - `consumer`: who is going to read the section: "kernel", "glibc", "gnu" or "all".
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information is used as well.
+    - `sections`: directories with detached sections, for a file that has none itself.
     - `instructions`: also compare the section and the call frame information with the instructions.
     - `second_reader`: also read the call frame information with pyelftools, and compare the section with that. None: if it is small
       enough to take no more than a second or two.
@@ -73,8 +81,11 @@ def check(
             if second_reader:
                 raise FormatError("the second reader reads the call frame information of linked files only")
             return check_objects(given)
-        return check_file(
+        stores = Stores(sections)
+        detached = stores.find_for(given, lambda data: data) if sframe_of(given) is None else None
+        report = check_file(
             given,
+            detached=detached,
             consumer=consumer,
             debug_file=None if debug_file is None else Path(debug_file),
             instructions=instructions,
@@ -82,3 +93,4 @@ def check(
             jobs=jobs,
             progress=progress,
         )
+        return replace(report, warnings=(*stores.take_notes(), *report.warnings))

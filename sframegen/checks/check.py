@@ -15,6 +15,7 @@ from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
+from sframegen.detached.detached_file import ADDRESS
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
@@ -154,6 +155,7 @@ class Draft:
 def check_file(
     elf: ElfFile,
     *,
+    detached: memoryview | None = None,
     consumer: Consumer = "all",
     debug_file: Path | None = None,
     instructions: bool = False,
@@ -163,7 +165,8 @@ def check_file(
 ) -> CheckReport:
     """Check a program or library. Raises FormatError if it is neither, or its segments or its debug file cannot be read.
 
-    With `instructions` also for an ABI whose instructions are not read. `second_reader` None: where the CFI is small.
+    With `instructions` also for an ABI whose instructions are not read. `detached`: a section for a file that has none itself.
+    `second_reader` None: where the CFI is small.
     """
     if elf.header.e_type not in (ET_EXEC, ET_DYN):
         raise elf.error("neither a program nor a library, nor an object")
@@ -171,25 +174,32 @@ def check_file(
         isa_of(abi_of(elf))
     draft = Draft(elf.name, findings=in_file(elf))
     try:
-        found = sframe_of(elf)
+        found = _located(elf, detached)
         if found is None:
             severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is compared with the instructions
             draft.findings.append(Finding("none", severity, "no SFrame section; sframegen add-section makes one"))
         else:
-            section = _check_section(elf, *found, draft, consumer)
+            loaded = detached is None and unloaded_of(elf) is None
+            section = _check_section(elf, *found, draft, consumer, loaded=loaded)
             if section is not None:
                 _compare(elf, section, draft, debug_file, second_reader, progress)
     except FormatError as error:
         draft.add_error("unreadable", str(error))
     if instructions:
-        _check_instructions(elf, draft, debug_file, jobs, progress)
+        _check_instructions(elf, detached, draft, debug_file, jobs, progress)
     return draft.report()
 
 
-def _check_section(elf: ElfFile, data: memoryview, address: int, draft: Draft, consumer: Consumer) -> SframeSection | None:
+def _located(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:
+    return sframe_of(elf) if detached is None else (detached, ADDRESS)
+
+
+def _check_section(
+    elf: ElfFile, data: memoryview, address: int, draft: Draft, consumer: Consumer, *, loaded: bool
+) -> SframeSection | None:
     """Check the section by itself; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
-    facts.loaded = unloaded_of(elf) is None
+    facts.loaded = loaded
     draft.findings += [*facts.findings, *accepted(facts, consumer)]
     section = open_section(data, address)
     draft.version, draft.functions, draft.section_bytes = section.header.version, section.header.num_fdes, len(data)
@@ -235,14 +245,16 @@ def _compare(
         draft.findings += second.findings
 
 
-def _check_instructions(elf: ElfFile, draft: Draft, debug_file: Path | None, jobs: int, progress: Progress | None) -> None:
+def _check_instructions(
+    elf: ElfFile, detached: memoryview | None, draft: Draft, debug_file: Path | None, jobs: int, progress: Progress | None
+) -> None:
     """Check the rules against the instructions; the CFI's alone if the section is damaged."""
     from sframegen.checks.against_code.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
 
     abi = abi_of(elf)
     section = None
     try:
-        found = sframe_of(elf)
+        found = _located(elf, detached)
         if found is not None:
             opened = open_section(*found)
             section = opened.table if opened.abi.sframe_id == abi.sframe_id else None

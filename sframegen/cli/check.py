@@ -11,9 +11,10 @@ import click
 from sframegen import api
 from sframegen.checks.check import CONSUMERS, SHOWN, CheckReport
 from sframegen.checks.finding import Severity
-from sframegen.cli.shared.output import FILES, Run, json_list, note
+from sframegen.cli.shared.output import FILES, SECTIONS, Run, json_list, note
 from sframegen.cli.shared.several import JOBS, each, for_code
 from sframegen.cli.trees.each_file import with_sections
+from sframegen.detached.stores import directories_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     help="Check for this reader: the kernel, glibc, GNU binutils, or all of them.",
 )
 @click.option("--debug-file", type=click.Path(), help="Separate debug file, or a directory of them, to compare with too.")
+@SECTIONS
 @click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(
     "--second-reader/--no-second-reader",
@@ -49,6 +51,7 @@ def command(
     *,
     consumer: Consumer,
     debug_file: str | None,
+    sections: tuple[str, ...],
     instructions: bool,
     second_reader: bool | None,
     strict: bool,
@@ -74,6 +77,7 @@ def command(
         api.check,
         consumer=consumer,
         debug_file=debug_file or None,
+        sections=directories_of(sections),
         instructions=instructions,
         second_reader=second_reader,
     )

@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.shared.output import Run
+from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.views import open_views
+from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of
 from sframegen.elf.symbols import function_symbols_before
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.format.equations import rule_fields
-from sframegen.format.locate import open_sframe
 
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 @click.command(name="lookup")
 @click.argument("file", type=click.Path())
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
+@SECTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of the addresses.")
 @click.pass_context
-def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: bool) -> None:
+def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections: tuple[str, ...], as_json: bool) -> None:
     """Print the rule for each ADDR in FILE's SFrame section, as an equation.
 
     ADDR is a link-time address (hexadecimal, with or without 0x), a function name, or name+offset with the offset in decimal or as
@@ -41,7 +42,7 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
     with run.file(file):
         given = open_views(file)
         if isinstance(given, ElfFile):
-            answers += _in_linked(given, addresses, run)
+            answers += _in_linked(given, addresses, run, Stores(directories_of(sections)))
         else:
             answers += _in_objects(given, file, addresses, run)
         if as_json:
@@ -56,9 +57,13 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], as_json: 
     ctx.exit(run.status or int(any(answer["rule"] is None for answer in answers)))
 
 
-def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
+def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Stores) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = []
-    section = open_sframe(elf)
+    try:
+        section = stores.open_for(elf)
+    finally:
+        for line in stores.take_notes():
+            note(line)
     _ = section.seeker  # none in a section that cannot be searched: said once, not for each address
     for text in addresses:
         with run.file(elf.name):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from cfi.errors import SframegenError
-from sframegen.cli.shared.output import Run, note
+from sframegen.cli.shared.output import SECTIONS, Run, note
+from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.text import count_of, shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.copies.counting import Wanted
@@ -75,6 +76,7 @@ PID_DIGITS = 9  # more than the kernel gives
     type=click.Choice(BACKENDS),
     help="Where stacks are walked: in the kernel (BPF), or here, from copies.  [default: in the kernel where that is allowed]",
 )
+@SECTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
 def command(
@@ -95,6 +97,7 @@ def command(
     collapse_runtime: bool,
     max_memory: int,
     backend: str | None,
+    sections: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
@@ -110,6 +113,7 @@ def command(
         raise click.UsageError("--idle is for --system")
     moments = any(_format(path).needs_moments for path in output)
     run = Run()
+    stores = Stores(directories_of(sections))
     shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=as_json)
     if as_probe:
         found = probe()
@@ -130,7 +134,7 @@ def command(
         threads = by == "tid" or moments or bool(tid)
         if perf_data is not None:
             wanted = Wanted(threads=threads, kernel=kernel, moments=moments)
-            recorded = read_perf_data(Path(perf_data), wanted, workers=os.cpu_count() or 1, cache=TableCache())
+            recorded = read_perf_data(Path(perf_data), wanted, workers=os.cpu_count() or 1, cache=TableCache(), stores=stores)
             recorded.keep_threads(frozenset(tid))
             shown(recorded)
             ctx.exit(run.status)
@@ -143,7 +147,7 @@ def command(
         targets = None if system else pids
         plan = Plan(
             targets, event_named(event), frequency, frozenset(tid), threads=threads, kernel=kernel, moments=moments, idle=idle,
-            max_memory=max_memory * MIB,
+            max_memory=max_memory * MIB, stores=stores,
         )  # fmt: skip
         session, why_copies = open_session(plan, backend)
         opened.enter_context(session)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.shared.output import Run, note
+from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
+from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import format_of, write
 from sframegen.profile.report.formats.folded import folded
@@ -34,6 +35,7 @@ MAX_NAMED = 3  # objects in the note that --convert may help
 @click.option("--sysroot", type=click.Path(), help="A directory with the other files of the core, laid out as in /.")
 @click.option("--tid", type=click.IntRange(1), help="Trace only this thread.")
 @click.option("--convert", is_flag=True, help="Make sections in memory for objects without one, from their call frame information.")
+@SECTIONS
 @click.option("-n", "--count", type=click.IntRange(1), help="Number of samples to take.  [default: 1]")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), help="Take samples for this number of seconds.")
 @click.option("--until-exit", is_flag=True, help="Take samples until the process ends.")
@@ -57,6 +59,7 @@ def command(
     sysroot: str | None,
     tid: int | None,
     convert: bool,
+    sections: tuple[str, ...],
     count: int | None,
     duration: float | None,
     until_exit: bool,
@@ -84,12 +87,13 @@ def command(
     if output and form:
         raise click.UsageError(f"--{form} and --output exclude each other")
     run = Run()
-    tracer = Tracer(convert=convert, limit=max_frames)
+    stores = Stores(directories_of(sections))
+    tracer = Tracer(convert=convert, stores=stores, limit=max_frames)
     symbols = Symbols(tracer.objects)
     stacks = None
     if form == "folded" or output:
         stacks = TracedStacks(symbols, interval, moments=bool(output and format_of(output).needs_moments))
-    printer = Output(run, symbols, form, stacks, output, verbose=verbose, hint=not convert)
+    printer = Output(run, symbols, form, stacks, output, verbose=verbose, hint=not convert, stores=stores)
     if core:
         with run.file(core), findings_of(run):
             printer.add(*of_core(core, exe, sysroot, tracer, tid))
@@ -114,12 +118,16 @@ class Output:
         *,
         verbose: bool,
         hint: bool,
+        stores: Stores,
     ) -> None:
         """`stacks`: counts equal ones; `path`: of the file for these. `hint`: `--convert` was not given, and may help."""
+        self.stores = stores
         self.run, self.symbols, self.form, self.stacks, self.path = run, symbols, form, stacks, path
         self.verbose, self.hint = verbose, hint
 
     def add(self, sample: report.Sample, problems: list[str]) -> None:
+        for line in self.stores.take_notes():
+            note(line)
         if self.hint and (files := report.without_section(sample.threads, self.symbols.objects)):
             self.hint = False
             more = f" and {len(files) - MAX_NAMED} more" if len(files) > MAX_NAMED else ""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import Phdr
+    from sframegen.elf.records import Ehdr, Phdr
 
 BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32; the first byte names a directory
 
@@ -44,16 +44,15 @@ class Identity(NamedTuple):
 
 def identity_of(elf: ElfFile) -> Identity | None:
     """Return None for a file without a build-id, or with one of an unusable size. Raises FormatError for damaged notes."""
-    build_id = build_id_of(elf)
+    return identity_with(build_id_of(elf), elf.header, elf.byte_order, elf.segments)
+
+
+def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, segments: Iterable[Phdr]) -> Identity | None:
+    """Return the identity from a file's headers, wherever they were read."""
     if build_id is None or len(build_id) not in BUILD_ID_BYTES:
         return None
-    return Identity(build_id, elf.byte_order, elf.header.e_type, elf.header.e_machine, loads_of(elf.segments))
-
-
-def loads_of(segments: Iterable[Phdr]) -> tuple[Load, ...]:
-    return tuple(
-        Load(one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in segments if one.p_type == PT_LOAD
-    )
+    loads = [Load(one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in segments if one.p_type == PT_LOAD]
+    return Identity(build_id, byte_order, header.e_type, header.e_machine, tuple(loads))
 
 
 def path_in_store(build_id: bytes) -> str:

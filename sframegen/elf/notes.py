@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.errors import FormatError, naming
 from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT_NOTE, RECORDS, SHT_NOTE, Nhdr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder
 
 MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
 
@@ -42,15 +44,20 @@ def check_notes(elf: ElfFile) -> None:
 
 def notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]:
     """The notes of one section or segment."""
-    raw = elf.slice(offset, size, "note")
+    with naming(elf.name):
+        yield from notes_in(elf.slice(offset, size, "note"), elf.byte_order, align, offset)
+
+
+def notes_in(raw: memoryview, byte_order: ByteOrder, align: int, offset: int = 0) -> Iterator[Note]:
+    """The notes in the bytes of one section or segment, which are at `offset` in a file."""
     align = 8 if align == 8 else 4
-    code = RECORDS[Nhdr, elf.byte_order]
+    code = RECORDS[Nhdr, byte_order]
     pos = 0
     while pos + NHDR_SIZE <= len(raw):
         namesz, descsz, kind = code.unpack_from(raw, pos)
         desc = pos + (NHDR_SIZE + namesz + align - 1) // align * align
         if desc + descsz > len(raw):
-            raise elf.error(f"note of {descsz} bytes reaches past its segment", "note", offset + pos)
+            raise FormatError(f"note of {descsz} bytes reaches past its segment", "note", offset + pos)
         yield Note(
             bytes(raw[pos + NHDR_SIZE : pos + NHDR_SIZE + namesz]),
             kind,
@@ -64,7 +71,11 @@ def notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]
 
 
 def build_id_of(elf: ElfFile) -> bytes | None:
-    return next((note.desc for note in notes_of(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
+    return build_id_among(notes_of(elf))
+
+
+def build_id_among(notes: Iterable[Note]) -> bytes | None:
+    return next((note.desc for note in notes if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
 
 
 def debug_link_of(elf: ElfFile) -> tuple[str, int] | None:

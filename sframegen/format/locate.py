@@ -47,13 +47,9 @@ def unloaded_of(elf: ElfFile) -> Section | None:
     return None if section is None or section.header.sh_flags & SHF_ALLOC else section
 
 
-def open_sframe(elf: ElfFile, *, copy: bool = False) -> SframeSection:
-    """The file's section, of which only the header is read. Raises FormatError where it has none.
-
-    `copy`: of its bytes, so that nothing of the file stays mapped.
-    """
-    data, address = _found(elf)
-    return open_section(bytes(data) if copy else data, address)
+def open_sframe(elf: ElfFile) -> SframeSection:
+    """The file's section, of which only the header is read. Raises FormatError where it has none."""
+    return open_section(*_found(elf))
 
 
 def read_sframe(elf: ElfFile) -> SframeSection:

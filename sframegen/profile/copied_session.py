@@ -29,7 +29,7 @@ class CopiedSession:
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:
-            builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, TableCache()))
+            builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, TableCache(), stores=plan.stores))
             for pid in plan.targets:
                 if not is_process(pid):
                     raise SframegenError(f"process {pid}: no such process")

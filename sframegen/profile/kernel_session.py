@@ -85,7 +85,7 @@ class KernelSession:
             self._files = self.follower.files
             self._made = MadeCode(self._files, self.follower.processes)
             self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache))
+            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             self._walker = KernelWalker(
                 None if plan.targets is None else set(plan.targets),
                 Sampling(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from sframegen.detached.stores import Stores
     from sframegen.profile.events.names import Event
 
 
@@ -21,6 +22,7 @@ class Plan(NamedTuple):
     moments: bool = False  # keep the time of each sample
     idle: bool = False  # count idle CPUs
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
+    stores: Stores | None = None  # of detached sections
 
     @property
     def tells_threads(self) -> bool:

@@ -16,6 +16,7 @@ from sframegen.stack.walking.frames import Described, End, How, Thread
 from sframegen.stack.walking.walk import MAX_FRAMES, guess, walk
 
 if TYPE_CHECKING:
+    from sframegen.detached.stores import Stores
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
@@ -26,10 +27,20 @@ MAX_STACK_BYTES = 1 << 23  # copied of one stack
 
 
 class Tracer:
-    """Traces one process, any number of times. `registry`: registered code; it comes before the objects."""
+    """Traces one process, any number of times. `registry`: registered code; it comes before the objects.
 
-    def __init__(self, *, convert: bool = False, registry: Registry | None = None, limit: int = MAX_FRAMES) -> None:
-        self.objects = Objects(convert=convert)
+    `stores`: for objects without a section; `convert`: for those that have none there either.
+    """
+
+    def __init__(
+        self,
+        *,
+        convert: bool = False,
+        stores: Stores | None = None,
+        registry: Registry | None = None,
+        limit: int = MAX_FRAMES,
+    ) -> None:
+        self.objects = Objects(convert=convert, stores=stores)
         self.registry = Registry() if registry is None else registry
         self.runtime = RuntimeCode(self.registry)
         self.limit = limit

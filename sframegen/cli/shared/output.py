@@ -14,6 +14,7 @@ import click
 from cfi.errors import SframegenError
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject.kernel_versions import SAFE_SINCE, Change, safe_on
+from sframegen.detached.stores import VARIABLE
 from sframegen.elf.text import printable, shortened
 from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import REFUSALS
@@ -41,6 +42,15 @@ FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type
 OUTPUT = click.option("-o", "--output", type=click.Path(), help="Write to this file and leave FILE unchanged.")
 OUTPUT_DIR = click.option("--output-dir", type=click.Path(), help="Write to files with the same names in this directory.")
 VERSIONS = click.Choice([str(version) for version in sorted(WRITABLE, reverse=True)])
+
+
+SECTIONS = click.option(
+    "--sections",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help=f"Find detached sections in this directory, then in those of ${VARIABLE}. May be given again.",
+)
 
 
 def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:

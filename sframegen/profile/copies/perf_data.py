@@ -19,6 +19,7 @@ from sframegen.stack.live.process import host_abi
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sframegen.detached.stores import Stores
     from sframegen.format.abi import Abi
     from sframegen.profile.copies.perf_file import TimedRecord
     from sframegen.profile.tables.table_cache import TableCache
@@ -29,14 +30,18 @@ NANOSECONDS = 1e9
 NOT_WRITTEN = "lost while it was recorded: the ring buffer was full"
 
 
-def read_perf_data(path: Path, wanted: Wanted, *, workers: int = 1, cache: TableCache | None = None) -> Collected:
+def read_perf_data(
+    path: Path, wanted: Wanted, *, workers: int = 1, cache: TableCache | None = None, stores: Stores | None = None
+) -> Collected:
     """Walk all samples of a recording that has registers and copies of stacks. `workers`: processes that make tables.
+
+    `stores`: of detached sections.
 
     Raises FormatError, or OSError if it cannot be opened.
     """
     file = PerfFile(path)
     abi = _abi_of(file)
-    with TableBuilder(workers, cache) as builder:
+    with TableBuilder(workers, cache, stores=stores) as builder:
         return _Reading(file, abi, builder, wanted).read()
 
 

@@ -1,4 +1,4 @@
-"""An ELF file -> its DecodedTable: from its own SFrame section, else from its call frame information."""
+"""An ELF file -> its DecodedTable: from its own SFrame section, one in a store, or its call frame information."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
+from sframegen.detached.detached_file import ADDRESS
+from sframegen.detached.stores import Stores
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
@@ -30,6 +32,7 @@ class Origin(Enum):
     """What a table was made of, in the words that users see."""
 
     SECTION = "its own section"
+    DETACHED = "a detached section"
     CONVERTED = "its call frame information"
     KEPT = "the cache"  # and of what it was made is not known
     NOTHING = "nothing"
@@ -43,14 +46,26 @@ class Made(NamedTuple):
     why: str = ""
 
 
-def make_table(elf: ElfFile, cache: TableCache | None = None) -> Made:
-    """The table with link-time addresses. A section that is damaged is not used: `why` says so. Raises nothing for any bytes."""
+class Found(NamedTuple):
+    """A section's bytes and link-time address."""
+
+    origin: Origin
+    data: memoryview
+    address: int
+
+
+def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> Made:
+    """The table with link-time addresses. A section that is damaged is not used: `why` says so. Raises nothing for any bytes.
+
+    `stores`: of detached sections, for files without a section that can be used.
+    """
     why = ""
+    stores = stores or Stores()
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET_EXEC, ET_DYN):
             return Made(None, Origin.NOTHING, f"{elf.name}: no program or library of x86-64 or AArch64")
-        keeper = _Keeper(elf, cache)
+        keeper = _Keeper(elf, cache, stores)
         try:
             with naming(elf.name):
                 table = _from_section(elf, abi, keeper)
@@ -58,6 +73,10 @@ def make_table(elf: ElfFile, cache: TableCache | None = None) -> Made:
                 return keeper.remembered(Made(table, Origin.SECTION, _left_out(elf, table)))
         except FormatError as error:
             why = f"{error}; not used"
+        table = stores.find_for(elf, lambda data: _from_bytes(elf, abi, keeper, Found(Origin.DETACHED, data, ADDRESS)))
+        why = _joined(why, *stores.take_notes())
+        if table is not None:
+            return keeper.remembered(Made(table, Origin.DETACHED, _joined(why, _left_out(elf, table))))
         with naming(elf.name):
             table, warnings = _from_cfi(elf, abi, keeper)
     except FormatError as error:
@@ -80,11 +99,12 @@ def _left_out(elf: ElfFile, table: DecodedTable) -> str:
 class _Keeper:
     """Keeps a file's tables in the cache, if there is one and the file has a build-id."""
 
-    def __init__(self, elf: ElfFile, cache: TableCache | None) -> None:
+    def __init__(self, elf: ElfFile, cache: TableCache | None, stores: Stores) -> None:
         self.cache = cache
         self.status = elf.status
         self.name = ""  # of the last one
         self.build_id = build_id_of(elf) if cache else None
+        self.state = stores.state_for(elf)
         self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode() + first_code_of(elf) if cache else b""
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
@@ -104,26 +124,31 @@ class _Keeper:
     def remembered(self, made: Made) -> Made:
         """Next time the file need not be read, if there is nothing to say about its table."""
         if self.cache and self.name and not made.why:
-            self.cache.remember(self.status, self.name)
+            self.cache.remember(self.status, self.name, self.state)
         return made
 
 
 def _from_section(elf: ElfFile, abi: Abi, keeper: _Keeper) -> DecodedTable | None:
-    """None without a section, or one of no functions. Raises FormatError where `check` finds an error in its bytes."""
+    """None without a section, or one of no functions. Raises FormatError as `_from_bytes` does."""
     found = sframe_of(elf)
     if found is None or not found[0]:
         return None
-    data, address = found
-    name = keeper.name_of(Origin.SECTION, str(address).encode(), data)
+    return _from_bytes(elf, abi, keeper, Found(Origin.SECTION, *found))
+
+
+def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: Found) -> DecodedTable | None:
+    """None for a section of no functions. Raises FormatError where `check` finds an error in its bytes."""
+    origin, data, address = found
+    name = keeper.name_of(origin, str(address).encode(), data)
     table = keeper.load(name)
     if table is None:
         facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
         error = next((finding for finding in facts.findings if finding.severity is Severity.ERROR), None)
         if error is not None:
-            raise elf.error(error.message, ".sframe", error.offset)
+            raise FormatError(error.message, ".sframe", error.offset)
         section = open_section(data, address)
         if section.abi.sframe_id != abi.sframe_id:
-            raise elf.error(f"it is for {section.abi.name}", ".sframe", 4)
+            raise FormatError(f"it is for {section.abi.name}", ".sframe", 4)
         if not len(section.table):
             return None
         add_first_code(section.table, elf, abi)

@@ -14,16 +14,19 @@ from contextlib import suppress
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from sframegen.detached.stores import Stores
 from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import Made, Origin, make_table
 from sframegen.program.signals import ENDING, signals_held
 from sframegen.program.workers import TOO_LITTLE, attempt, death
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from sframegen.elf.file import ElfFile
     from sframegen.profile.tables.table_cache import TableCache
+
+    Make = Callable[[ElfFile], Made]
 
 PR_SET_PDEATHSIG = 1
 SECONDS = 30.0  # for one file; the largest take less than one
@@ -44,10 +47,15 @@ class Built(NamedTuple):
 class TableBuilder:
     """`request` files; `ready` says what came of them. `close` ends what is left, and trims the cache."""
 
-    def __init__(self, workers: int, cache: TableCache | None, seconds: float = SECONDS) -> None:
-        """`workers`: the most processes; there are none while there is nothing to do. `seconds`: the most for one file."""
+    def __init__(self, workers: int, cache: TableCache | None, seconds: float = SECONDS, *, stores: Stores | None = None) -> None:
+        """`workers`: the most processes; there are none while there is nothing to do. `seconds`: the most for one file.
+
+        `stores`: of detached sections.
+        """
         self._most = workers
         self._cache = cache
+        self._stores = stores or Stores()
+        self._make: Make = lambda elf: make_table(elf, self._cache, self._stores)
         self._seconds = seconds
         self._files: list[tuple[int, ElfFile | None]] = []  # all that were requested, with their numbers; None if done
         self._waiting: deque[int] = deque()  # places in _files
@@ -74,7 +82,7 @@ class TableBuilder:
 
     def request(self, number: int, elf: ElfFile) -> None:
         """Make the table of a file; it stays open until it is done."""
-        kept = self._cache.recall(elf.status) if self._cache else None
+        kept = self._cache.recall(elf.status, self._stores.state_for(elf)) if self._cache else None
         if kept is not None:
             self._finish(Built(number, kept, "", Origin.KEPT))
             return
@@ -124,7 +132,7 @@ class TableBuilder:
         while self._waiting and len(self._workers) < self._most:
             try:
                 with signals_held():  # a process is known before it can be left running
-                    worker = _Worker(self._files, self._cache, self._seconds, [other.pipe for other in self._workers.values()])
+                    worker = _Worker(self._files, self._make, self._seconds, [other.pipe for other in self._workers.values()])
                     self._workers[worker.pipe.fileno()] = worker
             except OSError as error:
                 if error.errno not in TOO_LITTLE:
@@ -150,7 +158,7 @@ class _Worker:
     def __init__(
         self,
         files: list[tuple[int, ElfFile | None]],
-        cache: TableCache | None,
+        make: Make,
         seconds: float,
         others: Iterable[socket.socket],
     ) -> None:
@@ -160,9 +168,7 @@ class _Worker:
         self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:  # no other copy is left: the pipe ends with the process
             try:
-                self.process = get_context("fork").Process(
-                    target=_serve, args=(files, cache, seconds, theirs, [*others, self.pipe])
-                )
+                self.process = get_context("fork").Process(target=_serve, args=(files, make, seconds, theirs, [*others, self.pipe]))
                 self.process.start()
             except OSError:
                 self.pipe.close()
@@ -198,7 +204,7 @@ class _Worker:
 
 def _serve(
     files: list[tuple[int, ElfFile | None]],
-    cache: TableCache | None,
+    make: Make,
     seconds: float,
     pipe: socket.socket,
     inherited: Iterable[socket.socket],
@@ -217,7 +223,7 @@ def _serve(
             signal.setitimer(signal.ITIMER_REAL, seconds)  # which ends this process
             _, elf = files[int.from_bytes(order, "little")]
             if elf is not None:
-                failure = attempt(lambda one: _answer(pipe, make_table(one, cache)), elf)
+                failure = attempt(lambda one: _answer(pipe, make(one)), elf)
                 if failure is not None:
                     _answer(pipe, Made(None, Origin.NOTHING, str(failure) or type(failure).__name__))
             signal.setitimer(signal.ITIMER_REAL, 0)

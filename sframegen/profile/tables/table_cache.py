@@ -31,7 +31,7 @@ ENDING = ".table"
 PACKAGES = Path(__file__).parents[3]
 MAKERS = (
     "cfi",
-    *(f"sframegen/{name}" for name in ("checks", "code", "conversion", "elf", "format", "profile/tables", "tables")),
+    *(f"sframegen/{name}" for name in ("checks", "code", "conversion", "detached", "elf", "format", "profile/tables", "tables")),
 )
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -85,18 +85,21 @@ class TableCache:
             with suppress(OSError), self._at(name) as place:
                 write_new(place, stored(table), 0o600)
 
-    def recall(self, status: os.stat_result | None) -> DecodedTable | None:
-        """Return the table of an unchanged file without reading that file; None if there is none."""
-        return None if status is None or self._directory < 0 else self.load(self._name_of_file(status))
+    def recall(self, status: os.stat_result | None, state: str = "") -> DecodedTable | None:
+        """Return the table of an unchanged file without reading that file; None if there is none.
 
-    def remember(self, status: os.stat_result | None, name: str) -> None:
+        `state`: of the stores of detached sections, in which there must be none or the same one for the file as then.
+        """
+        return None if status is None or self._directory < 0 else self.load(self._name_of_file(status, state))
+
+    def remember(self, status: os.stat_result | None, name: str, state: str = "") -> None:
         """Let `recall` find the table with this name, unless the file may still be changing: times of files are coarse."""
         if status is not None and self._directory >= 0 and time.time_ns() - status.st_ctime_ns > SETTLED:
             with suppress(OSError):  # it is there already, or not kept at all
-                os.link(name, self._name_of_file(status), src_dir_fd=self._directory, dst_dir_fd=self._directory)
+                os.link(name, self._name_of_file(status, state), src_dir_fd=self._directory, dst_dir_fd=self._directory)
 
-    def _name_of_file(self, status: os.stat_result) -> str:
-        about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    def _name_of_file(self, status: os.stat_result, state: str) -> str:
+        about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, state)
         return f"file-{blake2b(repr(about).encode(), key=blake2b(_tool()).digest(), digest_size=16).hexdigest()}{ENDING}"
 
     def trim(self) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.detached.identity import identity_with
 from sframegen.elf.file import ElfFile
+from sframegen.elf.notes import build_id_among, notes_in
 from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from sframegen.stack.snapshot.mappings import VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
@@ -14,6 +16,7 @@ from sframegen.stack.walking.frames import ADDRESS_MASK
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
+    from sframegen.detached.identity import Identity
     from sframegen.stack.snapshot.mappings import Mapping
     from sframegen.stack.snapshot.snapshot import Snapshot
 
@@ -27,6 +30,7 @@ MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is amon
 class Image:
     """`bias`: added to link-time addresses; `seen`: addresses, and the bytes that were there; `file`: if it can be opened."""
 
+    header: Ehdr
     segments: list[Phdr]
     bias: int
     file: ElfFile | None
@@ -42,19 +46,33 @@ def identity(file: ElfFile) -> Hashable:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
 
 
+def identity_in_memory(image: Image, snapshot: Snapshot) -> Identity | None:
+    """Return what a detached section for the object must agree with. The file is not needed: headers and notes are loaded."""
+    notes = [segment for segment in image.segments if segment.p_type == PT_NOTE]
+    for segment in notes:
+        raw = snapshot.memory.read(image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES))
+        try:
+            build_id = build_id_among(notes_in(memoryview(raw), snapshot.abi.byte_order, segment.p_align))
+        except FormatError:  # cut off, or damaged
+            continue
+        if build_id is not None:
+            return identity_with(build_id, image.header, snapshot.abi.byte_order, image.segments)
+    return None
+
+
 def read_image(snapshot: Snapshot, row: Mapping) -> Image | None:
     """Return the object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
         return None
     reader = _Reader(snapshot, row)
     try:
-        segments = reader.segments()
+        header, segments = reader.headers()
     except FormatError:
         return None
     bias = _bias(segments, row)
     if bias is None:
         return None
-    image = Image(segments, bias, reader.file, reader.seen)
+    image = Image(header, segments, bias, reader.file, reader.seen)
     for segment in segments:
         if segment.p_type == PT_NOTE:
             address, size = image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES)
@@ -86,8 +104,11 @@ class _Reader:
         self.rows = snapshot.mappings.of_file(row)  # the nearest first: a file can be loaded twice
         self.file = self._vdso(row) if row.path == VDSO else snapshot.file_of(row)
 
-    def segments(self) -> list[Phdr]:
-        """Return the segments. Raises FormatError without any. The file is ignored if its headers differ from those in memory."""
+    def headers(self) -> tuple[Ehdr, list[Phdr]]:
+        """Return the ELF header and the segments. Raises FormatError without any.
+
+        The file is ignored if its headers differ from those in memory.
+        """
         abi = self.snapshot.abi
         raw = self._read(0, EHDR_SIZE)
         if raw[:5] != b"\x7fELF\2":
@@ -103,7 +124,7 @@ class _Reader:
             data = self.file.data
             if data[:EHDR_SIZE] != raw or data[header.e_phoff : header.e_phoff + len(table)] != table:
                 self.file = None  # another file is there now
-        return list(map(Phdr._make, RECORDS[Phdr, abi.byte_order].iter_unpack(table)))
+        return header, list(map(Phdr._make, RECORDS[Phdr, abi.byte_order].iter_unpack(table)))
 
     def _read(self, offset: int, size: int) -> bytes:
         """Return bytes of the file as they are in memory. Raises FormatError if they are neither mapped nor in a file."""

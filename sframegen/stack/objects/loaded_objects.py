@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.detached.detached_file import ADDRESS
+from sframegen.detached.stores import Stores
 from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
-from sframegen.stack.objects.loaded_image import read_image
+from sframegen.stack.objects.loaded_image import identity_in_memory, read_image
 from sframegen.stack.objects.section_from_cfi import Converter
 from sframegen.stack.walking.frames import How
 
@@ -73,8 +75,12 @@ class LoadedObject:
 class Objects:
     """All objects that a process has loaded, read on demand."""
 
-    def __init__(self, *, convert: bool = False) -> None:
-        """`convert`: objects without a section get one, in our memory, from their call frame information."""
+    def __init__(self, *, convert: bool = False, stores: Stores | None = None) -> None:
+        """`convert`: objects without a section get one, in our memory, from their call frame information.
+
+        `stores`: searched first.
+        """
+        self._stores = stores or Stores()
         self._converter = Converter() if convert else None
         self.pending: list[LoadedObject] = []  # to convert while the process runs
         self._defer = False
@@ -170,13 +176,17 @@ class Objects:
         return loaded
 
     def _read_section(self, loaded: LoadedObject) -> None:
-        """Read the section that PT_GNU_SFRAME names from memory, as a kernel would; else one that is not loaded, from the file."""
+        """Read the section that PT_GNU_SFRAME names from memory, as a kernel would; else one that is not loaded, from the file.
+
+        An object that has neither may have one in a store.
+        """
         image, snapshot = loaded.image, self._snapshot
         if image is None or snapshot is None:
             return
         segment = next((segment for segment in image.segments if segment.p_type == PT_GNU_SFRAME and segment.p_filesz), None)
         if segment is None:
-            self._read_unloaded(loaded, image, snapshot.abi)
+            if not self._read_unloaded(loaded, image, snapshot.abi):
+                self._read_detached(loaded, image, snapshot)
             return
         address, size = image.address(segment.p_vaddr), segment.p_filesz
         there = snapshot.mappings.find(address)
@@ -194,12 +204,12 @@ class Objects:
         except FormatError as error:
             loaded.damage = str(error)
 
-    def _read_unloaded(self, loaded: LoadedObject, image: Image, abi: Abi) -> None:
-        """From the file that is mapped there, if it can still be opened."""
+    def _read_unloaded(self, loaded: LoadedObject, image: Image, abi: Abi) -> bool:
+        """Read it from the file that is mapped there, if that can still be opened. Return False if there is none."""
         file = image.file
         section = unloaded_of(file) if file else None
         if file is None or section is None:
-            return
+            return False
         loaded.tried = True
         try:
             data = _expanded(file, section, self._room)
@@ -208,6 +218,23 @@ class Objects:
             self._room -= len(data)
         except FormatError as error:
             loaded.damage = str(error)
+        return True
+
+    def _read_detached(self, loaded: LoadedObject, image: Image, snapshot: Snapshot) -> None:
+        """Read it from a store."""
+        if not self._stores:
+            return
+
+        def copied(data: memoryview) -> SframeSection:
+            if len(data) > self._room:
+                raise FormatError(f"{len(data)} bytes are too many")
+            return _usable(open_section(bytes(data), image.address(ADDRESS)), snapshot.abi)
+
+        loaded.section = self._stores.find(identity_in_memory(image, snapshot), copied)
+        if loaded.section is not None:
+            loaded.tried = True
+            loaded.section_bytes = len(loaded.section.data)
+            self._room -= loaded.section_bytes
 
     def _convert(self, loaded: LoadedObject) -> None:
         loaded.tried = True

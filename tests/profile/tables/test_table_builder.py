@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from sframegen.detached.stores import Stores
+
 PYTHON = open_elf(os.path.realpath(sys.executable))
 WAIT = 60_000  # milliseconds, against an endless test
 
@@ -51,13 +53,13 @@ def test_the_table_is_the_one_that_this_process_makes() -> None:
     assert active_children() == []
 
 
-def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None], Made]:
+def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None, Stores], Made]:
     """make_table that does something else for a file of as many bytes of name."""
 
-    def make(elf: ElfFile, cache: TableCache | None) -> Made:
+    def make(elf: ElfFile, cache: TableCache | None, stores: Stores) -> Made:
         if elf.name == str(number):
             how()
-        return make_table(elf, cache)
+        return make_table(elf, cache, stores)
 
     return make
 
@@ -88,7 +90,7 @@ def test_a_process_that_dies_costs_its_file(
 
 
 def test_an_error_is_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_elf: ElfFile, _cache: TableCache | None) -> Made:
+    def fail(_elf: ElfFile, _cache: TableCache | None, _stores: Stores) -> Made:
         raise MemoryError
 
     monkeypatch.setattr(table_builder, "make_table", fail)
@@ -98,7 +100,7 @@ def test_an_error_is_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_builder, "make_table", lambda _elf, _cache: signal.pause())
+    monkeypatch.setattr(table_builder, "make_table", lambda _elf, _cache, _stores: signal.pause())
     before = time.monotonic()
     with TableBuilder(2, None) as builder:
         for number in range(4):

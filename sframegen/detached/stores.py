@@ -1,0 +1,147 @@
+"""The stores of detached sections that a command reads: the one place that finds the section for a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from cfi.errors import FormatError, naming
+from sframegen.detached.detached_file import ADDRESS, section_in
+from sframegen.detached.identity import identity_of, path_in_store
+from sframegen.elf.opening import map_descriptor, open_regular
+from sframegen.format.decode import open_section
+from sframegen.format.locate import open_sframe, sframe_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sframegen.detached.identity import Identity
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.decode import SframeSection
+
+T = TypeVar("T")
+StrPath = str | os.PathLike[str]
+
+VARIABLE = "SFRAMEGEN_PATH"
+DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+ROOT = 0  # the user
+
+
+def directories_of(options: Iterable[str]) -> list[str]:
+    """Return the directories of a command line, then those of the environment."""
+    return [*options, *filter(None, os.environ.get(VARIABLE, "").split(":"))]
+
+
+class Stores:
+    """Directories, searched in their order. True if there are any.
+
+    Files belong to root, to this user, or to the owner of the directory, and nobody else can write to them: others are not used.
+    """
+
+    def __init__(self, directories: Iterable[StrPath] = ()) -> None:
+        self._directories = [os.fspath(directory) for directory in directories]
+        self._notes: dict[str, bool] = {}  # what is there and is not used, with the reason; True if it was taken
+
+    def __bool__(self) -> bool:
+        return bool(self._directories)
+
+    def find(self, identity: Identity | None, use: Callable[[memoryview], T]) -> T | None:
+        """Return what `use` makes of the first section for a file of that identity; None if there is none.
+
+        `use` gets its bytes, which stay mapped as long as they are used, and raises FormatError if it is damaged. The section is
+        at address 0. Raises nothing: `take_notes` says which files are not used, and why.
+        """
+        for directory in self._directories if identity else ():
+            assert identity is not None
+            path = os.path.join(directory, path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
+            try:
+                with naming(path):
+                    return use(section_in(_mapped(directory, path, identity.build_id), path, identity))
+            except FileNotFoundError:
+                continue
+            except (FormatError, OSError) as error:
+                reason = str(error) if isinstance(error, FormatError) else f"{path}: {error.strerror}"
+                self._notes.setdefault(f"{reason}; not used", False)
+        return None
+
+    def find_for(self, elf: ElfFile, use: Callable[[memoryview], T]) -> T | None:
+        """Do the same for an ELF file."""
+        return self.find(self._identity_of(elf), use)
+
+    def open_for(self, elf: ElfFile) -> SframeSection:
+        """Open the file's own section, else the one in a store. Raises FormatError where there is none, or its own is bad."""
+        if sframe_of(elf) is None:
+
+            def usable(data: memoryview) -> SframeSection:
+                section = open_section(data, ADDRESS)
+                _ = section.seeker  # raises if it cannot be searched
+                return section
+
+            found = self.find_for(elf, usable)
+            if found is not None:
+                return found
+        return open_sframe(elf)
+
+    def take_notes(self) -> list[str]:
+        """Return a line for each file that was not used since the last call, and not in an earlier one."""
+        new = [note for note, taken in self._notes.items() if not taken]
+        self._notes.update(dict.fromkeys(new, True))
+        return new
+
+    def state_for(self, elf: ElfFile) -> str:
+        """Return a text that changes whenever another section may be found for the file; "" if there is none."""
+        identity = self._identity_of(elf)
+        if identity is None:
+            return ""
+        states = [_state(os.path.join(directory, path_in_store(identity.build_id))) for directory in self._directories]  # noqa: PTH118
+        return repr(states) if any(states) else ""
+
+    def _identity_of(self, elf: ElfFile) -> Identity | None:
+        if self:
+            with suppress(FormatError):  # of damaged notes
+                return identity_of(elf)
+        return None
+
+
+def _mapped(directory: str, path: str, build_id: bytes) -> memoryview:
+    """Open and map a section's file; no links are followed below the directory. Raises FormatError and OSError."""
+    *folders, name = path_in_store(build_id).split("/")
+    here = os.open(directory, DIRECTORY)
+    try:
+        owner = os.fstat(here).st_uid
+        for folder in folders:
+            inner = os.open(folder, DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = inner
+        descriptor = open_regular(name, path, os.O_NOFOLLOW, directory=here)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise FormatError("a symbolic link or another file is in its way", file=path) from error
+        raise
+    finally:
+        os.close(here)
+    try:
+        _check_trusted(os.fstat(descriptor), owner, path)
+        return map_descriptor(descriptor, path)[0]
+    finally:
+        os.close(descriptor)
+
+
+def _check_trusted(status: os.stat_result, owner: int, path: str) -> None:
+    """Raises FormatError if someone else can have written the file. `owner`: of the store."""
+    user = os.geteuid()
+    if status.st_uid not in (ROOT, user, owner):
+        raise FormatError("it belongs to another user than you, root or the owner of the store", file=path)
+    if status.st_mode & stat.S_IWOTH or (user == ROOT and status.st_gid != ROOT and status.st_mode & stat.S_IWGRP):
+        raise FormatError("others can write to it", file=path)
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

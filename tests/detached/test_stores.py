@@ -1,0 +1,257 @@
+"""Stores of detached sections: their order, the files that are not used, and what a command says of them, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+import sframegen
+from sframegen import FormatError, add_section
+from sframegen.cli.commands import cli
+from sframegen.detached.identity import identity_of, path_in_store
+from sframegen.detached.stores import Stores, directories_of
+from sframegen.elf.file import open_elf
+from sframegen.format.decode import open_section
+from tests.detached.test_detached_file import BUILD_ID, SOURCE, identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.once
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def program(compile_c: Compiler, tmp_path: Path) -> Path:
+    return Path(shutil.copy(compile_c(SOURCE, "-O1", BUILD_ID), tmp_path / "program"))
+
+
+@pytest.fixture
+def store(program: Path, tmp_path: Path) -> Path:
+    add_section(program, detached=tmp_path / "store")
+    return tmp_path / "store"
+
+
+def place(store: Path, program: Path) -> Path:
+    return store / path_in_store(identity(program).build_id)
+
+
+def rules(stores: Stores, program: Path) -> int | None:
+    """Return the version of the section that is found."""
+    return stores.find_for(open_elf(program), lambda data: open_section(data, 0).header.version)
+
+
+def test_without_stores_nothing_is_read(program: Path) -> None:
+    assert not Stores()
+    assert rules(Stores(), program) is None
+    assert Stores().state_for(open_elf(program)) == ""
+
+
+def test_the_first_store_that_has_a_section_is_used(program: Path, store: Path, tmp_path: Path) -> None:
+    add_section(program, detached=tmp_path / "other", version=2)
+    (tmp_path / "empty").mkdir()
+    places = [tmp_path / "missing", tmp_path / "empty", tmp_path / "other", store]
+    assert rules(Stores(places), program) == 2
+    assert rules(Stores(places[::-1]), program) == 3
+
+
+def test_a_damaged_section_is_noted_once_and_the_next_store_is_used(program: Path, store: Path, tmp_path: Path) -> None:
+    add_section(program, detached=tmp_path / "other", version=2)
+    damaged = place(tmp_path / "other", program)
+    data = bytearray(damaged.read_bytes())
+    at = data.index(b"\xe2\xde\x02")  # the section's magic number and version
+    data[at] = 0
+    damaged.write_bytes(data)
+    stores = Stores([tmp_path / "other", store])
+    assert [rules(stores, program), rules(stores, program)] == [3, 3]
+    (note,) = stores.take_notes()
+    assert note.startswith(f"{damaged}: .sframe+0x0: magic number ")
+    assert note.endswith("; not used")
+    assert rules(stores, program) == 3
+    assert stores.take_notes() == []
+
+
+def test_a_section_of_another_build_is_not_used(program: Path, store: Path, compile_c: Compiler) -> None:
+    """Its file has the name of the build-id: someone has put it there, or the program was built again with that build-id."""
+    other = compile_c(SOURCE.replace("+ n", "* n + f(n - 2)"), "-O0", "-static", BUILD_ID)
+    assert identity(other).build_id == identity(program).build_id
+    stores = Stores([store])
+    assert rules(stores, other) is None
+    assert stores.take_notes() == [f"{place(store, program)}: for another file: its load layout differs; not used"]
+
+
+def test_a_stale_section_is_not_used(program: Path, store: Path, compile_c: Compiler) -> None:
+    new = compile_c(SOURCE, "-O1", "-Wl,--build-id=0x0123456789abcdef0123456789abcdee")
+    shutil.copy(place(store, program), place(store, new))
+    stores = Stores([store])
+    assert rules(stores, new) is None
+    assert stores.take_notes() == [f"{place(store, new)}: for another file: its build-id differs; not used"]
+
+
+def is_a_fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def is_a_link(file: Path) -> None:
+    file.rename(file.with_name("real"))
+    file.symlink_to("real")
+
+
+def is_below_a_link(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("real"))
+    file.parent.symlink_to("real")
+
+
+def is_a_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def is_empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def is_sparse(file: Path) -> None:
+    with file.open("r+b") as out:
+        out.truncate(1 << 40)
+        out.write(bytes(64))
+
+
+def is_writable_for_all(file: Path) -> None:
+    file.chmod(0o666)
+
+
+HOSTILE: list[tuple[Callable[[Path], None], str]] = [
+    (is_a_fifo, "not a regular file"),
+    (is_a_link, "a symbolic link or another file is in its way"),
+    (is_below_a_link, "a symbolic link or another file is in its way"),
+    (is_a_directory, "Is a directory"),
+    (is_empty, "the file is empty"),
+    (is_sparse, "not an ELF file"),
+    (is_writable_for_all, "others can write to it"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "why"), HOSTILE, ids=lambda one: getattr(one, "__name__", None))
+def test_what_is_no_file_of_ours_is_not_used(spoil: Callable[[Path], None], why: str, program: Path, store: Path) -> None:
+    file = place(store, program)
+    spoil(file)
+    stores = Stores([store])
+    assert rules(stores, program) is None
+    assert stores.take_notes() == [f"{file}: {why}; not used"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+def test_whose_files_are_used(program: Path, store: Path) -> None:
+    """Those of root, of this user, and of the owner of the store; for root, nobody else's group may write to them."""
+    file = place(store, program)
+    os.chown(file, NOBODY, 0)
+    stores = Stores([store])
+    assert rules(stores, program) is None
+    why = "it belongs to another user than you, root or the owner of the store"
+    assert stores.take_notes() == [f"{file}: {why}; not used"]
+    os.chown(store, NOBODY, 0)
+    assert rules(stores, program) == 3
+    file.chmod(0o664)
+    assert rules(stores, program) == 3
+    os.chown(file, NOBODY, NOBODY)
+    file.chmod(0o664)
+    assert rules(stores, program) is None
+    assert stores.take_notes() == [f"{file}: others can write to it; not used"]
+
+
+def test_a_section_that_comes_later_changes_the_state(program: Path, store: Path, tmp_path: Path) -> None:
+    elf = open_elf(program)
+    stores = Stores([tmp_path / "later", store])
+    states = [Stores([tmp_path / "later"]).state_for(elf), stores.state_for(elf)]
+    add_section(program, detached=tmp_path / "later")
+    states += [Stores([tmp_path / "later"]).state_for(elf), stores.state_for(elf)]
+    add_section(program, detached=tmp_path / "later", version=2)
+    states += [stores.state_for(elf)]
+    assert states[0] == ""
+    assert len(set(states)) == 5
+    assert stores.state_for(elf) == states[-1]
+
+
+def test_notes_that_are_damaged_are_no_identity(program: Path, store: Path) -> None:
+    data = bytearray(program.read_bytes())
+    at = data.index(identity(program).build_id) - 16
+    data[at : at + 8] = b"\xff" * 8
+    program.write_bytes(data)
+    with pytest.raises(FormatError):
+        identity_of(open_elf(program))
+    assert rules(Stores([store]), program) is None
+
+
+@pytest.mark.parametrize("size", [1, 65])
+def test_a_build_id_of_another_size_is_none(size: int, compile_c: Compiler) -> None:
+    assert identity_of(open_elf(compile_c(SOURCE, f"-Wl,--build-id=0x{'ab' * size}"))) is None
+
+
+def test_directories_come_from_the_command_line_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SFRAMEGEN_PATH", ":/c::relative:")
+    assert directories_of(["/a", "/b"]) == ["/a", "/b", "/c", "relative"]
+    monkeypatch.delenv("SFRAMEGEN_PATH")
+    assert directories_of(()) == []
+
+
+# -- commands and functions that read files
+
+
+def invoke(*arguments: object) -> str:
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_lookup_reads_the_store_after_the_file(program: Path, store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    add_section(program, output=tmp_path / "added")
+    expected = invoke("lookup", tmp_path / "added", "main", "f+4")
+    assert invoke("lookup", "--sections", store, program, "main", "f+4") == expected
+    monkeypatch.setenv("SFRAMEGEN_PATH", str(store))
+    assert invoke("lookup", program, "main", "f+4") == expected
+    place(store, program).write_bytes(b"damaged")
+    assert invoke("lookup", tmp_path / "added", "main", "f+4") == expected  # its own: the store is not looked at
+    done = CliRunner().invoke(cli, ["lookup", str(program), "main"])
+    assert done.exit_code == 1
+    assert done.output.splitlines() == [
+        f"sframegen: {place(store, program)}: not an ELF file; not used",
+        f"sframegen: {program}: no SFrame section",
+    ]
+
+
+def test_check_compares_a_detached_section_with_the_file(program: Path, store: Path) -> None:
+    good = sframegen.check(program, sections=[store])
+    assert good.worst() is sframegen.Severity.NOTE
+    assert good.code[sframegen.Verdict.EQUAL] == add_section(program, dry_run=True).covered_bytes
+    bad = Path(shutil.copy(program, program.with_name("bad")))
+    data = bytearray(bad.read_bytes())
+    at = open_elf(bad).section(".eh_frame")
+    assert at is not None
+    data[at.header.sh_offset : at.header.sh_offset + at.header.sh_size] = bytes(at.header.sh_size)
+    bad.write_bytes(data)
+    assert sframegen.check(bad, sections=[store]).code[sframegen.Verdict.EQUAL] == 0
+    assert "good" in invoke("check", "--sections", store, program)
+
+
+def test_read_gives_a_copy_of_the_detached_section(program: Path, store: Path) -> None:
+    add_section(program, output=program.with_name("unloaded"), unloaded=True)
+    section = sframegen.read(program, sections=[store])
+    place(store, program).write_bytes(b"")
+    assert section.table.start == sframegen.read(program.with_name("unloaded")).table.start
+    with pytest.raises(FormatError, match="no SFrame section"):
+        sframegen.read(program, sections=[store])
+
+
+def test_a_directory_that_is_missing_is_wrong_usage(program: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["lookup", "--sections", str(tmp_path / "missing"), str(program), "main"])
+    assert done.exit_code == 2
