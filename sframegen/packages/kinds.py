@@ -93,8 +93,45 @@ def _tar() -> Callable[..., Passed]:
     return pass_archive
 
 
+def _is_image(name: str, beginning: bytes) -> bool:
+    if not _is_tar(name, beginning):
+        return False
+    from sframegen.packages.images.image_archive import may_be_image  # noqa: PLC0415
+
+    return may_be_image(beginning)
+
+
+def _image() -> Callable[..., Passed]:
+    from sframegen.packages.images.image_archive import pass_image  # noqa: PLC0415
+
+    return pass_image
+
+
+def _is_squashfs(_: str, beginning: bytes) -> bool:
+    return beginning.startswith(b"hsqs")
+
+
+def _squashfs() -> Callable[..., Passed]:
+    from sframegen.packages.squashfs import pass_image  # noqa: PLC0415
+
+    return pass_image
+
+
+def _is_rpm(_: str, beginning: bytes) -> bool:
+    return beginning.startswith(b"\xed\xab\xee\xdb")
+
+
+def _rpm() -> Callable[..., Passed]:
+    from sframegen.packages.rpms import pass_rpm  # noqa: PLC0415
+
+    return pass_rpm
+
+
 KINDS = (
     Kind("wheel", _is_wheel, _wheel),
     Kind("deb", _is_deb, _deb),
+    Kind("rpm", _is_rpm, _rpm),
+    Kind("squashfs", _is_squashfs, _squashfs),
+    Kind("image archive", _is_image, _image),  # before tar, which it is, too
     Kind("tar", _is_tar, _tar),
 )

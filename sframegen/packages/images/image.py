@@ -1,0 +1,82 @@
+"""One image: its configuration and layers -> a configuration and layers with one more."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.packages.compression import MAGIC_SIZE
+from sframegen.packages.images.documents import DIGEST, Document, dumped, parsed, shown
+from sframegen.packages.images.layers import NewLayer, apply_layer, visit_layer
+from sframegen.packages.images.root_tree import RootTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.packages.images.documents import ImageFiles
+    from sframegen.packages.images.layers import Layer
+    from sframegen.packages.images.root_tree import Inode
+    from sframegen.packages.passing import Pass
+
+MADE_WITH = "sframegen add-section"
+
+
+class NewImage(NamedTuple):
+    """What a changed image has instead, or in addition."""
+
+    config: bytes
+    layer: Path  # the file of the new layer
+    diff_id: str
+    digest: str  # of that file
+    size: int
+
+
+def diff_ids(config: Document, where: str) -> list[str]:
+    """The digests of the layers' tar archives. Raises FormatError."""
+    rootfs = config.get("rootfs")
+    found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(found, list):
+        raise FormatError(f"{where}: no list of layers in rootfs.diff_ids")
+    for digest in found:
+        if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
+            raise FormatError(f"{where}: {shown(digest)} is no digest of sha256 or sha512")
+    return found
+
+
+def add_layer(one: Pass, files: ImageFiles, config: bytes, layers: list[Layer], name: str) -> NewImage | None:
+    """Visit the linked ELF files that a container of the image sees; None if none changes.
+
+    `name`: of the image in paths, "" where it is the only one. Raises FormatError, and what visits raise.
+    """
+    tree = RootTree()
+    for number, layer in enumerate(layers):
+        apply_layer(one, files, layer, number, tree)
+    wanted: dict[int, dict[Inode, list[str]]] = {}
+    for inode, paths in tree.elf_files().items():
+        wanted.setdefault(inode.layer, {})[inode] = paths
+    if not wanted:
+        return None
+    with files.open(layers[-1].file) as file:
+        beginning = file.read(MAGIC_SIZE)
+    changed, path = one.changed, one.free_file(f"layer-{hashlib.sha256(config).hexdigest()}")
+    with NewLayer(one, tree, path, beginning) as new:
+        for number, inodes in wanted.items():
+            visit_layer(one, files, layers[number], inodes, name, new)
+        diff_id = new.finish()
+    if one.changed == changed:
+        path.unlink()
+        return None
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return NewImage(_with_layer(config, diff_id), path, diff_id, f"sha256:{digest}", path.stat().st_size)
+
+
+def _with_layer(config: bytes, diff_id: str) -> bytes:
+    document = parsed(config, "the configuration")
+    document["rootfs"]["diff_ids"].append(diff_id)
+    history = document.get("history")
+    if isinstance(history, list) and history:
+        made = {"created": document["created"]} if isinstance(document.get("created"), str) else {}
+        history.append({**made, "created_by": MADE_WITH})
+    return dumped(document)

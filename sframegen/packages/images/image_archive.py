@@ -1,0 +1,207 @@
+"""An image in one tar archive: an OCI layout, what `docker save` writes, or both."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import tarfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+
+from cfi.errors import FormatError
+from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
+from sframegen.packages.images.docker_manifest import IDENTIFIER, MANIFEST, rewrite_manifest
+from sframegen.packages.images.documents import shown
+from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, check_signatures
+from sframegen.packages.passing import CHUNK, Pass, Timed, pieces, size_of
+from sframegen.packages.tar_entries import BLOCK, Rules, entries, pass_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.packages.passing import Passed, Visit, Writable
+    from sframegen.packages.tar_entries import Entry
+
+MAX_LINKS = 40  # one leading to the next
+RULES = Rules(devices=False, links_up=True)  # links are looked up among the names of the archive
+RECORD = 20 * BLOCK  # to a multiple of which most tools fill an archive up
+FIRST_NAMES = {"blobs", LAYOUT, INDEX, MANIFEST, "repositories"}
+MAX_INFLATED = 1 << 12
+
+
+class Part(NamedTuple):
+    """Where an entry is in the archive, with its headers and padding; bytes."""
+
+    entry: Entry
+    start: int
+    end: int
+
+
+def may_be_image(beginning: bytes) -> bool:
+    """True if a tar archive that begins so can be an image: the name of its first entry is one that images have."""
+    is_compressed = compression_of(beginning) is not None
+    if beginning.startswith(b"\x1f\x8b"):
+        with suppress(zlib.error):
+            beginning = zlib.decompressobj(wbits=31).decompress(beginning, MAX_INFLATED)
+    first = beginning[:100].partition(b"\0")[0].decode("utf-8", "replace").removeprefix("./").split("/")[0]
+    known = first in FIRST_NAMES or IDENTIFIER.fullmatch(first.partition(".")[0]) is not None
+    return known or (first == "" and not is_compressed)
+
+
+def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
+    """An archive that `may_be_image`; if it is none, as any tar archive. `pass_through` in kinds.py has the contract."""
+    compression = compression_of(source.read(MAGIC_SIZE))
+    source.seek(0)
+    with Pass("image archive", size_of(source), visit) as one:
+        plain = source
+        if compression is not None:
+            plain = one.free_file("unpacked").open("w+b")
+            for piece in _limited(unpacked(source, compression), one):
+                plain.write(piece)
+            plain.seek(0)
+        files = ArchiveFiles(plain, one)
+        if MANIFEST not in files and not (LAYOUT in files and INDEX in files):
+            source.seek(0)
+            return pass_archive(source, visit, target, force=force)
+        images, changes = Images(one, files), Changes()
+        if LAYOUT in files and INDEX in files:
+            OciLayout(images, changes).rewrite()
+        if MANIFEST in files:
+            rewrite_manifest(images, changes)
+        signed = check_signatures(changes, force=force)
+        if target is not None and changes.rewritten:
+            with packed(target, compression) as out:
+                files.write(changes, Timed(out, one))
+        return one.passed()._replace(signed=signed)
+
+
+class ArchiveFiles:
+    """The files of a tar archive, where they are in it."""
+
+    def __init__(self, source: BinaryIO, one: Pass) -> None:
+        """Raises FormatError for what is no tar archive, or has two files of one name."""
+        self._source = source
+        self._parts: dict[str, Part] = {}
+        self._order: list[Part] = []
+        end = 0
+        for entry in entries(one, source, RULES, _ignore):
+            start, end = end, entry.info.offset_data + -(-entry.stored // BLOCK) * BLOCK
+            part = Part(entry, start, end)
+            self._order.append(part)
+            if not entry.info.isdir() and self._parts.setdefault(entry.path, part) is not part:
+                raise FormatError(f"{entry.path}: a second file of this name")
+            source.seek(end)
+        self._size = size_of(source)
+        if end > self._size:
+            raise FormatError(f"{self._order[-1].entry.path}: cut off: {end - self._size:,} bytes are missing")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def open(self, name: str) -> BinaryIO:
+        entry = self._found(name).entry
+        return cast("BinaryIO", io.BufferedReader(_Range(self._source, entry.info.offset_data, entry.info.size), CHUNK))
+
+    def size(self, name: str) -> int:
+        return self._found(name).entry.info.size
+
+    def write(self, changes: Changes, target: Writable) -> None:
+        """The archive with these changes: new files before the first document that is rewritten, all others in their places."""
+        led_to = {self._target(part.entry) for part in self._order if part.entry.info.issym() or part.entry.info.islnk()}
+        left_out = changes.unneeded - led_to | changes.new.keys()
+        out, is_added = _Counting(target), False
+        for part in self._order:
+            path, info = part.entry.path, part.entry.info
+            if path in changes.rewritten:
+                for name in changes.new if not is_added else ():
+                    _write_file(name, changes.new[name], info, out)
+                is_added = True
+                _write_file(path, changes.rewritten[path], info, out)
+            elif path not in left_out:
+                self._source.seek(part.start)
+                for piece in pieces(self._source, part.end - part.start, path):
+                    out.write(piece)
+        out.write(bytes(2 * BLOCK))
+        if self._size % RECORD == 0:
+            out.write(bytes(-out.written % RECORD))
+
+    def _found(self, name: str) -> Part:
+        """The regular file that a name leads to, within the archive. Raises FormatError."""
+        path = name
+        for _ in range(MAX_LINKS):
+            part = self._parts.get(path)
+            if part is None:
+                break
+            if part.entry.is_whole:
+                return part
+            if not (part.entry.info.issym() or part.entry.info.islnk()):
+                raise FormatError(f"{shown(name)}: not a regular file")
+            path = self._target(part.entry)
+        raise FormatError(f"{shown(name)}: no such file in the image")
+
+    def _target(self, entry: Entry) -> str:
+        link = entry.info.linkname
+        return posixpath.normpath(link if entry.info.islnk() else posixpath.join(posixpath.dirname(entry.path), link))
+
+
+class _Range(io.RawIOBase):
+    """Some bytes of a file, which others read, too."""
+
+    def __init__(self, source: BinaryIO, start: int, size: int) -> None:
+        super().__init__()
+        self._source, self._start, self._size, self._at = source, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self._at = {0: 0, 1: self._at, 2: self._size}[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: object, /) -> int:
+        view = memoryview(cast("bytearray", buffer)).cast("B")
+        self._source.seek(self._start + self._at)
+        data = self._source.read(min(len(view), max(self._size - self._at, 0)))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+class _Counting:
+    def __init__(self, target: Writable) -> None:
+        self._target, self.written = target, 0
+
+    def write(self, data: bytes) -> None:
+        self._target.write(data)
+        self.written += len(data)
+
+
+def _write_file(name: str, data: bytes | Path | LinkTo, like: tarfile.TarInfo, target: Writable) -> None:
+    """A file with the owner, mode and time of another entry."""
+    info = tarfile.TarInfo(name)
+    info.mode, info.mtime = like.mode, int(like.mtime)
+    info.uid, info.gid, info.uname, info.gname = like.uid, like.gid, like.uname, like.gname
+    if isinstance(data, LinkTo):
+        info.type, info.linkname, data = tarfile.SYMTYPE, data.target, b""
+    info.size = data.stat().st_size if isinstance(data, Path) else len(data)
+    target.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+    with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as file:
+        for piece in pieces(file, info.size, name):
+            target.write(piece)
+    target.write(bytes(-info.size % BLOCK))
+
+
+def _limited(stream: BinaryIO, one: Pass) -> Iterator[bytes]:
+    """What is unpacked, within the limits of the pass."""
+    while piece := stream.read(CHUNK):
+        one.regular("the archive", len(piece))
+        yield piece
+
+
+def _ignore(_: bytes) -> None:
+    pass

@@ -1,0 +1,185 @@
+"""The layers of an image: read with their digests verified, and the new one, which has changed files only."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from cfi.errors import FormatError
+from sframegen.elf.records import EHDR_SIZE
+from sframegen.format.abi import is_linked
+from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
+from sframegen.packages.passing import CHUNK, Timed, pieces
+from sframegen.packages.tar_entries import BLOCK, TYPE_AT, Rules, entries, with_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sframegen.packages.images.documents import ImageFiles
+    from sframegen.packages.images.root_tree import Inode, RootTree
+    from sframegen.packages.passing import Content, Pass, Readable
+    from sframegen.packages.tar_entries import Entry
+
+# Names begin at the root of the image, so that nothing leads out of it; what is given twice has the contents of the second.
+RULES = Rules(devices=True, links_up=True, repeated=True, rooted=True)
+ZEROS = bytes(BLOCK)
+
+
+class Layer(NamedTuple):
+    """Where a layer is, and its digests."""
+
+    file: str
+    diff_id: str  # of the tar archive
+    digest: str = ""  # of the file, which may be compressed; "" where it is not known
+    size: int | None = None  # of the file
+
+    @contextmanager
+    def opened(self, files: ImageFiles) -> Iterator[Hashed]:
+        """The tar archive. What the block has not read is read at its end; raises FormatError where a digest is wrong."""
+        with files.open(self.file) as file:
+            if self.size not in (None, files.size(self.file)):
+                raise FormatError(f"{self.file}: {files.size(self.file):,} bytes, expected {self.size:,}")
+            compression = compression_of(file.read(MAGIC_SIZE))
+            file.seek(0)
+            stored = Hashed(file, self.digest or self.diff_id)
+            stream = Hashed(unpacked(stored, compression), self.diff_id)
+            yield stream
+            stream.finish(self.file, "unpacked contents")
+            if self.digest:
+                stored.finish(self.file, "contents")
+
+
+class Hashed:
+    """A stream and the digest of what was read of it."""
+
+    def __init__(self, source: Readable, expected: str) -> None:
+        """`expected`: the digest of all of it."""
+        algorithm, _, self._expected = expected.partition(":")
+        self._source, self._hash = source, hashlib.new(algorithm)
+        self.at = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._source.read(size)
+        self._hash.update(data)
+        self.at += len(data)
+        return data
+
+    def skip_to(self, offset: int, where: str) -> None:
+        for _ in pieces(self, offset - self.at, where):
+            pass
+
+    def finish(self, name: str, what: str) -> None:
+        while self.read(CHUNK):
+            pass
+        if self._hash.hexdigest() != self._expected:
+            raise FormatError(f"{name}: its {what} have another digest")
+
+
+def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: RootTree) -> None:
+    """Apply the layer of this number to the tree. Raises FormatError."""
+    with layer.opened(files) as stream:
+        is_alone = True  # its header blocks say all of it: none of an earlier entry hold for it
+        for at, entry in enumerate(entries(one, stream, RULES, _ignore)):
+            is_alone = is_alone and entry.header[TYPE_AT : TYPE_AT + 1] != tarfile.XGLTYPE
+            beginning = b"".join(pieces(stream, min(EHDR_SIZE, entry.stored), entry.path))
+            if entry.info.isreg():
+                one.regular(entry.path, entry.info.size)
+            kept = entry if is_alone else entry._replace(header=b"")
+            tree.apply(kept, number, at, is_elf=entry.is_whole and is_linked(beginning))
+            for _ in pieces(stream, -(-entry.stored // BLOCK) * BLOCK - len(beginning), entry.path):
+                pass
+
+
+def visit_layer(one: Pass, files: ImageFiles, layer: Layer, wanted: dict[Inode, list[str]], name: str, new: NewLayer) -> None:
+    """Visit these files of the layer, in the order of its entries; `new` gets those that change. `name`: of the image, or ""."""
+    with layer.opened(files) as stream:
+        for inode, paths in wanted.items():
+            entry = inode.entry
+            assert entry is not None
+            path = f"{name}{paths[0]}"
+            stream.skip_to(entry.info.offset_data, path)
+            beginning = b"".join(pieces(stream, EHDR_SIZE, path))
+            content = one.visit(path, beginning, stream, entry.info.size)
+            if content is None:
+                raise FormatError(f"{path}: it was changed while it was read")
+            if content.changed:
+                new.add(entry, paths, content)
+            else:
+                content.file.unlink()
+
+
+class NewLayer:
+    """A block that writes a layer to a private file, with the first changed file."""
+
+    def __init__(self, one: Pass, tree: RootTree, file: Path, beginning: bytes) -> None:
+        """`beginning`: of the file of the last layer, whose compression it gets."""
+        self.file = file
+        self.diff_id = ""
+        self._pass, self._tree = one, tree
+        self._compression = compression_of(beginning)
+        self._hash = hashlib.sha256()
+        self._directories: set[str] = set()
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        target = self._held.enter_context(self.file.open("wb"))
+        self._target = Timed(self._held.enter_context(packed(target, self._compression)), self._pass)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def add(self, entry: Entry, paths: list[str], content: Content) -> None:
+        """A changed file with the header that it had, and its other names."""
+        own = entry.path if entry.path in paths else paths[0]
+        self._lead_to(own)
+        self._write(with_size(_header(entry, own), content.size))
+        with content.file.open("rb") as file:
+            for piece in pieces(file, content.size, own):
+                self._write(piece)
+        content.file.unlink()
+        self._write(bytes(-content.size % BLOCK))
+        for path in paths:
+            if path != own:
+                self._lead_to(path)
+                self._write(_renamed(entry.info, path, own))
+
+    def finish(self) -> str:
+        """Return the digest of the tar archive."""
+        self._write(2 * ZEROS)
+        self._held.close()
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def _lead_to(self, path: str) -> None:
+        """The directories on the way: where tools unpack each layer alone, one without an entry gets another owner and mode."""
+        for at, entry in self._tree.directories(path):
+            if at not in self._directories:
+                self._directories.add(at)
+                self._write(_header(entry, at))
+
+    def _write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._target.write(data)
+
+
+def _header(entry: Entry, path: str) -> bytes:
+    """The entry's header blocks, made again if the file has another path by now: a directory on its way was a link."""
+    return entry.header if entry.header and entry.path == path else _renamed(entry.info, path)
+
+
+def _renamed(info: tarfile.TarInfo, path: str, link_to: str | None = None) -> bytes:
+    """A header with the same owner, mode, time and attributes. `link_to`: the file of which `path` is another name."""
+    other = tarfile.TarInfo(path)
+    other.type, other.mode, other.mtime, other.size = info.type, info.mode, info.mtime, info.size
+    other.uid, other.gid, other.uname, other.gname = info.uid, info.gid, info.uname, info.gname
+    other.pax_headers = {key: value for key, value in info.pax_headers.items() if key not in ("path", "linkpath", "hdrcharset")}
+    if link_to is not None:
+        other.type, other.linkname, other.size, other.pax_headers = tarfile.LNKTYPE, link_to, 0, {}
+    return other.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _ignore(_: bytes) -> None:
+    pass

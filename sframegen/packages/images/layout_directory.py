@@ -1,0 +1,160 @@
+"""An image in a directory: an OCI layout, rewritten in place or into a new directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from cfi.errors import FormatError, naming
+from linker.files.location import DIRECTORY, below, locate, make_directory
+from linker.files.rename_into_place import write_atomically
+from linker.files.target import Target, Written
+from sframegen.packages.images.documents import DIGEST
+from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, check_signatures
+from sframegen.packages.passing import Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from linker.files.rename_into_place import Source
+    from sframegen.packages.passing import Passed, Visit
+
+    StrPath = str | os.PathLike[str]
+
+MAX_BLOBS = 1_000_000
+
+
+def is_layout(path: StrPath) -> bool:
+    """True if the path is that of a directory with an OCI layout."""
+    return Path(path, LAYOUT).is_file()
+
+
+def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run: bool, force: bool) -> tuple[Passed, Written]:
+    """Pass the images of an OCI layout through `visit`. `output`: a new directory, or None: in place.
+
+    In place, new blobs come first and the index last, at once: whoever reads the layout meanwhile finds the old images or the new
+    ones. Old blobs stay, as other tools leave them, too. Raises as `pass_through` in kinds.py.
+    """
+    shown = os.fspath(path)
+    with (
+        naming(shown),
+        LayoutFiles(shown) as files,
+        files.index(dry_run=dry_run or output is not None) as target,
+        Pass("OCI layout", files.total_size(), visit) as one,
+    ):
+        changes = Changes()
+        OciLayout(Images(one, files), changes).rewrite()
+        passed = one.passed()._replace(signed=check_signatures(changes, force=force))
+        if dry_run:
+            return passed, Written()
+        if output is not None:
+            files.write_to(os.fspath(output), changes, target.source)
+            return passed, Written(os.fspath(output))
+        if not changes.rewritten:
+            return passed, Written()
+        for name, data in changes.new.items():
+            files.add(name, data, target.source)
+        written = target.write(lambda file: _write(changes.rewritten[INDEX], file), lambda _: None)
+        return passed, written._replace(output=shown)
+
+
+class LayoutFiles:
+    """The files of a directory that is held open; no symbolic link in it is followed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        with locate(self._path) as location:
+            try:
+                self._directory = os.open(location.name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=location.directory)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self._path) from error
+        self._held.callback(os.close, self._directory)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def __contains__(self, name: object) -> bool:
+        with below(self._directory, str(name), f"{self._path}/{name}") as location:
+            return location.status() is not None
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            with below(self._directory, name, f"{self._path}/{name}") as location:
+                return os.fdopen(location.open(), "rb")
+        except FileNotFoundError:
+            raise FormatError(f"{name}: no such file in the image") from None
+
+    def size(self, name: str) -> int:
+        with self.open(name) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def index(self, *, dry_run: bool) -> Target:
+        """The index, locked unless it is only read."""
+        location = self._held.enter_context(below(self._directory, INDEX, f"{self._path}/{INDEX}"))
+        return Target(location, None, verify=False, dry_run=dry_run)
+
+    def add(self, name: str, data: bytes | Path | BinaryIO | LinkTo, like: Source) -> None:
+        """A new file with the owner and mode of another one, on the disk when this returns."""
+        with below(self._directory, name, f"{self._path}/{name}") as location:
+            write_atomically(location, lambda file: _write(data, file), source=like, in_place=False)
+
+    def write_to(self, output: str, changes: Changes, like: Source) -> None:
+        """Everything to a new directory, with these changes. Raises OSError where there is something in it."""
+        make_directory(output)
+        with LayoutFiles(output) as new:
+            if new.names("."):
+                raise OSError(errno.ENOTEMPTY, "a new layout needs a new directory", output)
+            new.make("blobs")
+            for name in [*self._blobs(), *changes.new]:
+                new.make(name.rpartition("/")[0])
+                if name in changes.new:
+                    new.add(name, changes.new[name], like)
+                elif name not in changes.unneeded:
+                    with self.open(name) as blob:
+                        new.add(name, blob, like)
+            for name in (LAYOUT, INDEX):
+                with self.open(name) as file:
+                    new.add(name, changes.rewritten.get(name, file), like)
+
+    def total_size(self) -> int:
+        return sum(self.size(name) for name in self._blobs())
+
+    def _blobs(self) -> Iterator[str]:
+        """Names of the files that have a digest as their name."""
+        for algorithm in sorted(self.names("blobs")):
+            for name in sorted(self.names(f"blobs/{algorithm}")):
+                if DIGEST.fullmatch(f"{algorithm}:{name}"):
+                    yield f"blobs/{algorithm}/{name}"
+
+    def names(self, directory: str) -> list[str]:
+        with below(self._directory, f"{directory}/.", f"{self._path}/{directory}") as location:
+            descriptor = location.open_directory()
+        try:
+            return os.listdir(descriptor)  # noqa: PTH208 - of a directory that is open
+        finally:
+            os.close(descriptor)
+
+    def make(self, directory: str) -> None:
+        with below(self._directory, directory, f"{self._path}/{directory}") as location, suppress(FileExistsError):
+            os.mkdir(location.name, dir_fd=location.directory)
+
+
+def _write(data: bytes | Path | BinaryIO | LinkTo, file: BinaryIO) -> None:
+    assert not isinstance(data, LinkTo), "only archives have links"
+    if isinstance(data, bytes):
+        file.write(data)
+    elif isinstance(data, Path):
+        with data.open("rb") as source:
+            shutil.copyfileobj(source, file)
+    else:
+        shutil.copyfileobj(data, file)
+    file.flush()
+    os.fsync(file.fileno())

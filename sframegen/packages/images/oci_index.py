@@ -1,0 +1,221 @@
+"""The documents of an OCI layout, from its index down: images get their layer, and each document that names one is rewritten."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from linker.files.refusals import Refusal, RefusedError
+from sframegen.packages.images.documents import (
+    blob_file,
+    descriptor_of,
+    descriptors,
+    dumped,
+    parsed,
+    pointed_to,
+    read_blob,
+    read_document,
+    shown,
+)
+from sframegen.packages.images.image import NewImage, add_layer, diff_ids
+from sframegen.packages.images.layers import Layer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.packages.images.documents import Descriptor, Document, ImageFiles
+    from sframegen.packages.passing import Pass
+
+LAYOUT, INDEX = "oci-layout", "index.json"
+INDEXES = {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
+MANIFESTS = {"application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"}
+CONFIGS = {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}
+LAYERS = ("application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs.")
+ELSEWHERE = ("nondistributable", "foreign")  # in media types of layers that are not part of the image's files
+ENCRYPTED = "+encrypted"
+VERSIONS = ("1.0.0", "1.1.0")
+MAX_DEPTH = 8  # indexes in indexes
+MAX_MANIFESTS = 10_000
+REFERENCE = "vnd.docker.reference.digest"  # an annotation of BuildKit's attestations: the image that they attest
+NAME = "org.opencontainers.image.ref.name"
+OF_DIGEST = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")  # tags of cosign's signatures, and of lists of referrers
+
+
+class LinkTo(NamedTuple):
+    """A symbolic link in an archive."""
+
+    target: str
+
+
+@dataclass
+class Changes:
+    """Files of an image that are new, rewritten, or no longer needed; by name."""
+
+    new: dict[str, bytes | Path | LinkTo] = field(default_factory=dict)
+    rewritten: dict[str, bytes] = field(default_factory=dict)
+    unneeded: set[str] = field(default_factory=set)
+    signatures: list[str] = field(default_factory=list)  # what would no longer hold
+
+    def add_blob(self, digest: str, data: bytes | Path) -> str:
+        name = blob_file(digest)
+        self.new[name] = data
+        return name
+
+
+class Images:
+    """The images of one package, each with its new layer once."""
+
+    def __init__(self, one: Pass, files: ImageFiles) -> None:
+        self._pass, self.files = one, files
+        self._done: dict[tuple[bytes, tuple[str, ...]], NewImage | None] = {}
+
+    def changed(self, config: bytes, layers: list[Layer], name: str) -> NewImage | None:
+        key = hashlib.sha256(config).digest(), tuple(layer.file for layer in layers)
+        if key not in self._done:
+            self._done[key] = add_layer(self._pass, self.files, config, layers, name)
+        return self._done[key]
+
+
+class OciLayout:
+    """The layout's index and all that it leads to."""
+
+    def __init__(self, images: Images, changes: Changes) -> None:
+        self._images, self._files, self._changes = images, images.files, changes
+        self._documents: dict[str, Descriptor | None] = {}  # by digest: what takes its place
+        self._refers: list[tuple[str, str]] = []  # digest, what refers to it
+        self._named = False
+
+    def rewrite(self) -> None:
+        """Raises FormatError and RefusedError."""
+        index = parsed(read_document(self._files, INDEX), INDEX)
+        check_layout(self._files)
+        self._named = _leads_to_several(index)
+        if self._entries(index, INDEX, 0, ""):
+            self._changes.rewritten[INDEX] = dumped(index)
+        replaced = {digest for digest, new in self._documents.items() if new is not None}
+        self._changes.signatures += dict.fromkeys(what for digest, what in self._refers if digest in replaced)
+
+    def _entries(self, index: Document, where: str, depth: int, name: str) -> bool:
+        """Change what an index leads to, and the index; False if nothing changes."""
+        if depth > MAX_DEPTH:
+            raise FormatError(f"{where}: more than {MAX_DEPTH} indexes within one another")
+        self._note_subject(index, where)
+        found = descriptors(index, "manifests", where)
+        if len(self._documents) + len(found) > MAX_MANIFESTS:
+            raise FormatError(f"{where}: more than {MAX_MANIFESTS:,} manifests")
+        changed = False
+        for at, descriptor in enumerate(found):
+            self._note_references(descriptor)
+            if (new := self._followed(descriptor, depth, name)) is not None:
+                index["manifests"][at] = {**descriptor.given, "digest": new.digest, "size": new.size}
+                index["manifests"][at].pop("data", None)
+                changed = True
+        return changed
+
+    def _followed(self, descriptor: Descriptor, depth: int, name: str) -> Descriptor | None:
+        """What takes the place of an index or a manifest, if anything does."""
+        if descriptor.digest not in self._documents:
+            self._documents[descriptor.digest] = None  # also while it is read
+            self._documents[descriptor.digest] = self._read(descriptor, depth, name)
+        return self._documents[descriptor.digest]
+
+    def _read(self, descriptor: Descriptor, depth: int, name: str) -> Descriptor | None:
+        if descriptor.media_type not in INDEXES | MANIFESTS:
+            return None
+        where = descriptor.file
+        document = parsed(read_blob(self._files, descriptor), where)
+        if descriptor.media_type in INDEXES:
+            changed = self._entries(document, where, depth + 1, name)
+        else:
+            self._note_subject(document, where)
+            changed = self._manifest(document, where, name or (_name(descriptor) if self._named else ""))
+        if not changed:
+            return None
+        data = dumped(document)
+        new = descriptor_of(pointed_to(descriptor, data), where)
+        self._changes.add_blob(new.digest, data)
+        self._changes.unneeded.add(where)
+        return new
+
+    def _manifest(self, manifest: Document, where: str, name: str) -> bool:
+        """Give the image its layer; False if nothing changes, or it is none."""
+        config = descriptor_of(manifest.get("config"), where)
+        layers = descriptors(manifest, "layers", where)
+        if config.media_type not in CONFIGS or not any(layer.media_type.startswith(LAYERS) for layer in layers):
+            return False  # a signature, an attestation, a chart
+        for layer in layers:
+            _check_layer(layer, where)
+        given = read_blob(self._files, config)
+        digests = diff_ids(parsed(given, config.file), config.file)
+        if len(digests) != len(layers):
+            raise FormatError(f"{where}: {len(layers)} layers, and {len(digests)} in its configuration")
+        stored = [Layer(layer.file, diff_id, layer.digest, layer.size) for layer, diff_id in zip(layers, digests, strict=True)]
+        new = self._images.changed(given, stored, name)
+        if new is None:
+            return False
+        manifest["config"] = pointed_to(config, new.config)
+        manifest["layers"].append({"mediaType": layers[-1].media_type, "digest": new.digest, "size": new.size})
+        self._changes.add_blob(manifest["config"]["digest"], new.config)
+        self._changes.unneeded.add(config.file)
+        self._changes.add_blob(new.digest, new.layer)
+        return True
+
+    def _note_subject(self, document: Document, where: str) -> None:
+        subject = document.get("subject")
+        if subject is not None:
+            kind = document.get("artifactType") or document.get("mediaType") or "a manifest"
+            self._refers.append((descriptor_of(subject, where).digest, shown(kind)))
+
+    def _note_references(self, descriptor: Descriptor) -> None:
+        annotations = descriptor.given.get("annotations")
+        if not isinstance(annotations, dict):
+            return
+        if isinstance(attested := annotations.get(REFERENCE), str):
+            self._refers.append((attested, "a build attestation"))
+        tag = annotations.get(NAME)
+        if isinstance(tag, str) and (of := OF_DIGEST.fullmatch(tag.rpartition(":")[2])):
+            self._refers.append((f"sha256:{of[1]}", f"what the tag {shown(tag)[:20]}...{of[2] or ''} has"))
+
+
+def check_layout(files: ImageFiles) -> None:
+    """Raises FormatError for a version of the layout that is not known."""
+    version = parsed(read_document(files, LAYOUT), LAYOUT).get("imageLayoutVersion")
+    if version not in VERSIONS:
+        raise FormatError(f"{LAYOUT}: version {shown(version)} of the layout is not known, only {', '.join(VERSIONS)}")
+
+
+def check_signatures(changes: Changes, *, force: bool) -> str:
+    """What would no longer hold, in a few words. Raises RefusedError without `force`, if there is anything."""
+    found = ", ".join(changes.signatures)
+    if found and not force:
+        raise RefusedError(Refusal.SIGNED, f"signed: {found}")
+    return found
+
+
+def _check_layer(layer: Descriptor, where: str) -> None:
+    if ENCRYPTED in layer.media_type:
+        raise FormatError(f"{where}: the layer {layer.digest[:19]} is encrypted; decrypt the image first")
+    if any(word in layer.media_type for word in ELSEWHERE):
+        raise FormatError(f"{where}: the layer {layer.digest[:19]} is not distributed with the image, so its files are not known")
+    if not layer.media_type.startswith(LAYERS):
+        raise FormatError(f"{where}: {shown(layer.media_type)} is no layer of an image")
+
+
+def _leads_to_several(index: Document) -> bool:
+    """True if paths need the name of an image before them."""
+    values = index.get("manifests")
+    return isinstance(values, list) and (
+        len({value.get("digest") for value in values if isinstance(value, dict) and isinstance(value.get("digest"), str)}) > 1
+        or any(isinstance(value, dict) and value.get("mediaType") in INDEXES for value in values)
+    )
+
+
+def _name(descriptor: Descriptor) -> str:
+    """Of an image among several, before the paths in it: its platform and the beginning of its digest."""
+    platform = descriptor.given.get("platform")
+    parts = [platform.get(key) for key in ("os", "architecture", "variant")] if isinstance(platform, dict) else []
+    known = [part for part in parts if isinstance(part, str) and part]
+    return f"{shown('-'.join(known))[:40]}@" * bool(known) + descriptor.digest.partition(":")[2][:12] + "/"
