@@ -6,7 +6,7 @@ import io
 import posixpath
 import tarfile
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
@@ -21,6 +21,7 @@ from sframegen.packages.tar_entries import BLOCK, Rules, entries, pass_archive
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.packages.compression import Compression
     from sframegen.packages.passing import Passed, Visit, Writable
     from sframegen.packages.tar_entries import Entry
 
@@ -54,27 +55,38 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
     """An archive that `may_be_image`; if it is none, as any tar archive. `pass_through` in kinds.py has the contract."""
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(0)
-    with Pass("image archive", size_of(source), visit) as one:
-        plain = source
-        if compression is not None:
-            plain = one.free_file("unpacked").open("w+b")
-            for piece in _limited(unpacked(source, compression), one):
-                plain.write(piece)
-            plain.seek(0)
+    with Pass("image archive", size_of(source), visit) as one, _plain(source, compression, one) as plain:
         files = ArchiveFiles(plain, one)
-        if MANIFEST not in files and not (LAYOUT in files and INDEX in files):
-            source.seek(0)
-            return pass_archive(source, visit, target, force=force)
-        images, changes = Images(one, files), Changes()
-        if LAYOUT in files and INDEX in files:
-            OciLayout(images, changes).rewrite()
-        if MANIFEST in files:
-            rewrite_manifest(images, changes)
-        signed = check_signatures(changes, force=force)
-        if target is not None and changes.rewritten:
-            with packed(target, compression) as out:
-                files.write(changes, Timed(out, one))
-        return one.passed()._replace(signed=signed)
+        if MANIFEST in files or (LAYOUT in files and INDEX in files):
+            return _pass_files(one, files, target, compression, force=force)
+    source.seek(0)
+    return pass_archive(source, visit, target, force=force)
+
+
+def _pass_files(one: Pass, files: ArchiveFiles, target: BinaryIO | None, compression: Compression | None, *, force: bool) -> Passed:
+    images, changes = Images(one, files), Changes()
+    if LAYOUT in files and INDEX in files:
+        OciLayout(images, changes).rewrite()
+    if MANIFEST in files:
+        rewrite_manifest(images, changes)
+    signed = check_signatures(changes, force=force)
+    if target is not None and changes.rewritten:
+        with packed(target, compression) as out:
+            files.write(changes, Timed(out, one))
+    return one.passed()._replace(signed=signed)
+
+
+@contextmanager
+def _plain(source: BinaryIO, compression: Compression | None, one: Pass) -> Iterator[BinaryIO]:
+    """The archive without compression, in which reading can begin anywhere."""
+    if compression is None:
+        yield source
+        return
+    with one.free_file("unpacked").open("w+b") as plain:
+        for piece in _limited(unpacked(source, compression), one):
+            plain.write(piece)
+        plain.seek(0)
+        yield plain
 
 
 class ArchiveFiles:
