@@ -48,7 +48,7 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
-    node:nodejs
+    node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap
 
 .PHONY: test-machine
 test-machine: | machine

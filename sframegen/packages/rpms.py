@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from cfi.errors import FormatError
 from sframegen.packages.passing import Pass, size_of
 from sframegen.packages.piped_tools import reading
-from sframegen.packages.tar_entries import Rules, pass_tar
+from sframegen.packages.tar_entries import Rules, visit_tar
 
 if TYPE_CHECKING:
     from sframegen.packages.passing import Passed, Visit
@@ -40,7 +40,7 @@ def pass_rpm(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
         raise FormatError(f"{NOT_WRITTEN}; it is signed, too" if signed else NOT_WRITTEN)
     with Pass("rpm", size_of(source), visit, signed=signed, force=force) as one:
         with reading("rpm2archive", REMEDY, ["--nocompression", "-"], source) as stream:
-            pass_tar(one, stream, None, RULES)
+            visit_tar(one, stream, RULES)
         return one.passed()
 
 

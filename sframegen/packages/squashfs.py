@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
-from sframegen.packages.passing import CHUNK, Pass, Timed, size_of
+from sframegen.packages.passing import CHUNK, Pass, size_of
 from sframegen.packages.piped_tools import reading, running, tool
-from sframegen.packages.tar_entries import Rules, pass_tar
+from sframegen.packages.tar_entries import Rules, visit_tar, write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from typing import IO
 
     from sframegen.packages.passing import Passed, Visit
@@ -62,15 +63,15 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
     with Pass("squashfs", size, visit) as one:
         if superblock.flags & NOT_COMPRESSED:
             one.warnings.append("parts of the image are stored without compression; tar2sqfs compresses them")
-        with reading("sqfs2tar", REMEDY, ["--no-skip", "--root-becomes", ".", "/proc/self/fd/0"], source) as stream:
-            if target is None:
-                pass_tar(one, stream, None, RULES)
-                return one.passed()
+        with _reading(source) as stream:
+            changed = visit_tar(one, stream, RULES)
+        if target is not None and changed:
             new = one.free_file("new.squashfs")
-            with _writing(superblock, os.fspath(new)) as archive:
-                pass_tar(one, stream, Timed(archive, one), RULES)
-        with new.open("rb") as file:
-            shutil.copyfileobj(file, target, CHUNK)
+            with one.writing():
+                with _reading(source) as stream, _writing(superblock, os.fspath(new)) as archive:
+                    write_tar(stream, changed, archive.write)
+                with new.open("rb") as file:
+                    shutil.copyfileobj(file, target, CHUNK)
         return one.passed()
 
 
@@ -121,6 +122,11 @@ _OPTIONS = (
     ("lz4", struct.Struct("<II"), lambda _, bits: ("hc",) if bits & 1 else ()),
     ("zstd", struct.Struct("<I"), lambda level: (f"level={level}",)),
 )
+
+
+def _reading(source: BinaryIO) -> AbstractContextManager[IO[bytes]]:
+    """The image as a tar stream, which has the root directory as its first entry."""
+    return reading("sqfs2tar", REMEDY, ["--no-skip", "--root-becomes", ".", "/proc/self/fd/0"], source)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from sframegen.packages.images.docker_manifest import IDENTIFIER, MANIFEST, rewr
 from sframegen.packages.images.documents import shown
 from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, check_signatures
 from sframegen.packages.passing import CHUNK, Pass, Timed, pieces, size_of
-from sframegen.packages.tar_entries import BLOCK, Rules, entries, pass_archive
+from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries, pass_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,7 @@ MAX_INFLATED = 1 << 12
 class Part(NamedTuple):
     """Where an entry is in the archive, with its headers and padding; bytes."""
 
+    path: str
     entry: Entry
     start: int
     end: int
@@ -98,16 +99,17 @@ class ArchiveFiles:
         self._parts: dict[str, Part] = {}
         self._order: list[Part] = []
         end = 0
-        for entry in entries(one, source, RULES, _ignore):
-            start, end = end, entry.info.offset_data + -(-entry.stored // BLOCK) * BLOCK
-            part = Part(entry, start, end)
+        admit = Admission(one, RULES)
+        for entry in entries(source, _ignore):
+            start, end = end, entry.info.offset_data + entry.stored + -entry.stored % BLOCK
+            part = Part(admit(entry), entry, start, end)
             self._order.append(part)
-            if not entry.info.isdir() and self._parts.setdefault(entry.path, part) is not part:
-                raise FormatError(f"{entry.path}: a second file of this name")
+            if not entry.info.isdir() and self._parts.setdefault(part.path, part) is not part:
+                raise FormatError(f"{part.path}: a second file of this name")
             source.seek(end)
         self._size = size_of(source)
         if end > self._size:
-            raise FormatError(f"{self._order[-1].entry.path}: cut off: {end - self._size:,} bytes are missing")
+            raise FormatError(f"{self._order[-1].path}: cut off: {end - self._size:,} bytes are missing")
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts
@@ -121,11 +123,11 @@ class ArchiveFiles:
 
     def write(self, changes: Changes, target: Writable) -> None:
         """The archive with these changes: new files before the first document that is rewritten, all others in their places."""
-        led_to = {self._target(part.entry) for part in self._order if part.entry.info.issym() or part.entry.info.islnk()}
+        led_to = {_target(part) for part in self._order if part.entry.info.issym() or part.entry.info.islnk()}
         left_out = changes.unneeded - led_to | changes.new.keys()
         out, is_added = _Counting(target), False
         for part in self._order:
-            path, info = part.entry.path, part.entry.info
+            path, info = part.path, part.entry.info
             if path in changes.rewritten:
                 for name in changes.new if not is_added else ():
                     _write_file(name, changes.new[name], info, out)
@@ -150,12 +152,14 @@ class ArchiveFiles:
                 return part
             if not (part.entry.info.issym() or part.entry.info.islnk()):
                 raise FormatError(f"{shown(name)}: not a regular file")
-            path = self._target(part.entry)
+            path = _target(part)
         raise FormatError(f"{shown(name)}: no such file in the image")
 
-    def _target(self, entry: Entry) -> str:
-        link = entry.info.linkname
-        return posixpath.normpath(link if entry.info.islnk() else posixpath.join(posixpath.dirname(entry.path), link))
+
+def _target(part: Part) -> str:
+    """The path that a link leads to."""
+    info = part.entry.info
+    return posixpath.normpath(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(part.path), info.linkname))
 
 
 class _Range(io.RawIOBase):

@@ -11,8 +11,9 @@ from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
-from sframegen.packages.passing import CHUNK, Timed, pieces
-from sframegen.packages.tar_entries import BLOCK, TYPE_AT, Rules, entries, with_size
+from sframegen.packages.images.root_tree import path_of
+from sframegen.packages.passing import CHUNK, Timed, copied, pieces, skip
+from sframegen.packages.tar_entries import BLOCK, TYPE_AT, entries, with_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Content, Pass, Readable
     from sframegen.packages.tar_entries import Entry
 
-# Names begin at the root of the image, so that nothing leads out of it; what is given twice has the contents of the second.
-RULES = Rules(devices=True, links_up=True, repeated=True, rooted=True)
 ZEROS = bytes(BLOCK)
 
 
@@ -67,10 +66,6 @@ class Hashed:
         self.at += len(data)
         return data
 
-    def skip_to(self, offset: int, where: str) -> None:
-        for _ in pieces(self, offset - self.at, where):
-            pass
-
     def finish(self, name: str, what: str) -> None:
         while self.read(CHUNK):
             pass
@@ -82,15 +77,14 @@ def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: R
     """Apply the layer of this number to the tree. Raises FormatError."""
     with layer.opened(files) as stream:
         is_alone = True  # its header blocks say all of it: none of an earlier entry hold for it
-        for at, entry in enumerate(entries(one, stream, RULES, _ignore)):
+        for at, entry in enumerate(entries(stream, _ignore)):
+            path = one.entry(entry.info.name.lstrip("/") or ".")  # names begin at the root of the image
+            one.regular(path, entry.stored)
             is_alone = is_alone and entry.header[TYPE_AT : TYPE_AT + 1] != tarfile.XGLTYPE
-            beginning = b"".join(pieces(stream, min(EHDR_SIZE, entry.stored), entry.path))
-            if entry.info.isreg():
-                one.regular(entry.path, entry.info.size)
+            beginning = b"".join(pieces(stream, min(EHDR_SIZE, entry.stored), path))
             kept = entry if is_alone else entry._replace(header=b"")
             tree.apply(kept, number, at, is_elf=entry.is_whole and is_linked(beginning))
-            for _ in pieces(stream, -(-entry.stored // BLOCK) * BLOCK - len(beginning), entry.path):
-                pass
+            skip(stream, entry.stored + -entry.stored % BLOCK - len(beginning), path)
 
 
 def visit_layer(one: Pass, files: ImageFiles, layer: Layer, wanted: dict[Inode, list[str]], name: str, new: NewLayer) -> None:
@@ -100,7 +94,7 @@ def visit_layer(one: Pass, files: ImageFiles, layer: Layer, wanted: dict[Inode, 
             entry = inode.entry
             assert entry is not None
             path = f"{name}{paths[0]}"
-            stream.skip_to(entry.info.offset_data, path)
+            skip(stream, entry.info.offset_data - stream.at, path)
             beginning = b"".join(pieces(stream, EHDR_SIZE, path))
             content = one.visit(path, beginning, stream, entry.info.size)
             if content is None:
@@ -134,13 +128,10 @@ class NewLayer:
 
     def add(self, entry: Entry, paths: list[str], content: Content) -> None:
         """A changed file with the header that it had, and its other names."""
-        own = entry.path if entry.path in paths else paths[0]
+        own = path_of(entry) if path_of(entry) in paths else paths[0]
         self._lead_to(own)
         self._write(with_size(_header(entry, own), content.size))
-        with content.file.open("rb") as file:
-            for piece in pieces(file, content.size, own):
-                self._write(piece)
-        content.file.unlink()
+        copied(content, self._write)
         self._write(bytes(-content.size % BLOCK))
         for path in paths:
             if path != own:
@@ -167,7 +158,7 @@ class NewLayer:
 
 def _header(entry: Entry, path: str) -> bytes:
     """The entry's header blocks, made again if the file has another path by now: a directory on its way was a link."""
-    return entry.header if entry.header and entry.path == path else _renamed(entry.info, path)
+    return entry.header if entry.header and path_of(entry) == path else _renamed(entry.info, path)
 
 
 def _renamed(info: tarfile.TarInfo, path: str, link_to: str | None = None) -> bytes:

@@ -165,6 +165,11 @@ class RootTree:
                     waiting.append((f"{at}{name}/", node))
 
 
+def path_of(entry: Entry) -> str:
+    """The path that its name means, from the root of the image."""
+    return "/".join(_parts(entry.info.name))
+
+
 def _keep_fresh(directory: Directory, layer: int) -> None:
     """An opaque directory: what is in it, and in directories below it, is only what this layer has."""
     waiting = [directory]

@@ -46,7 +46,7 @@ CAPABILITY = {"SCHILY.xattr.security.capability": "\1\0\0\2\0 \0\0"}
 
 def blob(path: Path, descriptor: dict[str, Any]) -> bytes:
     """A blob, which is that of its digest."""
-    data = (path / "blobs" / descriptor["digest"].replace(":", "/")).read_bytes()
+    data: bytes = (path / "blobs" / descriptor["digest"].replace(":", "/")).read_bytes()
     assert (digest(data), len(data)) == (descriptor["digest"], descriptor["size"])
     return data
 

@@ -19,7 +19,7 @@ def seen(*layers: list[tuple[tarfile.TarInfo, bytes]]) -> dict[str, tuple[str, .
     for number, entries in enumerate(layers):
         with tarfile.open(fileobj=io.BytesIO(layer(*entries))) as archive:
             for at, info in enumerate(archive):
-                tree.apply(Entry(info, info.name, b"", info.size, is_whole=True), number, at, is_elf=info.isreg() and info.size > 0)
+                tree.apply(Entry(info, b"", info.size, is_whole=True), number, at, is_elf=info.isreg() and info.size > 0)
     return {f"{one.layer}:{one.entry.info.name}": tuple(paths) for one, paths in tree.elf_files().items() if one.entry}
 
 
