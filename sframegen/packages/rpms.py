@@ -29,7 +29,7 @@ RULES = Rules(devices=True, links_up=True)
 REMEDY = "RPM packages are read with it; install rpm2cpio, or rpm"
 NOT_WRITTEN = (
     "RPM packages are only read: no tool replaces files in one and keeps all else; add the sections in the build, after strip, "
-    "with the macros that `sframegen integration --rpm-dir` names (docs/packaging.md)"
+    "with sframegen's macros for rpmbuild (docs/packaging.md)"
 )
 
 
@@ -39,7 +39,7 @@ def pass_rpm(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
     if target is not None:
         raise FormatError(f"{NOT_WRITTEN}; it is signed, too" if signed else NOT_WRITTEN)
     with Pass("rpm", size_of(source), visit, signed=signed, force=force) as one:
-        with reading("rpm2archive", REMEDY, ["--nocompression", "-"], source) as stream:
+        with reading("rpm2archive", REMEDY, ["-n", "-"], source) as stream:
             visit_tar(one, stream, RULES)
         return one.passed()
 

@@ -126,20 +126,20 @@ _OPTIONS = (
 
 def _reading(source: BinaryIO) -> AbstractContextManager[IO[bytes]]:
     """The image as a tar stream, which has the root directory as its first entry."""
-    return reading("sqfs2tar", REMEDY, ["--no-skip", "--root-becomes", ".", "/proc/self/fd/0"], source)
+    return reading("sqfs2tar", REMEDY, ["-s", "-r", ".", "/proc/self/fd/0"], source)
 
 
 @contextmanager
 def _writing(superblock: Superblock, path: str) -> Iterator[IO[bytes]]:
     """What is written to it becomes an image with the settings of another one. Raises FormatError where tar2sqfs fails."""
-    options = ["--compressor", superblock.compressor, "--block-size", str(superblock.block_size), "--quiet", "--no-skip"]
-    options += ["--dev-block-size", str(superblock.padding)]
+    options = ["-c", superblock.compressor, "-b", str(superblock.block_size), "-q", "-s"]
+    options += ["-B", str(superblock.padding)]
     if superblock.options:
-        options += ["--comp-extra", ",".join(superblock.options)]
+        options += ["-X", ",".join(superblock.options)]
     if superblock.flags & EXPORTABLE:
-        options.append("--exportable")
+        options.append("-e")
     if superblock.flags & NO_FRAGMENTS:
-        options.append("--no-tail-packing")
+        options.append("-T")
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(superblock.time)}
     with running([tool("tar2sqfs", REMEDY), *options, path], stdin=subprocess.PIPE, environment=environment) as process:
         assert process.stdin is not None
