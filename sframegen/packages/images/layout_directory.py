@@ -58,7 +58,7 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
             return passed, Written()
         for name, data in changes.new.items():
             files.add(name, data, target.source)
-        written = target.write(lambda file: _write(changes.rewritten[INDEX], file), lambda _: None)
+        written = target.write(lambda file: _write(changes.rewritten[INDEX], file), lambda *_: None)
         return passed, written._replace(output=shown)
 
 
