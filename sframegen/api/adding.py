@@ -38,6 +38,7 @@ from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.elf.role import role_of
 from sframegen.format.locate import read_sframe, unloaded_of
+from sframegen.packages.kinds import is_layout
 from sframegen.tables.compare import agree
 from sframegen.tables.optimize import MAX_GAP
 
@@ -86,7 +87,7 @@ def add_section(
     """Add an SFrame section to an ELF file, made from its call frame information; in place, or in a new file `output`.
 
     A relocatable object gets sections with relocations, as an assembler writes them; in an archive, each object does. In a package
-    such as a wheel or a .deb, each program and library gets a section; those that are refused are warnings.
+    such as a wheel, a .deb or a container image, each program and library gets a section; those that are refused are warnings.
 
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back with another library before it replaces the old one; "lief" or "elftools" names it.
@@ -135,7 +136,7 @@ def add_section(
     if detached is not None:
         if unloaded or output is not None:
             raise ValueError("a detached section is in neither the file nor another output")
-        if is_package(os.fspath(path)):
+        if is_layout(path) or is_package(os.fspath(path)):
             from sframegen.api.packaged import read_package  # noqa: PLC0415 - here and below: only for packages
 
             return _of_package(os.fspath(path), read_package(path, each))
@@ -153,6 +154,10 @@ def add_section(
             jobs=jobs,
             progress=progress,
         )
+    if is_layout(path):
+        from sframegen.api.packaged import change_layout  # noqa: PLC0415
+
+        return _of_package(os.fspath(path), change_layout(path, each, output=output, dry_run=dry_run, force=force))
     forced = frozenset([Change.SEGMENT_IN_A_LOADER] if force else ()) - safe
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:

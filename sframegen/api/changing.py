@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -29,12 +30,12 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import is_sframe, read_pieces, read_sframe, unloaded_of
 from sframegen.format.reasons import sayable
+from sframegen.packages.kinds import is_layout
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -177,12 +178,16 @@ def remove(
     Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
     file is wrong, and OSError. The target is then unchanged.
     """
+    each = partial(remove, verify=verify, dry_run=dry_run, force=force)
+    if is_layout(path):
+        from sframegen.api.packaged import change_layout  # noqa: PLC0415 - only for packages
+
+        return _of_package(os.fspath(path), change_layout(path, each, output=output, dry_run=dry_run, force=force))
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
         if is_package(str(target.path), target.data):
-            from sframegen.api.packaged import change_package  # noqa: PLC0415 - only for packages
+            from sframegen.api.packaged import change_package  # noqa: PLC0415
 
-            each = partial(remove, verify=verify, dry_run=dry_run, force=force)
             return _of_package(str(target.path), change_package(target, each, force=force))
         elf = given(target.data, str(target.path), target.source)
         if isinstance(elf, Objects):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO, Generic, NamedTuple, TypeVar
 from cfi.errors import SframegenError, VerificationError
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Written
-from sframegen.packages.kinds import pass_through
+from sframegen.packages.images.layout_directory import pass_layout
+from sframegen.packages.kinds import is_layout, pass_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sframegen.api.added import Summary
     from sframegen.api.removed import SectionRemoval
     from sframegen.packages.passing import Passed
+
+    StrPath = str | os.PathLike[str]
 
 R = TypeVar("R", "Summary", "SectionRemoval")
 
@@ -104,9 +107,21 @@ def change_package(target: Target, each: Callable[..., R], *, force: bool) -> Pa
     return PassedPackage(passed, visits.parts, visits.refused, written, size_before, size)
 
 
+def change_layout(path: StrPath, each: Callable[..., R], *, output: StrPath | None, dry_run: bool, force: bool) -> PassedPackage[R]:
+    """`change_package` for a directory with an OCI layout; `output` None: in place."""
+    visits = Visits(each, is_written=not dry_run)
+    done = pass_layout(path, visits, output, dry_run=dry_run, force=force)
+    if dry_run and done.passed.signed and not force and any(map(_has_changed, visits.parts)):
+        raise RefusedError(Refusal.SIGNED, f"signed: {done.passed.signed}", file=os.fspath(path))
+    return PassedPackage(done.passed, visits.parts, visits.refused, done.written, done.size_before, done.size)
+
+
 def read_package(path: str | os.PathLike[str], each: Callable[..., R]) -> PassedPackage[R]:
     """Do to each ELF file of a package what `each` does to a file that it only reads."""
     visits = Visits(each, is_written=False)
+    if is_layout(path):
+        done = pass_layout(path, visits, None, dry_run=True, force=True)
+        return PassedPackage(done.passed, visits.parts, visits.refused, Written(), done.size_before, done.size)
     with open(path, "rb") as source:  # noqa: PTH123 - a PathLike of any kind
         passed = pass_through(source, os.fspath(path), visits, None, force=True)
         size = os.fstat(source.fileno()).st_size

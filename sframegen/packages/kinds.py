@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError, naming
@@ -41,6 +42,11 @@ def kind_of(path: str | os.PathLike[str], beginning: bytes) -> Kind | None:
         if name.endswith(end) and not beginning.startswith(b"\x7fELF"):
             raise FormatError(what, file=name)
     return next((kind for kind in KINDS if kind.has(name, beginning)), None)
+
+
+def is_layout(path: str | os.PathLike[str]) -> bool:
+    """True if the path is that of a directory with an OCI layout: images/layout_directory.py passes it through."""
+    return Path(path, "oci-layout").is_file()
 
 
 def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:

@@ -18,6 +18,7 @@ from linker.files.read_back import MANY, load
 from linker.files.target import is_stdout
 from sframegen.cli.shared.output import note
 from sframegen.elf.text import printable
+from sframegen.packages.kinds import is_layout
 from sframegen.program.workers import attempt, outcomes
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def changes(
     links: dict[str, list[str] | OSError] = {file: [] for file in files} if outputs else by_file(files)
 
     def work(path: str) -> R:
-        if Path(path).is_dir():
+        if Path(path).is_dir() and not is_layout(path):
             raise IsADirectoryError(errno.EISDIR, "Is a directory: add-tree and remove-tree take directories", path)
         hard_links = links[path]
         if isinstance(hard_links, OSError):

@@ -9,17 +9,16 @@ from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE
 from sframegen.packages.images.documents import DIGEST, Document, dumped, parsed, shown
 from sframegen.packages.images.layers import NewLayer, apply_layer, visit_layer
-from sframegen.packages.images.root_tree import RootTree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.packages.images.documents import ImageFiles
     from sframegen.packages.images.layers import Layer
-    from sframegen.packages.images.root_tree import Inode
+    from sframegen.packages.images.root_tree import Inode, RootTree
     from sframegen.packages.passing import Pass
 
-MADE_WITH = "sframegen add-section"
+MADE_WITH = "sframegen"
 
 
 class NewImage(NamedTuple):
@@ -44,12 +43,11 @@ def diff_ids(config: Document, where: str) -> list[str]:
     return found
 
 
-def add_layer(one: Pass, files: ImageFiles, config: bytes, layers: list[Layer], name: str) -> NewImage | None:
-    """Visit the linked ELF files that a container of the image sees; None if none changes.
+def add_layer(one: Pass, files: ImageFiles, config: bytes, layers: list[Layer], tree: RootTree, name: str) -> NewImage | None:
+    """Visit the linked ELF files that a container of the image sees; None if none changes. `tree`: empty, gets what it sees.
 
     `name`: of the image in paths, "" where it is the only one. Raises FormatError, and what visits raise.
     """
-    tree = RootTree()
     for number, layer in enumerate(layers):
         apply_layer(one, files, layer, number, tree)
     wanted: dict[int, dict[Inode, list[str]]] = {}

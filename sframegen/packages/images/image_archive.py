@@ -14,7 +14,7 @@ from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
 from sframegen.packages.images.docker_manifest import IDENTIFIER, MANIFEST, rewrite_manifest
 from sframegen.packages.images.documents import shown
-from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, check_signatures
+from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, passed
 from sframegen.packages.passing import CHUNK, Pass, Timed, pieces, size_of
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries, pass_archive
 
@@ -70,11 +70,11 @@ def _pass_files(one: Pass, files: ArchiveFiles, target: BinaryIO | None, compres
         OciLayout(images, changes).rewrite()
     if MANIFEST in files:
         rewrite_manifest(images, changes)
-    signed = check_signatures(changes, force=force)
+    result = passed(one, images, changes, force=force)
     if target is not None and changes.rewritten:
         with packed(target, compression) as out:
             files.write(changes, Timed(out, one))
-    return one.passed()._replace(signed=signed)
+    return result._replace(seconds_writing=one.seconds_writing)
 
 
 @contextmanager

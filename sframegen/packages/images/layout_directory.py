@@ -7,14 +7,14 @@ import os
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from cfi.errors import FormatError, naming
 from linker.files.location import DIRECTORY, below, locate, make_directory
 from linker.files.rename_into_place import write_atomically
 from linker.files.target import Target, Written
 from sframegen.packages.images.documents import DIGEST
-from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, check_signatures
+from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, passed
 from sframegen.packages.passing import Pass
 
 if TYPE_CHECKING:
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 MAX_BLOBS = 1_000_000
 
 
-def is_layout(path: StrPath) -> bool:
-    """True if the path is that of a directory with an OCI layout."""
-    return Path(path, LAYOUT).is_file()
+class PassedLayout(NamedTuple):
+    """Sizes of its blobs are in bytes; old ones that stay count."""
+
+    passed: Passed
+    written: Written
+    size_before: int
+    size: int
 
 
-def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run: bool, force: bool) -> tuple[Passed, Written]:
+def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run: bool, force: bool) -> PassedLayout:
     """Pass the images of an OCI layout through `visit`. `output`: a new directory, or None: in place.
 
     In place, new blobs come first and the index last, at once: whoever reads the layout meanwhile finds the old images or the new
@@ -46,20 +50,22 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
         files.index(dry_run=dry_run or output is not None) as target,
         Pass("OCI layout", files.total_size(), visit) as one,
     ):
-        changes = Changes()
-        OciLayout(Images(one, files), changes).rewrite()
-        passed = one.passed()._replace(signed=check_signatures(changes, force=force))
+        changes, size = Changes(), files.total_size()
+        images = Images(one, files)
+        OciLayout(images, changes).rewrite()
+        result = passed(one, images, changes, force=force)
         if dry_run:
-            return passed, Written()
+            return PassedLayout(result, Written(), size, size)
         if output is not None:
             files.write_to(os.fspath(output), changes, target.source)
-            return passed, Written(os.fspath(output))
+            with LayoutFiles(os.fspath(output)) as new:
+                return PassedLayout(result, Written(os.fspath(output)), size, new.total_size())
         if not changes.rewritten:
-            return passed, Written()
+            return PassedLayout(result, Written(), size, size)
         for name, data in changes.new.items():
             files.add(name, data, target.source)
         written = target.write(lambda file: _write(changes.rewritten[INDEX], file), lambda *_: None)
-        return passed, written._replace(output=shown)
+        return PassedLayout(result, written._replace(output=shown), size, files.total_size())
 
 
 class LayoutFiles:

@@ -22,12 +22,13 @@ from sframegen.packages.images.documents import (
 )
 from sframegen.packages.images.image import NewImage, add_layer, diff_ids
 from sframegen.packages.images.layers import Layer
+from sframegen.packages.images.root_tree import RootTree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.packages.images.documents import Descriptor, Document, ImageFiles
-    from sframegen.packages.passing import Pass
+    from sframegen.packages.passing import Pass, Passed
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 INDEXES = {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
@@ -70,12 +71,15 @@ class Images:
 
     def __init__(self, one: Pass, files: ImageFiles) -> None:
         self._pass, self.files = one, files
+        self.entries = 0  # files, directories and links that containers see
         self._done: dict[tuple[bytes, tuple[str, ...]], NewImage | None] = {}
 
     def changed(self, config: bytes, layers: list[Layer], name: str) -> NewImage | None:
         key = hashlib.sha256(config).digest(), tuple(layer.file for layer in layers)
         if key not in self._done:
-            self._done[key] = add_layer(self._pass, self.files, config, layers, name)
+            tree = RootTree()
+            self._done[key] = add_layer(self._pass, self.files, config, layers, tree, name)
+            self.entries += len(tree)
         return self._done[key]
 
 
@@ -96,7 +100,8 @@ class OciLayout:
         if self._entries(index, INDEX, 0, ""):
             self._changes.rewritten[INDEX] = dumped(index)
         replaced = {digest for digest, new in self._documents.items() if new is not None}
-        self._changes.signatures += dict.fromkeys(what for digest, what in self._refers if digest in replaced)
+        changed = replaced or self._documents.keys()  # where nothing is changed, what would not hold if something were
+        self._changes.signatures += dict.fromkeys(what for digest, what in self._refers if digest in changed)
 
     def _entries(self, index: Document, where: str, depth: int, name: str) -> bool:
         """Change what an index leads to, and the index; False if nothing changes."""
@@ -187,12 +192,12 @@ def check_layout(files: ImageFiles) -> None:
         raise FormatError(f"{LAYOUT}: version {shown(version)} of the layout is not known, only {', '.join(VERSIONS)}")
 
 
-def check_signatures(changes: Changes, *, force: bool) -> str:
-    """What would no longer hold, in a few words. Raises RefusedError without `force`, if there is anything."""
-    found = ", ".join(changes.signatures)
-    if found and not force:
-        raise RefusedError(Refusal.SIGNED, f"signed: {found}")
-    return found
+def passed(one: Pass, images: Images, changes: Changes, *, force: bool) -> Passed:
+    """What the pass saw, with the files of all images as its entries. Raises RefusedError for signed ones without `force`."""
+    signed = ", ".join(changes.signatures)
+    if signed and changes.rewritten and not force:
+        raise RefusedError(Refusal.SIGNED, f"signed: {signed}")
+    return one.passed()._replace(entries=images.entries, signed=signed)
 
 
 def _check_layer(layer: Descriptor, where: str) -> None:

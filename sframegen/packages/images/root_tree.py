@@ -65,6 +65,10 @@ class RootTree:
     def __init__(self) -> None:
         self.root = Directory()
 
+    def __len__(self) -> int:
+        """The number of its files, directories and links."""
+        return sum(1 for _ in self._walk())
+
     def apply(self, entry: Entry, layer: int, number: int, *, is_elf: bool) -> None:
         """The next entry of a layer. Raises FormatError where tools would disagree on it, or could not unpack it."""
         info = entry.info
