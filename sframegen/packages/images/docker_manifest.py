@@ -7,14 +7,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cfi.errors import FormatError
+from sframegen.packages.images.added_layer import diff_ids
 from sframegen.packages.images.documents import dumped, parsed, parsed_value, read_document, shown
-from sframegen.packages.images.image import diff_ids
 from sframegen.packages.images.layers import Layer
 from sframegen.packages.images.oci_index import LinkTo
 
 if TYPE_CHECKING:
+    from sframegen.packages.images.added_layer import NewImage
     from sframegen.packages.images.documents import Document, ImageFiles
-    from sframegen.packages.images.image import NewImage
     from sframegen.packages.images.oci_index import Changes, Images
 
 MANIFEST, REPOSITORIES = "manifest.json", "repositories"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
+from sframegen.packages.images.added_layer import NewImage, add_layer, diff_ids
 from sframegen.packages.images.documents import (
     blob_file,
     descriptor_of,
@@ -20,7 +21,6 @@ from sframegen.packages.images.documents import (
     read_document,
     shown,
 )
-from sframegen.packages.images.image import NewImage, add_layer, diff_ids
 from sframegen.packages.images.layers import Layer
 from sframegen.packages.images.root_tree import RootTree
 
