@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import faults, scan
@@ -50,8 +51,8 @@ def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
         _read_section(section, registers, table, base, shared)
         table.section_ends.append(len(table))
         base += len(section.data)
-    known: dict[tuple[int, ...], RegisterRule] = {}
-    table.rules = [_rule(state, blocks, known) for state in shared.states]
+    register_rule = cache(partial(_register_rule, blocks))  # a long expression, of which there may be many rules, is copied once
+    table.rules = [_rule(state, register_rule) for state in shared.states]
     return table
 
 
@@ -218,18 +219,13 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _rule(state: tuple[int, ...], blocks: list[tuple[int, CfiSection]], known: dict[tuple[int, ...], RegisterRule]) -> CfiRule:
-    ra_column, kind, register, offset, *saved, ra_state, block, block_size = state
-    by_register = kind not in EXPRESSIONS
-    parts = [(kind, register, offset) if by_register else (kind, block, block_size), *(tuple(saved[i : i + 3]) for i in (0, 3, 6))]
-    for part in parts:
-        if part not in known:  # a long expression, of which there may be many rules, is copied once
-            known[part] = _register_rule(part, blocks)
-    cfa, ra, fp, sp = map(known.__getitem__, parts)
-    return CfiRule(ra_column, cfa, ra, fp, sp, ra_state)
+def _rule(state: tuple[int, ...], register_rule: Callable[[tuple[int, ...]], RegisterRule]) -> CfiRule:
+    cfa = (state[1], *state[14:]) if state[1] in EXPRESSIONS else state[1:4]
+    ra, fp, sp = map(register_rule, (state[4:7], state[7:10], state[10:13]))
+    return CfiRule(state[0], register_rule(cfa), ra, fp, sp, state[13])
 
 
-def _register_rule(part: tuple[int, ...], blocks: list[tuple[int, CfiSection]]) -> RegisterRule:
+def _register_rule(blocks: list[tuple[int, CfiSection]], part: tuple[int, ...]) -> RegisterRule:
     kind, a, b = part
     if kind not in EXPRESSIONS:
         return RegisterRule(KINDS[kind], a, b)

@@ -22,7 +22,7 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.format.abi import abi_of
 from sframegen.format.reasons import sayable
-from sframegen.format.words import EncodedRules
+from sframegen.format.words import EncodedRules, RuleWords
 from sframegen.tables.gather import DEAD, Merger
 from sframegen.tables.lower import lower
 from sframegen.tables.optimize import Borders, encoder_of
@@ -179,7 +179,7 @@ def merge_objects(
         counts.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):
         raise FormatError("nothing of what its objects say is about its code", file=elf.name)
-    encoder = encoder_of(elf, table, EncodedRules(table.rules, abi, layout), level, Borders(symbol_places(elf)))
+    encoder = encoder_of(elf, table, EncodedRules(table.rules, RuleWords(abi, layout)), level, Borders(symbol_places(elf)))
     encoder.flags |= layout.flags & (0 if counts.objects_without else merger.flags)
     counts.functions, counts.rows, counts.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
     return encoder

@@ -14,14 +14,14 @@ from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort
 from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Cies, RuleFates, bounds, split
-from sframegen.conversion.translate import Repeated, translate_rule
+from sframegen.conversion.translate import Repeated, Translator
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import Range, disjoint, remaining
 from sframegen.elf.text import count_of
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.reasons import Reason
-from sframegen.format.words import EncodedRules
+from sframegen.format.words import EncodedRules, RuleWords
 from sframegen.tables.narrow import narrow
 from sframegen.tables.optimize import Borders, encoder_of
 
@@ -70,8 +70,9 @@ def convert(sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout:
     ignored = zeros("Q", len(IGNORED))
     lost = array("I")
     pieces = _pieces(fdes, code, ignored, lost)
-    rules = _Rules(fdes.rules, abi, layout)
-    encoded = EncodedRules(rules.numbers, abi, layout)
+    words = RuleWords(abi, layout)
+    rules = _Rules(fdes.rules, words)
+    encoded = EncodedRules(rules.numbers, words)
     table, unsaid, whole = _split(fdes, pieces, rules, encoded)
     table = narrow(table, encoded)
     coverage = Coverage(
@@ -108,15 +109,16 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
 class _Rules:
     """The fate of each CFI rule, by columns, and the SFrame rules that come of them."""
 
-    def __init__(self, cfi_rules: list[CfiRule], abi: Abi, layout: Layout) -> None:
+    def __init__(self, cfi_rules: list[CfiRule], words: RuleWords) -> None:
         self.numbers: dict[Rule, int] = {}
         self.fate = bytearray()
         self.value = array("I")
         self.pattern_at = array("I", [0])
         self.pattern_start = array("I")
         self.pattern_rule = array("I")
+        translator = Translator(words)
         for cfi_rule in cfi_rules:
-            self._add(translate_rule(cfi_rule, abi, layout))
+            self._add(translator.translate(cfi_rule))
 
     def _add(self, result: Rule | Repeated | Reason) -> None:
         if isinstance(result, Reason):
@@ -186,7 +188,7 @@ def _split(fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules)
         bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies),
         bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies),
     )
-    fates = rules.columns(bytes(encoded.size(rule, FdeType.DEFAULT) == 0 for rule in range(len(rules.numbers))))
+    fates = rules.columns(encoded.flexible())
     described = (pieces.columns(), fdes.columns(), fdes.rows(), cies, fates)
     counts = zeros("q", 4)
     bounds(*described, counts)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.expression import CFA, PC_PERIOD, Term, evaluate
 from cfi.opcodes import RuleKind
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.reasons import Reason, unsaid
-from sframegen.format.words import encode_rule
 
 if TYPE_CHECKING:
     from cfi.rules import CfiRule, RegisterRule
     from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
+    from sframegen.format.words import RuleWords
 
 
 class Repeated(NamedTuple):
@@ -22,51 +22,59 @@ class Repeated(NamedTuple):
     rows: tuple[tuple[int, Rule], ...]
 
 
-def translate_rule(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated | Reason:
-    """The SFrame rule of a CFI row.
+class Translator:
+    """Translates rules for one ABI and version. Places of RA and FP are few, and each is worked out once."""
 
-    Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
-    """
-    if rule.cfa.kind is RuleKind.UNREADABLE:
-        return Reason.UNREADABLE
-    if rule.ra_column != abi.ra:
-        return Reason.RA_COLUMN
-    if rule.ra.kind is RuleKind.UNDEFINED:
-        return unsaid(OUTERMOST, abi, layout) or OUTERMOST
-    plain = _cfa(rule.cfa, abi, None)
-    if plain is not Reason.CFA_EXPRESSION:
-        return _row(rule, plain, abi, layout)
-    # A PLT that GNU ld describes in one go: the CFA changes with the place in the 16-byte entry.
-    rows: list[tuple[int, Rule]] = []
-    before: Where | Reason | None = None
-    for residue in range(PC_PERIOD):
-        cfa = _cfa(rule.cfa, abi, residue)
-        if cfa == before:
-            continue
-        row, before = _row(rule, cfa, abi, layout), cfa
-        if isinstance(row, Reason):
-            return row
-        if encode_rule(row, FdeType.DEFAULT, abi, layout) is None:
-            return Reason.CFA_EXPRESSION
-        rows.append((residue, row))
-    return Repeated(tuple(rows))
+    def __init__(self, words: RuleWords) -> None:
+        self.words = words
+        self._place = cache(partial(_place, abi=words.abi))
 
+    def translate(self, rule: CfiRule) -> Rule | Repeated | Reason:
+        """The SFrame rule of a CFI row.
 
-def _row(rule: CfiRule, cfa: Where | Reason, abi: Abi, layout: Layout) -> Rule | Reason:
-    """The whole row, once its CFA is known."""
-    if isinstance(cfa, Reason):
-        return cfa
-    if not _sp_is_implied(rule.sp, cfa, abi):
-        return Reason.SP_RULE
-    ra, fp = _place(rule.ra, abi), _place(rule.fp, abi)
-    if isinstance(ra, Reason):
-        return Reason.RA_RULE
-    if rule.ra_state and not (rule.ra_state == 1 and abi.ra_is_signed):
-        return Reason.RA_SIGNED
-    if isinstance(fp, Reason):
-        return Reason.FP_UNDEFINED if rule.fp.kind is RuleKind.UNDEFINED else Reason.FP_RULE
-    row = Rule(cfa, ra, fp, bool(rule.ra_state))
-    return unsaid(row, abi, layout) or row
+        Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
+        """
+        if rule.cfa.kind is RuleKind.UNREADABLE:
+            return Reason.UNREADABLE
+        if rule.ra_column != self.words.abi.ra:
+            return Reason.RA_COLUMN
+        if rule.ra.kind is RuleKind.UNDEFINED:
+            return unsaid(OUTERMOST, self.words) or OUTERMOST
+        plain = _cfa(rule.cfa, self.words.abi)
+        return self._row(rule, plain) if plain is not Reason.CFA_EXPRESSION else self._repeated(rule)
+
+    def _repeated(self, rule: CfiRule) -> Repeated | Reason:
+        """A PLT that GNU ld describes in one go: the CFA changes with the place in the 16-byte entry."""
+        rows: list[tuple[int, Rule]] = []
+        before: Where | Reason | None = None
+        for residue in range(PC_PERIOD):
+            cfa = _cfa(rule.cfa, self.words.abi, residue)
+            if cfa == before:
+                continue
+            row, before = self._row(rule, cfa), cfa
+            if isinstance(row, Reason):
+                return row
+            if not self.words.of(row)[FdeType.DEFAULT]:
+                return Reason.CFA_EXPRESSION
+            rows.append((residue, row))
+        return Repeated(tuple(rows))
+
+    def _row(self, rule: CfiRule, cfa: Where | Reason) -> Rule | Reason:
+        """The whole row, once its CFA is known."""
+        if isinstance(cfa, Reason):
+            return cfa
+        abi = self.words.abi
+        if not _sp_is_implied(rule.sp, cfa, abi):
+            return Reason.SP_RULE
+        ra, fp = self._place(rule.ra), self._place(rule.fp)
+        if isinstance(ra, Reason):
+            return Reason.RA_RULE
+        if rule.ra_state and not (rule.ra_state == 1 and abi.ra_is_signed):
+            return Reason.RA_SIGNED
+        if isinstance(fp, Reason):
+            return Reason.FP_UNDEFINED if rule.fp.kind is RuleKind.UNDEFINED else Reason.FP_RULE
+        row = Rule(cfa, ra, fp, bool(rule.ra_state))
+        return unsaid(row, self.words) or row
 
 
 def _where(term: Term | None) -> Where | None:
@@ -76,7 +84,7 @@ def _where(term: Term | None) -> Where | None:
     return Where(None if term.register == CFA else term.register, term.offset, term.deref)
 
 
-def _cfa(rule: RegisterRule, abi: Abi, residue: int | None) -> Where | Reason:
+def _cfa(rule: RegisterRule, abi: Abi, residue: int | None = None) -> Where | Reason:
     """CFA = register + n or *(register + n); `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
     if rule.kind is RuleKind.REGISTER:
         return Where(rule.a, rule.b)

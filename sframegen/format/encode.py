@@ -26,7 +26,7 @@ from sframegen.format.layouts import (
 )
 from sframegen.format.pack import Output, place, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
-from sframegen.format.words import EncodedRules
+from sframegen.format.words import EncodedRules, RuleWords
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
@@ -56,7 +56,7 @@ class Encoder:
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
             raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
         self.kind_bytes = kind_bytes(table.kinds)
-        self.encoded = encoded or EncodedRules(table.rules, abi, layout)
+        self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
         self.owner = zeros("I", len(table))
         self.fre_type = bytearray(len(table))
         self.block_size, self.block_at = zeros("Q", len(table)), zeros("Q", len(table))

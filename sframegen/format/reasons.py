@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from sframegen.format.model import FdeType
-from sframegen.format.words import FDE_TYPES, encode_rule
+from sframegen.format.words import RuleWords, encode_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,10 +37,11 @@ class Reason(Enum):
     UNREADABLE = "its call frame instructions cannot be read"
 
 
-def unsaid(rule: Rule, abi: Abi, layout: Layout) -> Reason | None:
+def unsaid(rule: Rule, words: RuleWords) -> Reason | None:
     """Why no FDE type of the version can say a rule; None where one can."""
-    if any(encode_rule(rule, fde_type, abi, layout) is not None for fde_type in FDE_TYPES):
+    if any(words.of(rule)):
         return None
+    abi, layout = words.abi, words.layout
     if rule.cfa is None:
         return Reason.OUTERMOST
     if (rule.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale:
@@ -57,7 +58,7 @@ def unsaid(rule: Rule, abi: Abi, layout: Layout) -> Reason | None:
 
 def sayable(rules: Iterable[Rule], abi: Abi, layout: Layout) -> bool:
     """True if the version can say all of them."""
-    return all(unsaid(rule, abi, layout) is None for rule in rules)
+    return all(map(any, map(RuleWords(abi, layout).of, rules)))
 
 
 def _is_cfa_plus_n(where: Where | None) -> bool:

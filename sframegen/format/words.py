@@ -1,12 +1,14 @@
-"""One row's rule <-> its FRE info byte and data words. Pure functions, called once for each distinct rule."""
+"""One row's rule <-> its FRE info byte and data words. Called once for each distinct rule."""
 
 from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_right
 from functools import cache
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from itertools import accumulate, chain
+from operator import eq
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.records import MARKS
 from sframegen.format.layouts import (
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
-    Words = tuple[str, list[int]]  # signedness of each, the words
-
 FDE_TYPES = tuple(FdeType)
 SIGNED_CODES, UNSIGNED_CODES = "bhi", "BHI"  # data words, by fre_dataword_size
 DATAWORD_LIMITS = [1 << 8 * width - 1 for width in DATAWORD_WIDTHS]
@@ -39,28 +39,122 @@ SIGNED, UNSIGNED = "su"  # offsets; the control words of flexible rules, none of
 PADDING = 0
 
 
+class _Saved(NamedTuple):
+    """The data words for RA and FP: their number, the smallest size that holds them, their bytes in that and larger sizes."""
+
+    number: int
+    size: int  # fre_dataword_size
+    raw: list[bytes]  # by size
+
+
+class RuleWords:
+    """What rules are in bytes, for one ABI and version. Places of RA and FP are few, and the words for them are kept."""
+
+    def __init__(self, abi: Abi, layout: Layout) -> None:
+        self.abi = abi
+        self.layout = layout
+        self.of = cache(self._of)
+        self._default_saved, self._flex_saved = cache(self._saved_by_default), cache(self._saved_by_control)
+
+    def _of(self, rule: Rule) -> tuple[bytes, bytes]:
+        """FRE info byte and data words in each FDE type, in the smallest size that holds them; b"" where the type cannot say it."""
+        cfa, ra, fp, ra_signed = rule
+        info = MANGLED_RA_BIT * ra_signed
+        if cfa is None:
+            outermost = bytes((info,)) if self.layout.outermost else b""
+            return outermost, outermost
+        register, offset, deref = cfa
+        word = _cfa_word(offset, self.abi)
+        default = flex = b""
+        if word is None:
+            return default, flex
+        if not deref and register in (self.abi.sp, self.abi.fp):
+            base = CFA_BASE_SP_BIT * (register == self.abi.sp)
+            default = self._bytes(info | base, SIGNED, (word,), self._default_saved(ra, fp))
+        if register is not None and register in self.abi.base_registers and self.layout.flex:
+            flex = self._bytes(info, UNSIGNED + SIGNED, (_control(cfa), word), self._flex_saved(ra, fp))
+        return default, flex
+
+    def _bytes(self, info: int, shape: str, words: tuple[int, ...], saved: _Saved | None) -> bytes:
+        """`words`: the CFA's; the last is its offset. `shape`: signedness of each. Nothing if one is too large, or `saved` None."""
+        if saved is None:
+            return b""
+        size = max(saved.size, _size_of(words[-1]))
+        if size == len(DATAWORD_LIMITS):
+            return b""
+        info |= len(words) + saved.number << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
+        return _struct(self.abi.byte_order, "B", shape, size).pack(info, *words) + saved.raw[size]
+
+    def _kept(self, shape: str, words: list[int]) -> _Saved | None:
+        """`shape`: signedness of each. None if a word is too large."""
+        least = max((_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED), default=0)
+        if least == len(DATAWORD_LIMITS):
+            return None
+        codes = (_struct(self.abi.byte_order, "", shape, size) for size in range(least, len(DATAWORD_LIMITS)))
+        return _Saved(len(words), least, [b""] * least + [code.pack(*words) for code in codes])
+
+    def _saved_by_default(self, ra: Where | None, fp: Where | None) -> _Saved | None:
+        """In default FDEs (CFA = SP or FP + n): the offsets from the CFA of those registers that the ABI does not fix: RA, FP."""
+        abi = self.abi
+        words = []
+        if ra != fixed(abi.fixed_ra_offset):
+            word = None if ra is None or abi.fixed_ra_offset else self._offset(ra)
+            if word is None or word == PADDING:
+                return None
+            words.append(word)
+        if fp != fixed(abi.fixed_fp_offset):
+            word = None if fp is None or abi.fixed_fp_offset else self._offset(fp)
+            if word is None:
+                return None
+            if not words and not abi.fixed_ra_offset:  # FP's word is the third, though RA has none
+                if not abi.ra_padding:
+                    return None
+                words.append(PADDING)
+            words.append(word)
+        return self._kept(SIGNED * len(words), words)
+
+    def _offset(self, where: Where) -> int | None:
+        odd = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
+        if where.register is not None:
+            return where.register << 1 | 1 if odd and not where.deref and where.offset == 0 else None
+        return where.offset if where.deref and not (odd and where.offset & 1) else None
+
+    def _saved_by_control(self, ra: Where | None, fp: Where | None) -> _Saved | None:
+        """In flexible FDEs: a control word and an offset for each; a padding word alone where RA or FP has no rule of its own."""
+        shape, words = "", []
+        for where, offset in ((ra, self.abi.fixed_ra_offset), (fp, self.abi.fixed_fp_offset)):
+            if where == fixed(offset):
+                shape += UNSIGNED
+                words.append(PADDING)
+            elif where is None or not (where.deref if where.register is None else where.register in self.abi.base_registers):
+                return None
+            else:
+                shape += UNSIGNED + SIGNED
+                words += [_control(where), where.offset]
+        said = len(shape.rstrip(UNSIGNED))  # an offset is the last word
+        return self._kept(shape[:said], words[:said])
+
+
+def _control(where: Where) -> int:
+    base = 0 if where.register is None else where.register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT
+    return base | FLEX_DEREF_BIT * where.deref
+
+
+def _size_of(offset: int) -> int:
+    """The fre_dataword_size that holds an offset; one more than there are if it needs more than 32 bits."""
+    return bisect_right(DATAWORD_LIMITS, max(offset, ~offset))
+
+
 def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> bytes | None:
-    """FRE info byte and data words, the words of the smallest size that holds them; None where that FDE type cannot say it."""
-    said = _WORDS[fde_type](rule, abi, layout)
-    if said is None:
-        return None
-    shape, words = said
-    offsets = [word for code, word in zip(shape, words, strict=True) if code == SIGNED]
-    lowest, highest = min(offsets, default=0), max(offsets, default=0)
-    size = next((size for size, limit in enumerate(DATAWORD_LIMITS) if -limit <= lowest and highest < limit), None)
-    if size is None:
-        return None
-    info = len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT | MANGLED_RA_BIT * rule.ra_signed
-    if fde_type is FdeType.DEFAULT and rule.cfa is not None and rule.cfa.register == abi.sp:
-        info |= CFA_BASE_SP_BIT
-    return _struct(abi.byte_order, shape, size).pack(info, *words)
+    """FRE info byte and data words of one rule; None where that FDE type cannot say it."""
+    return RuleWords(abi, layout).of(rule)[fde_type] or None
 
 
 @cache
-def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
-    """An FRE info byte and words; there are a dozen shapes."""
+def _struct(byte_order: ByteOrder, before: str, shape: str, size: int) -> struct.Struct:
+    """Data words, and what is before them; there are a few shapes."""
     codes = {SIGNED: SIGNED_CODES[size], UNSIGNED: UNSIGNED_CODES[size]}
-    return struct.Struct(f"{MARKS[byte_order]}B" + "".join(codes[code] for code in shape))
+    return struct.Struct(MARKS[byte_order] + before + "".join(codes[code] for code in shape))
 
 
 class EncodedRules:
@@ -69,12 +163,16 @@ class EncodedRules:
     Nothing is there where the type cannot say the rule.
     """
 
-    def __init__(self, rules: Iterable[Rule], abi: Abi, layout: Layout) -> None:
-        self.abi = abi
-        self.layout = layout
-        blobs = [encode_rule(rule, fde_type, abi, layout) or b"" for rule in rules for fde_type in FDE_TYPES]
+    def __init__(self, rules: Iterable[Rule], words: RuleWords) -> None:
+        self.abi = words.abi
+        self.layout = words.layout
+        blobs = [*chain.from_iterable(map(words.of, rules))]
         self.raw = b"".join(blobs)
         self.at = array("I", accumulate(map(len, blobs), initial=0))
+
+    def flexible(self) -> bytes:
+        """For each rule, whether default FDEs cannot say it."""
+        return bytes(map(eq, self.at[::2], self.at[1::2]))
 
     def size(self, rule: int, fde_type: int) -> int:
         """Size in bytes; 0 if the type cannot express the rule."""
@@ -122,41 +220,6 @@ def _cfa_word(offset: int, abi: Abi) -> int | None:
     return None if rest else word
 
 
-# -- default FDEs: CFA = SP or FP + n, then the offsets from the CFA of those registers that the ABI does not fix: RA, FP
-
-
-def _default_words(rule: Rule, abi: Abi, layout: Layout) -> Words | None:
-    cfa = rule.cfa
-    if cfa is None:
-        return ("", []) if layout.outermost else None
-    first = _cfa_word(cfa.offset, abi)
-    if first is None or cfa.deref or cfa.register not in (abi.sp, abi.fp):
-        return None
-    words = [first]
-    if rule.ra != fixed(abi.fixed_ra_offset):
-        word = None if rule.ra is None or abi.fixed_ra_offset else _saved_word(rule.ra, abi, layout)
-        if word is None or word == PADDING:
-            return None
-        words.append(word)
-    if rule.fp != fixed(abi.fixed_fp_offset):
-        word = None if rule.fp is None or abi.fixed_fp_offset else _saved_word(rule.fp, abi, layout)
-        if word is None:
-            return None
-        if len(words) == 1 and not abi.fixed_ra_offset:  # FP's word is the third, though RA has none
-            if not abi.ra_padding:
-                return None
-            words.append(PADDING)
-        words.append(word)
-    return SIGNED * len(words), words
-
-
-def _saved_word(where: Where, abi: Abi, layout: Layout) -> int | None:
-    odd = layout.registers_as_odd_offsets and abi.registers_as_offsets
-    if where.register is not None:
-        return where.register << 1 | 1 if odd and not where.deref and where.offset == 0 else None
-    return where.offset if where.deref and not (odd and where.offset & 1) else None
-
-
 def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:
     saved: list[Where | None] = []
     rest = list(words[1:])
@@ -172,34 +235,6 @@ def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> 
         else:
             saved.append(Where(None, word, deref=True))
     return None if rest else Rule(Where(base, words[0] * abi.cfa_scale + abi.cfa_adjustment), saved[0], saved[1])
-
-
-# -- flexible FDEs: for CFA, RA, FP a control word and an offset; a padding word alone where RA or FP has no rule of its own
-
-
-def _flex_words(rule: Rule, abi: Abi, layout: Layout) -> Words | None:
-    if rule.cfa is None:
-        return ("", []) if layout.outermost else None
-    first = _cfa_word(rule.cfa.offset, abi)
-    if not layout.flex or first is None or rule.cfa.register not in abi.base_registers:
-        return None
-    shape, words = UNSIGNED + SIGNED, [_control(rule.cfa), first]
-    for where, offset in ((rule.ra, abi.fixed_ra_offset), (rule.fp, abi.fixed_fp_offset)):
-        if where == fixed(offset):
-            shape += UNSIGNED
-            words.append(PADDING)
-        elif where is None or not (where.deref if where.register is None else where.register in abi.base_registers):
-            return None
-        else:
-            shape += UNSIGNED + SIGNED
-            words += [_control(where), where.offset]
-    said = len(shape.rstrip(UNSIGNED))  # an offset is the last word
-    return shape[:said], words[:said]
-
-
-def _control(where: Where) -> int:
-    base = 0 if where.register is None else where.register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT
-    return base | FLEX_DEREF_BIT * where.deref
 
 
 def flex_places(words: Sequence[int]) -> list[int]:
@@ -227,6 +262,3 @@ def _flex_rule(signed: Sequence[int], unsigned: Sequence[int], abi: Abi) -> Rule
     if cfa is None or cfa.register is None:
         return None
     return Rule(cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjustment), ra, fp)
-
-
-_WORDS = {FdeType.DEFAULT: _default_words, FdeType.FLEX: _flex_words}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sframegen.format.layouts import MAX_FUNCTION_ROWS
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason, unsaid
-from sframegen.format.words import EncodedRules, encode_rule
+from sframegen.format.words import EncodedRules, RuleWords
 from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
@@ -30,10 +30,11 @@ def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable
     At each address stays what a search finds in `table`, its functions sorted: so what lies after the start of the next function
     goes, and of several at one start the last stays. Rows that repeat the one before are dropped.
     """
-    lowered = _Lowered(table, abi, layout)
+    words = RuleWords(abi, layout)
+    lowered = _Lowered(table, words)
     for function, start, end in ranges(table):
         lowered.add(function, start, end)
-    return narrow(lowered.out, EncodedRules(lowered.out.rules, abi, layout)), dict(lowered.lost)
+    return narrow(lowered.out, EncodedRules(lowered.out.rules, words)), dict(lowered.lost)
 
 
 def ranges(table: FunctionTable) -> Iterator[tuple[int, int, int]]:
@@ -52,14 +53,14 @@ def ranges(table: FunctionTable) -> Iterator[tuple[int, int, int]]:
 class _Lowered:
     """Takes functions in the order of their addresses."""
 
-    def __init__(self, table: FunctionTable, abi: Abi, layout: Layout) -> None:
+    def __init__(self, table: FunctionTable, words: RuleWords) -> None:
         self.table = table
-        self.layout = layout
+        self.layout = words.layout
         self.out = FunctionTable(rules=[*table.rules, OUTERMOST])
         self.lost: Counter[Reason] = Counter()
         self.kinds: dict[Kind, int] = {}
-        self.reasons = [unsaid(rule, abi, layout) for rule in self.out.rules]
-        self.flex = [encode_rule(rule, FdeType.DEFAULT, abi, layout) is None for rule in self.out.rules]
+        self.reasons = [unsaid(rule, words) for rule in self.out.rules]
+        self.flex = [not words.of(rule)[FdeType.DEFAULT] for rule in self.out.rules]
         self.not_default = {number for number, flex in enumerate(self.flex) if flex}
 
     def add(self, function: int, start: int, end: int) -> None:

@@ -119,10 +119,10 @@ FAULTS = {
         TRANSLATE, "    if not _sp_is_implied(rule.sp, cfa, abi):\n", "    if False:\n"
     ),
     "outermost frames are left out": Fault(
-        TRANSLATE, "return unsaid(OUTERMOST, abi, layout) or OUTERMOST", "return Reason.RA_RULE"
+        TRANSLATE, "return unsaid(OUTERMOST, self.words) or OUTERMOST", "return Reason.RA_RULE"
     ),
     "usual frames are left out": Fault(
-        TRANSLATE, "return unsaid(row, abi, layout) or row", "return Reason.FP_RULE if fp else row"
+        TRANSLATE, "return unsaid(row, self.words) or row", "return Reason.FP_RULE if fp else row"
     ),
     "repeated rules are asked for too rarely": Fault(
         TRANSLATE, "for residue in range(PC_PERIOD):", "for residue in range(0, PC_PERIOD, 2):"

@@ -5,12 +5,18 @@ import pytest
 from cfi.expression import Term, evaluate
 from cfi.opcodes import RuleKind
 from cfi.rules import CfiRule, RegisterRule
-from sframegen.conversion.translate import Repeated, translate_rule
-from sframegen.format.abi import AARCH64, AMD64, S390X
-from sframegen.format.layouts import V2, V3
+from sframegen.conversion.translate import Repeated, Translator
+from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
+from sframegen.format.layouts import V2, V3, Layout
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.format.reasons import Reason
+from sframegen.format.words import RuleWords
 from tests.support.inputs.cfi_writer import sleb
+
+
+def translated(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated | Reason:
+    return Translator(RuleWords(abi, layout)).translate(rule)
+
 
 RBP, RSP, RA, R10 = 6, 7, 16, 10
 UNSPECIFIED = RegisterRule(RuleKind.UNSPECIFIED)
@@ -89,7 +95,7 @@ PLT = b"\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"  # rsp + 8 + (((rip & 15) 
     ],
 )  # fmt: skip
 def test_translation(rule: CfiRule, expected: Rule | Reason) -> None:
-    assert translate_rule(rule, AMD64, V3) == expected
+    assert translated(rule, AMD64, V3) == expected
 
 
 def test_a_signal_frame_recovers_all_three_from_the_saved_context() -> None:
@@ -105,8 +111,8 @@ def test_a_signal_frame_recovers_all_three_from_the_saved_context() -> None:
         sp=RegisterRule(RuleKind.EXPRESSION, expression=saved(160)),
     )
     expected = Rule(Where(RSP, 160, deref=True), Where(RSP, 168, deref=True), Where(RSP, 120, deref=True))
-    assert translate_rule(rule, AMD64, V3) == expected
-    assert translate_rule(rule, AMD64, V2) is Reason.FLEX
+    assert translated(rule, AMD64, V3) == expected
+    assert translated(rule, AMD64, V2) is Reason.FLEX
 
 
 X29, X30, AARCH64_SP = 29, 30, 31
@@ -127,7 +133,7 @@ AARCH64_RULE = CfiRule(X30, cfa(AARCH64_SP, 32), at(-24), at(-32), UNSPECIFIED)
     ],
 )
 def test_translation_for_aarch64(rule: CfiRule, expected: Rule | Reason) -> None:
-    assert translate_rule(rule, AARCH64, V3) == expected
+    assert translated(rule, AARCH64, V3) == expected
 
 
 R5, R11, R14, R15, F0 = 5, 11, 14, 15, 16
@@ -157,7 +163,7 @@ S390X_RULE = CfiRule(R14, cfa(R15, 320), at(-48), at(-72), at(-40))
     ],
 )  # fmt: skip
 def test_translation_for_s390x(rule: CfiRule, expected: Rule | Reason) -> None:
-    assert translate_rule(rule, S390X, V3) == expected
+    assert translated(rule, S390X, V3) == expected
 
 
 @pytest.mark.parametrize("first", [0, 1, 5, 11, 15])
@@ -165,12 +171,12 @@ def test_a_plt_entry_changes_its_cfa_within_16_bytes(first: int) -> None:
     expression = PLT.replace(b"\x3b", bytes([0x30 + first]))
     at_8, at_16 = SP_16._replace(cfa=Where(RSP, 8)), SP_16
     expected = ((0, at_8), (first, at_16)) if first else ((0, at_16),)
-    assert translate_rule(row(computed(expression)), AMD64, V3) == Repeated(expected)
+    assert translated(row(computed(expression)), AMD64, V3) == Repeated(expected)
 
 
 def test_a_pc_that_is_not_reduced_modulo_16_is_no_pattern() -> None:
-    assert translate_rule(row(computed(PLT.replace(b"\x3f", b"\x08\x1f"))), AMD64, V3) is Reason.CFA_EXPRESSION  # & 31
-    assert translate_rule(row(computed(b"\x80\x00\x77\x08\x22")), AMD64, V3) is Reason.CFA_EXPRESSION
+    assert translated(row(computed(PLT.replace(b"\x3f", b"\x08\x1f"))), AMD64, V3) is Reason.CFA_EXPRESSION  # & 31
+    assert translated(row(computed(b"\x80\x00\x77\x08\x22")), AMD64, V3) is Reason.CFA_EXPRESSION
 
 
 @pytest.mark.parametrize(

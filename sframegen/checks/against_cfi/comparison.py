@@ -18,7 +18,8 @@ from sframegen.conversion.resolve import ascends, sort
 from sframegen.elf.columns import Spans
 from sframegen.format.columns import Functions
 from sframegen.format.model import OUTERMOST, FdeType, Rule
-from sframegen.format.reasons import Reason, unsaid
+from sframegen.format.reasons import Reason
+from sframegen.format.words import RuleWords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
     rules: dict[Rule, Rule] = {}
     truth, left_out, given = _walker(table, abi, rules), _reasons(_readable(coverage.unsaid)), _walker(section.table, abi, rules)
     marks = SIGNAL if section.layout.signal else 0
-    sayable = bytes(unsaid(rule, abi, section.layout) is None for rule in rules.values())
+    sayable = bytes(map(any, map(RuleWords(abi, section.layout).of, rules.values())))
     compared = bytes(marks | (KEY_B if rule.ra_signed else 0) for rule in rules)
 
     terms = sweep.Terms(sayable, compared, SIGNAL & ~marks)

@@ -15,7 +15,7 @@ from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
 from sframegen.elf.ranges import without
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
-from sframegen.format.words import FDE_TYPES, EncodedRules, encode_rule
+from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords
 from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
     from sframegen.program.workers import Progress
 
 MAX_SIZE = 1 << 30  # bytes of a function
@@ -59,6 +58,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     `jobs`: processes that share the work; `progress`: called with the bytes of code done, and the current estimate of the total.
     """
     coverage, encoded = converted.coverage, converted.encoded
+    words = RuleWords(encoded.abi, encoded.layout)
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
     begins = _functions_of(converted.table, encoded.abi, starts(elf, encoded.abi))
     search = Search(elf, encoded.abi, begins, find_plt(elf, encoded.abi), jobs, progress)
@@ -67,14 +67,14 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     ranges: list[list[Range]] = []
     for find in FINDERS:
         found = list(find(search, silent))
-        said = [one for function in found if (one := _sayable(function, encoded.abi, encoded.layout)) is not None]
+        said = [one for function in found if (one := _sayable(function, words)) is not None]
         ranges.append([(one.start, one.start + one.size) for one in said])
         added += said
         silent = without(silent, [(one.start, one.start + one.size) for one in found])  # later finders must not guess about these
     if not added:
         return converted
     table = _with(converted.table, sorted(added, key=lambda function: function.start))
-    encoded = EncodedRules(table.rules, encoded.abi, encoded.layout)
+    encoded = EncodedRules(table.rules, words)
     table = narrow(table, encoded)
     return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges)), encoded)
 
@@ -169,10 +169,10 @@ def _in_frame(state: State, at_entry: int | None) -> bool:
 FINDERS: tuple[Callable[[Search, list[Range]], Iterable[Function]], ...] = (_plt, _entry, _functions)
 
 
-def _sayable(function: Function, abi: Abi, layout: Layout) -> Function | None:
+def _sayable(function: Function, words: RuleWords) -> Function | None:
     """Return the function with an FDE type that can express all its rules; None if there is none."""
     for fde_type in FDE_TYPES:
-        if all(encode_rule(rule, fde_type, abi, layout) is not None for _, rule in function.rows):
+        if all(words.of(rule)[fde_type] for _, rule in function.rows):
             return function._replace(kind=function.kind._replace(fde_type=fde_type))
     return None
 
