@@ -211,6 +211,11 @@ bench-unloaded: .venv/installed | machine ## how far sections that are not loade
 	$(PYTHON) -m corpus.fetch bash libc libcrypto libLLVM libxul
 	.venv/bin/python -m benchmarks.unloaded --docs docs/reports/unloaded.md
 
+.PHONY: bench-detached
+bench-detached: .venv/installed | machine ## sizes of detached sections, and look-ups in a store: docs/detached.md
+	$(PYTHON) -m corpus.fetch bash libc libLLVM libxul
+	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
+
 # What it samples, and with what: what is missing is left out of the report.
 profiled := perf:linux-perf bpftrace:bpftrace clang:clang g++:g++ node:nodejs git:git rg:ripgrep pgbench:postgresql
 
