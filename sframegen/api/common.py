@@ -81,7 +81,7 @@ def planned(plan: InjectionPlan | Exchange) -> Plan:
     """As a result has it."""
     if isinstance(plan, Exchange):
         return plan_of(plan, plan.place.address, plan.place.offset)
-    return plan_of(plan, plan.section_address, plan.section_offset)
+    return plan_of(plan, plan.section_address, plan.section_offset, plan.size)
 
 
 def signed(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:

@@ -123,6 +123,8 @@ def _fill(row: FileRow, summary: Summary) -> None:
     row.rows, row.section_bytes = summary.rows, summary.section_bytes
     row.stored_bytes = summary.compressed_bytes or summary.section_bytes
     row.eh_frame_bytes, row.eh_frame_hdr_bytes = summary.eh_frame_bytes, summary.eh_frame_hdr_bytes
+    if summary.plan is not None:
+        row.new_file_bytes = summary.plan.file_size or 0
     row.left_out = {fate: count for fate, count in summary.fates.get("left_out", {}).items() if count}
     row.no_cfi = {fate: count for fate, count in summary.fates.get("no_cfi", {}).items() if count}
     row.warnings = [one_line(warning) for warning in summary.warnings]

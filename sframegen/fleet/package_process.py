@@ -7,6 +7,7 @@ and ends with it: with the worker, whatever ends that.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -187,4 +188,6 @@ def _answered(request: dict[str, Any], work_on: Any) -> str:  # noqa: ANN401
     except MemoryError:
         return json.dumps({NO_MEMORY: True})
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            return json.dumps({NO_MEMORY: True})
         return json.dumps({"error": f"{error.strerror or error}"})

@@ -22,6 +22,7 @@ PIECE = 1 << 22  # bytes that are read at a time
 MAX_PACKAGE_BYTES = 16 << 30
 # What file systems of fsspec call the version of a file, besides its size.
 VERSIONS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
+STREAMED = ("http:", "https:")  # in one request: not all servers give ranges
 # aiohttp takes proxies from the environment only if it is asked to.
 OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": {"trust_env": True}} for scheme in ("http", "https")}
 
@@ -118,8 +119,9 @@ def copy_pieces(source: Any, copy: Any, name: str, limit: int) -> None:  # noqa:
 @contextmanager
 def read_url(url: str) -> Iterator[Any]:
     system, path = filesystem(url)
+    streamed = url.startswith(STREAMED)
     with in_one_line(url):
-        file = system.open(path, "rb", block_size=PIECE)
+        file = system.open(path, "rb", block_size=0 if streamed else PIECE)
     with file:
         yield file
 
