@@ -46,15 +46,15 @@ COMMENTS = (
     InComment(re.compile(r"^(?:Swift|swiftlang)" + VERSION), "Swift", "Swift"),
     InComment(re.compile(r"^zig" + VERSION), "zig", "Zig"),
 )
-# Libraries and sections that programs of one language have, the surest first: C++ last, as many others bring C++ along.
+# Libraries that programs of one language need. A C++ library may have a part in Fortran, and not the other way round.
 LIBRARIES = (
-    (re.compile(r"^lib(?:gfortran|flang|FortranRuntime)\b"), "Fortran"),
     (re.compile(r"^libgo\.so"), "Go"),
-    (re.compile(r"^lib(?:gphobos|phobos2|druntime|phobos2-ldc-shared|gdruntime)\b"), "D"),
+    (re.compile(r"^lib(?:gphobos|phobos2|druntime|gdruntime)\b"), "D"),
     (re.compile(r"^libgnat(?:-\d+)?\.so|^libgnarl"), "Ada"),
     (re.compile(r"^libHS"), "Haskell"),
     (re.compile(r"^libswiftCore\.so"), "Swift"),
     (re.compile(r"^lib(?:stdc\+\+|c\+\+|c\+\+abi)\.so"), "C++"),
+    (re.compile(r"^lib(?:gfortran|flang|FortranRuntime)\b"), "Fortran"),
 )
 SECTIONS = {
     ".go.buildinfo": "Go",

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sframegen import __version__, api
+from sframegen.fleet.dask_engine import Cluster, OutputError, package_task
+from sframegen.fleet.fleet_run import FleetRun
+from sframegen.fleet.output_directory import OutputDirectory, read_result
+from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.run_options import Mode, RunOptions
+from tests.fleet.made_packages import programs, served, write_tar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
+PACKAGES = 12
+TIMES = ("seconds", "seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing")
+OF_THE_PROCESS = ("peak_memory_bytes", "worker")
+ONE_WORKER = Cluster(None, 1)
+
+
+@pytest.fixture(autouse=True)
+def _extra() -> None:
+    pytest.importorskip("distributed")
+    pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="session")
+def some_programs(compile_c: Compiler) -> list[bytes]:
+    return programs(compile_c, 3)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, some_programs: list[bytes]) -> Path:
+    for number in range(PACKAGES):
+        files = {f"usr/bin/{number}-{n}": content for n, content in enumerate(some_programs[: number % 3 + 1])}
+        write_tar(tmp_path / f"pool/{number:02}.tar", {**files, "README": b"x"})
+    return tmp_path / "pool"
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.findings: list[str] = []
+        self.steps: list[tuple[int, int]] = []
+
+    def finding(self, message: str) -> None:
+        self.findings.append(message)
+
+    def progress(self, done: int, total: int) -> None:
+        self.steps.append((done, total))
+
+
+def run(source: object, out: Path, options: RunOptions | None = None, cluster: Cluster = ONE_WORKER) -> tuple[FleetRun, Watched]:
+    watched = Watched()
+    fleet = FleetRun([str(source)], str(out), options or RunOptions(), watched)
+    fleet.run(cluster)
+    return fleet, watched
+
+
+def rows(out: Path, name: str) -> list[dict[str, Any]]:
+    """A table without times."""
+    from pyarrow import parquet  # noqa: PLC0415
+
+    table = parquet.read_table(out / f"{name}.parquet").to_pylist()
+    return [{key: value for key, value in row.items() if key not in (*TIMES, *OF_THE_PROCESS)} for row in table]
+
+
+def written(out: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in out.glob("results/*/*.json")}
+
+
+def test_tables_are_the_results_in_the_order_of_the_packages(pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fleet, watched = run(pool, out, cluster=Cluster(None, 2))
+    assert [row["package"] for row in rows(out, "packages")] == [f"{number:02}.tar" for number in range(PACKAGES)]
+    assert [row["path"] for row in rows(out, "files")][:3] == ["usr/bin/0-0", "usr/bin/1-0", "usr/bin/1-1"]
+    results = [read_result(OutputDirectory(str(out)).result(key)) for key in OutputDirectory(str(out)).keys()]  # noqa: SIM118
+    from pyarrow import parquet  # noqa: PLC0415
+
+    files = parquet.read_table(out / "files.parquet").to_pylist()
+    assert [row | {"left_out": dict(row["left_out"]), "no_cfi": dict(row["no_cfi"])} for row in files] == [
+        asdict(row) for result in results for row in result.files
+    ]
+    assert json.loads((out / "packages.json").read_text()) == [asdict(result.package) for result in results]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["packages"] == {"added": PACKAGES}
+    assert summary["file_sums"]["code_bytes"] == sum(row.code_bytes for result in results for row in result.files)
+    assert (fleet.done, watched.findings, watched.steps[-1]) == (PACKAGES, [], (PACKAGES, PACKAGES))
+    assert json.loads((out / "run.json").read_text())["ended"]
+
+
+def test_a_survey_predicts_what_rewriting_writes(pool: Path, tmp_path: Path, some_programs: list[bytes]) -> None:
+    run(pool, tmp_path / "survey")
+    run(pool, tmp_path / "rewrite", RunOptions(Mode.REWRITE))
+    assert rows(tmp_path / "survey", "files") == rows(tmp_path / "rewrite", "files")
+    assert not (tmp_path / "survey/packages").exists()
+    new = tmp_path / "rewrite/packages/02.tar"
+    assert new.stat().st_size == rows(tmp_path / "rewrite", "packages")[2]["new_package_bytes"]
+    shutil.unpack_archive(new, tmp_path / "unpacked", filter="data")
+    program = tmp_path / "unpacked/usr/bin/2-1"
+    assert subprocess.run([program], check=False).returncode == 1
+    (tmp_path / "given").write_bytes(some_programs[1])
+    api.add_section(tmp_path / "given", replace=True)
+    assert program.read_bytes() == (tmp_path / "given").read_bytes()
+
+
+def test_detached_sections_are_a_store(pool: Path, tmp_path: Path) -> None:
+    run(pool, tmp_path / "out", RunOptions(Mode.DETACHED))
+    build_ids = {row["build_id"] for row in rows(tmp_path / "out", "files")}
+    stored = {path.parent.name + path.stem for path in (tmp_path / "out/sections/.build-id").rglob("*.sframe")}
+    assert stored == build_ids
+    assert {row["outcome"] for row in rows(tmp_path / "out", "files")} == {"added"}
+
+
+def test_loose_files_of_a_directory_are_one_package(tmp_path: Path, some_programs: list[bytes]) -> None:
+    (tmp_path / "bin").mkdir()
+    for name, content in (("a", some_programs[0]), ("b", some_programs[1]), ("script", b"#!/bin/sh\n")):
+        (tmp_path / "bin" / name).write_bytes(content)
+        (tmp_path / "bin" / name).chmod(0o755)
+    run(tmp_path / "bin", tmp_path / "out", RunOptions(Mode.REWRITE))
+    (package,) = rows(tmp_path / "out", "packages")
+    assert (package["kind"], package["elf_files"], package["outcome"]) == ("directory", 2, "added")
+    new = tmp_path / "out/packages/bin"
+    assert {path.name for path in new.iterdir()} == {"a", "b"}
+    assert subprocess.run([new / "a"], check=False).returncode == 1
+    assert (tmp_path / "bin/a").read_bytes() == some_programs[0]
+
+
+def test_nothing_that_is_done_is_done_again(pool: Path, tmp_path: Path, some_programs: list[bytes]) -> None:
+    out = tmp_path / "out"
+    run(pool, out)
+    first, table = written(out), rows(out, "files")
+    fleet, _ = run(pool, out)
+    assert (written(out), rows(out, "files"), fleet.earlier) == (first, table, PACKAGES)
+
+    os.utime(pool / "00.tar")  # the same content
+    write_tar(pool / "01.tar", {"usr/bin/new": some_programs[2]})
+    (pool / "02.tar").unlink()
+    fleet, _ = run(pool, out)
+    again = written(out)
+    assert {name: again[name] for name in first} == first
+    assert len(again) == len(first) + 1
+    assert fleet.earlier == PACKAGES - 2
+    assert [row["package"] for row in rows(out, "packages")] == ["00.tar", "01.tar", *(f"{n:02}.tar" for n in range(3, PACKAGES))]
+
+    fleet, _ = run(pool, out, RunOptions(Mode.REWRITE))
+    assert fleet.earlier == 0
+    (out / "packages/05.tar").unlink()
+    fleet, _ = run(pool, out, RunOptions(Mode.REWRITE))
+    assert fleet.earlier == PACKAGES - 2
+    assert (out / "packages/05.tar").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"package": {}, "files": []}', b"[" * 100_000])
+def test_a_damaged_result_is_made_again(pool: Path, tmp_path: Path, damage: bytes) -> None:
+    out = tmp_path / "out"
+    run(pool, out)
+    table = rows(out, "files")
+    damaged = sorted(out.glob("results/*/*.json"))[3]
+    damaged.write_bytes(damage)
+    for path in out.glob("seen/*/*.json"):
+        path.write_bytes(damage)
+        break
+    fleet, _ = run(pool, out)
+    assert rows(out, "files") == table
+    assert PACKAGES - 2 <= fleet.earlier <= PACKAGES - 1
+
+
+def test_a_failed_package_is_tried_again(pool: Path, tmp_path: Path) -> None:
+    out, listing = tmp_path / "out", tmp_path / "list"
+    with served(pool) as (url, requests):
+        listing.write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
+        (pool / "03.tar").rename(tmp_path / "away")
+        _, watched = run(listing, out)
+        (line,) = watched.findings
+        assert "/03.tar: failed: cannot be fetched: " in line
+        assert len(rows(out, "packages")) == PACKAGES
+        (tmp_path / "away").rename(pool / "03.tar")
+        requests.clear()
+        fleet, watched = run(listing, out)
+    assert (watched.findings, requests, fleet.earlier) == ([], ["/03.tar"], PACKAGES - 1)
+    assert {row["outcome"] for row in rows(out, "packages")} == {"added"}
+    assert len(written(out)) == PACKAGES  # that of the failure is gone
+
+
+def test_hostile_packages_cost_a_line_each(pool: Path, tmp_path: Path) -> None:
+    (pool / "03.tar").write_bytes((pool / "03.tar").read_bytes()[:2000])
+    write_tar(pool / "04.tar", {"../../outside": b"x"})
+    (pool / "05.tar").write_bytes(b"no archive" * 1000)
+    listing = tmp_path / "list"
+    names = [f"{pool}/{number:02}.tar" for number in range(PACKAGES)]
+    listing.write_text("\n".join([*names, str(pool), f"{pool}/nothing.tar", "none://host/x.tar", "http://[", "/dev/zero"]))
+    _, watched = run(listing, tmp_path / "out", RunOptions(Mode.REWRITE))
+    table = {row["package"].rpartition("/")[2]: row for row in rows(tmp_path / "out", "packages")}
+    refused = {name for name, row in table.items() if row["outcome"] == "refused"}
+    failed = {name for name, row in table.items() if row["outcome"] == "failed"}
+    assert refused | failed == {"03.tar", "04.tar", "05.tar", "pool", "nothing.tar", "x.tar", "[", "zero"} & set(table)
+    assert refused >= {"03.tar", "04.tar", "05.tar", "zero"}
+    assert len(watched.findings) == len(refused | failed)
+    assert all("\n" not in line and "Traceback" not in line for line in watched.findings)
+    assert sum(row["outcome"] == "added" for row in table.values()) == PACKAGES - 3
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) -> None:
+    import psutil  # noqa: PLC0415 - of Dask
+
+    def kill(path: str, port: int) -> None:
+        if path == "/03.tar":
+            (client,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.raddr}
+            os.kill(psutil.Process(client).ppid(), signal.SIGKILL)
+
+    with served(pool, kill) as (url, requests):
+        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
+        _, watched = run(tmp_path / "list", tmp_path / "out", cluster=Cluster(None, 2))
+    assert requests.count("/03.tar") == 4
+    (line,) = watched.findings
+    assert line.endswith("/03.tar: failed: the workers that worked on it died 4 times")
+    assert sum(row["outcome"] == "added" for row in rows(tmp_path / "out", "packages")) == PACKAGES - 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal.Signals) -> None:
+    running: list[subprocess.Popen[str]] = []
+
+    def interrupt(path: str, _: int) -> None:
+        if path == "/07.tar" and running[0].poll() is None:
+            running[0].send_signal(number)
+            running[0].wait()
+
+    with served(pool, interrupt) as (url, requests):
+        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
+        program = [sys.executable, "-m", "sframegen", "fleet", "run"]
+        command = [*program, str(tmp_path / "list"), "--output", str(tmp_path / "out"), "--workers", "1"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            running.append(process)
+            _, errors = process.communicate()
+        if number == signal.SIGKILL:
+            assert process.returncode == -signal.SIGKILL
+        else:
+            assert process.returncode == 128 + number
+            (line,) = errors.splitlines()
+            assert line.endswith(f"packages of {PACKAGES} done; the same command does the others")
+        done = {path.name for path in (tmp_path / "out/results").rglob("*.json")}
+        requests.clear()
+        fleet, watched = run(tmp_path / "list", tmp_path / "out")
+        assert (fleet.earlier, watched.findings) == (len(done), [])
+        assert len(requests) == PACKAGES - len(done)
+        run(tmp_path / "list", tmp_path / "whole")
+    for name in ("files", "packages"):
+        assert rows(tmp_path / "out", name) == rows(tmp_path / "whole", name)
+
+
+@contextmanager
+def dask_program(*arguments: str, says: str) -> Iterator[str]:
+    """A scheduler or worker of its own; the last word of the line that says it is ready."""
+    command = [sys.executable, "-m", "dask", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield next(line.split()[-1] for line in process.stderr if says in line)
+        finally:
+            process.kill()
+            process.stderr.read()
+
+
+def test_a_scheduler_and_workers_of_their_own(pool: Path, tmp_path: Path) -> None:
+    local = str(tmp_path / "scratch")
+    with (
+        dask_program("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", says="Scheduler at") as address,
+        dask_program("worker", address, "--nthreads", "2", "--no-dashboard", "--local-directory", local, says="Registered to"),
+    ):
+        fleet, watched = run(pool, tmp_path / "out", cluster=Cluster(address))
+        assert (fleet.done, watched.findings) == (PACKAGES, [])
+    run(pool, tmp_path / "local")
+    assert rows(tmp_path / "out", "files") == rows(tmp_path / "local", "files")
+
+
+def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with OutputDirectory(str(out)).locked(), pytest.raises(BlockingIOError, match="another run writes there"):
+        run(pool, out)
+    assert not (out / "run.json").exists()
+
+
+def test_a_worker_without_the_output_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import distributed  # noqa: PLC0415
+
+    class Worker:
+        address = "tcp://there:1"
+        local_directory = str(tmp_path)
+
+    monkeypatch.setattr(distributed, "get_worker", Worker)
+    options = RunOptions().to_json()
+    with pytest.raises(OutputError, match=r"tcp://there:1 cannot write to .*: give a directory that all workers share"):
+        package_task(["x", "/x", "file", "", -1, ""], options, str(tmp_path / "none"), "token", __version__)
+    with pytest.raises(OutputError, match=r"and the run is of 0\.0"):
+        package_task(["x", "/x", "file", "", -1, ""], options, str(tmp_path), "token", "0.0")
+
+
+def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:
+    write_tar(tmp_path / "pool/none.tar", {"README": b"x"})
+    (tmp_path / "given").write_bytes(some_programs[0])
+    api.add_section(tmp_path / "given")
+    write_tar(tmp_path / "pool/same.tar", {"p": (tmp_path / "given").read_bytes()})
+    damaged = some_programs[0][:4] + b"\1" + some_programs[0][5:]  # of 32 bits
+    write_tar(tmp_path / "pool/small.tar", {"p": damaged})
+    run(tmp_path / "pool", tmp_path / "out", RunOptions(Mode.REWRITE))
+    table = {row["package"]: row for row in rows(tmp_path / "out", "packages")}
+    assert {name: row["outcome"] for name, row in table.items()} == {
+        "none.tar": Outcome.NOTHING,
+        "same.tar": Outcome.UNCHANGED,
+        "small.tar": Outcome.NOTHING,
+    }
+    files = {row["package"]: row for row in rows(tmp_path / "out", "files")}
+    assert files["small.tar"]["outcome"] == Outcome.REFUSED
+    assert files["small.tar"]["reason"]
+    assert list((tmp_path / "out/packages").iterdir()) == []

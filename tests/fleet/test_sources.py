@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.fleet.sources import fetching, repository_indexes
+from sframegen.fleet.sources.items import ItemKind, shown
+from sframegen.fleet.sources.listing import items_of, items_of_one
+from tests.fleet.made_packages import served, write_tar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
+ELF = b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" + bytes(100)  # as far as a list looks
+OBJECT = ELF[:16] + b"\1\0" + ELF[18:]
+
+
+@pytest.fixture(autouse=True)
+def _extra() -> None:
+    pytest.importorskip("fsspec")
+    pytest.importorskip("debian")
+
+
+def names(source: str) -> list[str]:
+    return [item.name for item in items_of_one(source)]
+
+
+def test_a_directory_has_packages_loose_files_and_layouts(tmp_path: Path) -> None:
+    write_tar(tmp_path / "b/one.tar", {"f": b"x"})
+    write_tar(tmp_path / "a.tar.gz", {"f": b"x"})
+    (tmp_path / "b/README").write_text("no package")
+    for name, content in {"bin/tool": ELF, "bin/deep/lib.so": ELF, "obj/x.o": OBJECT}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image/oci-layout").write_text("{}")
+    write_tar(tmp_path / "image/blobs.tar", {"f": b"x"})
+    (tmp_path / "link").symlink_to("b")
+    os.mkfifo(tmp_path / "fifo.tar")
+    found = {item.name: item.kind for item in items_of_one(str(tmp_path))}
+    assert found == {
+        "a.tar.gz": ItemKind.FILE,
+        "b/one.tar": ItemKind.FILE,
+        "bin": ItemKind.LOOSE,
+        "bin/deep": ItemKind.LOOSE,
+        "image": ItemKind.LAYOUT,
+    }
+    assert names(str(tmp_path)) == list(found)  # in the same order
+
+
+def test_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (write_tar(tmp_path / f"{name}/p.tar", {"f": b"x"}) for name in ("one", "two"))
+    assert names(f"{tmp_path}/*/p.tar") == ["one/p.tar", "two/p.tar"]
+    assert names(f"{tmp_path}/**/p.tar") == ["one/p.tar", "two/p.tar"]
+    listing = tmp_path / "list"
+    listing.write_text(f"# what there is\n{one}\n\n  https://user:secret@host.example/pool/x.deb?token=secret\n/../{two}\n")
+    items = list(items_of_one(str(listing)))
+    assert items[0].name == str(one)[1:]
+    assert items[1].name.startswith("host.example/pool/")
+    assert items[1].name.endswith("/x.deb")
+    assert "secret" not in items[1].name + items[1].source
+    assert items[2].name == str(two)[1:]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(listing.read_bytes())))
+    assert list(items_of_one("-")) == items
+    with pytest.raises(OSError, match="No file has a name"):
+        list(items_of_one(f"{tmp_path}/*.none"))
+
+
+def test_several_sources_have_names_of_their_own(tmp_path: Path) -> None:
+    for above in ("x", "y"):
+        write_tar(tmp_path / above / "pool/p.tar", {"f": b"x"})
+    sources = [str(tmp_path / "x/pool"), str(tmp_path / "nothing"), str(tmp_path / "y/pool")]
+    items = list(items_of(sources))
+    assert [item.name for item in items if not isinstance(item, Exception)] == ["pool/p.tar", "pool-2/p.tar"]
+    assert isinstance(items[1], FileNotFoundError)
+
+
+def test_what_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "elf").write_bytes(ELF)
+    (tmp_path / "binary").write_bytes(b"\0" * 100)
+    (tmp_path / "long").write_bytes(b"x" * 100_000)
+    for name, why in {"elf": "an ELF file", "binary": "neither a package nor a list", "long": "a line of more than"}.items():
+        with pytest.raises(FormatError, match=why):
+            list(items_of_one(str(tmp_path / name)))
+
+
+PARAGRAPH = "Package: {0}\nFilename: pool/{0}.deb\nSize: 10\nSHA256: {1}\nDescription: a\n  b\n\n"
+SHA = hashlib.sha256(b"x").hexdigest()
+
+
+@pytest.mark.parametrize(("ending", "packed"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_apt_indexes(tmp_path: Path, ending: str, packed: type, is_remote: bool) -> None:
+    text = PARAGRAPH.format("a_1%3a2+b~c", SHA) + PARAGRAPH.format("two", "no checksum") + "Package: virtual\n\n"
+    index = tmp_path / f"debian/dists/stable/main/binary-amd64/Packages{ending}"
+    index.parent.mkdir(parents=True)
+    index.write_bytes(packed(text.encode()))
+    flat = tmp_path / f"flat/Packages{ending}"
+    flat.parent.mkdir()
+    flat.write_bytes(packed(text.encode()))
+    with served(tmp_path) as (url, _):
+        base = url if is_remote else str(tmp_path)
+        first, second = items_of_one(f"{base}/{index.relative_to(tmp_path)}")
+        quoted = "a_1%253a2+b~c" if is_remote else "a_1%3a2+b~c"
+        assert first.place == f"{base}/debian/pool/{quoted}.deb"
+        assert (first.name, first.sha256, first.size) == ("pool/a_1%3a2+b~c.deb", SHA, 10)
+        assert (second.name, second.sha256) == ("pool/two.deb", "")
+        assert [item.place for item in items_of_one(f"{base}/flat/Packages{ending}")][1] == f"{base}/flat/pool/two.deb"
+
+
+@pytest.mark.parametrize(
+    ("filename", "why"),
+    [
+        ("../../etc/passwd", "leads out of the repository"),
+        ("/etc/passwd", "leads out of the repository"),
+        ("pool//x.deb", "empty parts"),
+        ("pool/" + "x" * 300, "too long"),
+        ("pool/\x1b[2J.deb", "control characters"),
+    ],
+)
+def test_a_hostile_name_in_an_index_costs_its_package(tmp_path: Path, filename: str, why: str) -> None:
+    index = tmp_path / "Packages"
+    index.write_text(f"Filename: {filename}\n\nFilename: good.deb\n\n")
+    bad, good = items_of_one(str(index))
+    assert why in bad.refused
+    assert bad.name.isprintable()
+    assert (good.name, good.refused) == ("good.deb", "")
+
+
+def test_a_name_with_a_host_stays_in_the_repository(tmp_path: Path) -> None:
+    index = tmp_path / "Packages"
+    index.write_text("Filename: https://other.example/x.deb\n\n")
+    (item,) = items_of_one(str(index))
+    assert item.refused  # of its empty part
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"Filename: " + b"x" * (2 << 20), "a line of more than"),
+        (gzip.compress(PARAGRAPH.format("a", SHA).encode())[:-20], "damaged"),
+        (lzma.compress(bytes(1000))[:-20], "damaged"),
+    ],
+)
+def test_a_hostile_index_is_one_line(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "Packages").write_bytes(content)
+    with pytest.raises(FormatError, match=why):
+        list(items_of_one(str(tmp_path / "Packages")))
+
+
+def test_an_index_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository_indexes, "MAX_UNPACKED_BYTES", 1 << 20)
+    (tmp_path / "Packages.gz").write_bytes(gzip.compress(b"A: b\n" * (1 << 19)))
+    with pytest.raises(FormatError, match="unpacks to more than"):
+        list(items_of_one(str(tmp_path / "Packages.gz")))
+
+
+REPOMD = '<repomd><data type="primary"><checksum type="{}">{}</checksum><location href="{}"/></data></repomd>'
+PRIMARY = (
+    '<metadata xmlns="http://linux.duke.edu/metadata/common" packages="1"><package type="rpm">'
+    '<checksum type="sha256" pkgid="YES">{}</checksum><size package="10"/><location {}/></package></metadata>'
+)
+
+
+def write_repodata(root: Path, primary: bytes, href: str = "repodata/primary.xml.gz", checksum: str | None = None) -> Path:
+    (root / "repodata").mkdir(parents=True)
+    (root / "repodata/primary.xml.gz").write_bytes(gzip.compress(primary))
+    found = hashlib.sha256((root / "repodata/primary.xml.gz").read_bytes()).hexdigest()
+    (root / "repodata/repomd.xml").write_text(REPOMD.format("sha256", checksum or found, href))
+    return root / "repodata"
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_rpm_repodata(tmp_path: Path, is_remote: bool) -> None:
+    repodata = write_repodata(tmp_path / "repo", PRIMARY.format(SHA, 'href="Packages/x.rpm"').encode())
+    with served(tmp_path) as (url, _):
+        base = url if is_remote else str(tmp_path)
+        (item,) = items_of_one(f"{base}/repo/repodata")
+        assert (item.name, item.place, item.sha256, item.size) == ("Packages/x.rpm", f"{base}/repo/Packages/x.rpm", SHA, 10)
+    assert names(str(repodata / "repomd.xml")) == ["Packages/x.rpm"]
+
+
+@pytest.mark.parametrize(
+    ("location", "why"), [('href="../x.rpm"', "leads out"), ('xml:base="http://other.example/" href="x.rpm"', "another place")]
+)
+def test_rpm_packages_elsewhere(tmp_path: Path, location: str, why: str) -> None:
+    (item,) = items_of_one(str(write_repodata(tmp_path, PRIMARY.format(SHA, location).encode())))
+    assert why in item.refused
+
+
+BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><metadata>&b;</metadata>'
+
+
+@pytest.mark.parametrize(
+    ("primary", "why"),
+    [
+        (BOMB, "document type"),
+        (b"<metadata>" + b"<a>" * 200, "more than 100 others"),
+        (b'<metadata a="' + b"x" * (3 << 20), "a tag of more than"),
+        (b"<metadata><package>", "no XML"),
+    ],
+)
+def test_hostile_repodata_is_one_line(tmp_path: Path, primary: bytes, why: str) -> None:
+    repodata = write_repodata(tmp_path, primary)
+    with pytest.raises(FormatError, match=why):
+        list(items_of_one(str(repodata)))
+
+
+def test_repodata_whose_checksum_or_place_is_wrong(tmp_path: Path) -> None:
+    primary = PRIMARY.format(SHA, 'href="x.rpm"').encode()
+    for name, more, why in (("a", {"checksum": "0" * 64}, "its sha256"), ("b", {"href": "../../x.xml"}, "leads out")):
+        with pytest.raises(FormatError, match=why):
+            list(items_of_one(str(write_repodata(tmp_path / name, primary, **more))))
+
+
+def test_repodata_of_createrepo(tmp_path: Path) -> None:
+    if shutil.which("createrepo_c") is None or shutil.which("rpmbuild") is None:
+        pytest.skip("no createrepo_c and rpmbuild")
+    spec = tmp_path / "x.spec"
+    spec.write_text("Name: x\nVersion: 1\nRelease: 1\nSummary: x\nLicense: x\nBuildArch: noarch\n%description\nx\n%files\n")
+    (tmp_path / "repo").mkdir()
+    command = ["rpmbuild", "-bb", "--define", f"_topdir {tmp_path}/build", "--define", f"_rpmdir {tmp_path}/repo", str(spec)]
+    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(["createrepo_c", str(tmp_path / "repo")], check=True, capture_output=True)
+    (item,) = items_of_one(str(tmp_path / "repo/repodata"))
+    package = tmp_path / "repo/noarch/x-1-1.noarch.rpm"
+    assert item.place == str(package)
+    assert item.sha256 == hashlib.sha256(package.read_bytes()).hexdigest()
+    assert item.size == package.stat().st_size
+
+
+def test_remote_directories_and_globs(tmp_path: Path) -> None:
+    write_tar(tmp_path / "pool/a.tar", {"f": b"x"})
+    write_tar(tmp_path / "pool/deep/b.tar", {"f": b"x"})
+    (tmp_path / "pool/notes.txt").write_text("x")
+    with served(tmp_path) as (url, _):
+        assert names(f"{url}/pool/") == ["a.tar", "deep/b.tar"]
+        assert names(f"{url}/pool/*.tar") == ["a.tar"]
+    assert names(f"file://{tmp_path}/pool") == ["a.tar", "deep/b.tar"]
+
+
+def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "PIECE", 1000)
+    (tmp_path / "p.tar").write_bytes(bytes(10_000))
+    with served(tmp_path) as (url, _):
+        (item,) = items_of_one(f"{url}/p.tar")
+        with fetching.fetched(item) as file:
+            assert file.read() == bytes(10_000)
+        for wrong, why in ((item._replace(size=10), "has more than 10"), (item._replace(place=f"{url}/none"), "cannot be fetched")):
+            with pytest.raises(fetching.FetchError, match=why), fetching.fetched(wrong):
+                pass
+
+
+def test_results_have_no_secrets_of_urls() -> None:
+    assert shown("https://me:word@host/a?sig=1#x") == "https://host/a"
+    assert shown("zip://x::https://me:word@host/a?sig=1") == "zip://x::https://host/a"
