@@ -13,7 +13,6 @@ from warnings import catch_warnings
 
 from cfi.errors import SframegenError
 from sframegen import __version__
-from sframegen.elf.text import count_of
 from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import LimitError, PackageProcess
@@ -86,43 +85,65 @@ def connected(cluster: Cluster) -> Iterator[Any]:
 
 
 def results_of(client: Any, job: Job, waiting: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Item, Finished]]:  # noqa: ANN401 - Dask's
-    """The number of each item, and what came of it, as it comes. Raises EngineError where the run cannot go on."""
-    from distributed import as_completed  # noqa: PLC0415
+    """The number of each item, and what came of it, as it comes. Raises EngineError where the run cannot go on.
 
-    completed = as_completed(loop=client.loop)
-    in_flight: dict[str, tuple[int, Item]] = {}
-
-    def one() -> tuple[int, Item, Finished]:
-        future = next(completed)
-        number, item = in_flight.pop(future.key)
-        return number, item, _outcome(future, job, item)
-
-    shared = (job.options.to_json(), job.output, job.token, job.version)
+    Dask suspects all tasks that a worker had when it died: suspects are tried once more at the end, each alone.
+    """
+    tasks = Tasks(client, job)
+    suspects: list[tuple[int, Item]] = []
     for number, item in waiting:
-        key = f"sframegen-{job.token}-{number}"
-        in_flight[key] = number, item
-        completed.add(client.submit(package_task, items.to_json(item), *shared, key=key, pure=False))
-        if len(in_flight) >= max(MIN_IN_FLIGHT, IN_FLIGHT_PER_THREAD * sum(client.nthreads().values())):
-            yield one()
-    while in_flight:
-        yield one()
+        tasks.submit(number, item)
+        if tasks.are_enough():
+            yield from tasks.next(suspects)
+    while tasks.in_flight:
+        yield from tasks.next(suspects)
+    for number, item in suspects:
+        tasks.submit(number, item, "alone-")
+        unfinished: list[tuple[int, Item]] = []
+        yield from tasks.next(unfinished)
+        if unfinished:
+            output = OutputDirectory(job.output)
+            yield number, item, refuse_or_fail(item, job.options, output, Outcome.FAILED, "the workers that worked on it died")
 
 
-def _outcome(future: Any, job: Job, item: Item) -> Finished:  # noqa: ANN401 - Dask's
-    from distributed import KilledWorker  # noqa: PLC0415
+class Tasks:
+    """Those that the scheduler knows."""
 
-    if future.status == "finished":
-        key, outcome, reason, is_new = future.result()
-        return Finished(key, Outcome(outcome), reason, is_new)
-    if future.status != "error":
-        raise EngineError("the scheduler is gone")
-    error = future.exception()
-    if isinstance(error, KilledWorker):
-        reason = f"the workers that worked on it died {count_of(error.allowed_failures + 1, 'time')}"
-        return refuse_or_fail(item, job.options, OutputDirectory(job.output), Outcome.FAILED, reason)
-    if isinstance(error, OutputError):
-        raise EngineError(str(error))
-    raise EngineError(f"a worker cannot work: {type(error).__name__}: {one_line(str(error))}")
+    def __init__(self, client: Any, job: Job) -> None:  # noqa: ANN401 - Dask's
+        from distributed import as_completed  # noqa: PLC0415
+
+        self.client = client
+        self.job = job
+        self.completed = as_completed(loop=client.loop)
+        self.in_flight: dict[str, tuple[int, Item]] = {}
+
+    def submit(self, number: int, item: Item, which: str = "") -> None:
+        job, key = self.job, f"sframegen-{self.job.token}-{which}{number}"
+        self.in_flight[key] = number, item
+        arguments = (items.to_json(item), job.options.to_json(), job.output, job.token, job.version)
+        self.completed.add(self.client.submit(package_task, *arguments, key=key, pure=False))
+
+    def are_enough(self) -> bool:
+        threads: int = sum(self.client.nthreads().values())
+        return len(self.in_flight) >= max(MIN_IN_FLIGHT, IN_FLIGHT_PER_THREAD * threads)
+
+    def next(self, suspects: list[tuple[int, Item]]) -> Iterator[tuple[int, Item, Finished]]:
+        """The next that ends: its result, or one suspect more."""
+        from distributed import KilledWorker  # noqa: PLC0415
+
+        future = next(self.completed)
+        number, item = self.in_flight.pop(future.key)
+        if future.status == "finished":
+            key, outcome, reason, is_new = future.result()
+            yield number, item, Finished(key, Outcome(outcome), reason, is_new)
+            return
+        if future.status != "error":
+            raise EngineError("the scheduler is gone; the same command continues the run")
+        error = future.exception()
+        if not isinstance(error, KilledWorker):
+            reason = str(error) if isinstance(error, OutputError) else f"a worker cannot work: {type(error).__name__}: {error}"
+            raise EngineError(one_line(reason))
+        suspects.append((number, item))
 
 
 # -- in a worker

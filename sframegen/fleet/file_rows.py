@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from cfi.errors import FormatError, SframegenError, VerificationError
+from cfi.errors import SframegenError, VerificationError
 from linker.files.refusals import Refusal, RefusedError
 from sframegen import api
 from sframegen.elf.dynamic import DT_NEEDED, DT_STRSZ, DT_STRTAB, read_dynamic
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.opening import map_file
-from sframegen.elf.records import EHDR_SIZE, ET_DYN, ET_EXEC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.elf.strings import strings_at
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, Outcome, one_line
 from sframegen.fleet.run_options import Mode
+from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,24 +28,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.run_options import RunOptions
 
 TYPES = {ET_EXEC: "EXEC", ET_DYN: "DYN"}
-# e_machine, for 32 and 64 bits.
-MACHINES = {
-    2: ("SPARC", "SPARC"),
-    3: ("i386", "i386"),
-    8: ("MIPS", "MIPS64"),
-    20: ("PowerPC", "PowerPC"),
-    21: ("PowerPC64", "PowerPC64"),
-    22: ("s390", "s390x"),
-    40: ("ARM", "ARM"),
-    43: ("SPARC64", "SPARC64"),
-    62: ("x32", "x86-64"),
-    183: ("AArch64", "AArch64"),
-    190: ("CUDA", "CUDA"),
-    224: ("AMDGPU", "AMDGPU"),
-    243: ("RISC-V 32", "RISC-V 64"),
-    247: ("BPF", "BPF"),
-    258: ("LoongArch32", "LoongArch64"),
-}
+NAMES = {"AMD64": "x86-64"}  # of machines, where people have another one than the ABI
 DEBUG_FILE = "a separate debug file"
 
 
@@ -80,8 +64,9 @@ class Files:
     def _converted(self, row: FileRow, given: Path, changed: Path) -> bool:
         data, status = map_file(given)
         row.file_bytes = status.st_size
-        _identify(row, data)
         elf = ElfFile(data, os.fspath(given))
+        machine = abi_of(elf).name
+        row.machine, row.elf_type = NAMES.get(machine, machine), TYPES.get(elf.header.e_type, "")
         row.build_id = (build_id_of(elf) or b"").hex()
         producer = producer_of(elf, _needed(elf))
         row.producer, row.producer_version, row.language = producer
@@ -128,18 +113,6 @@ def _fill(row: FileRow, summary: Summary) -> None:
     row.left_out = {fate: count for fate, count in summary.fates.get("left_out", {}).items() if count}
     row.no_cfi = {fate: count for fate, count in summary.fates.get("no_cfi", {}).items() if count}
     row.warnings = [one_line(warning) for warning in summary.warnings]
-
-
-def _identify(row: FileRow, data: memoryview) -> None:
-    """What the first bytes say of a file that may be for no ABI of SFrame."""
-    header = bytes(data[:EHDR_SIZE])
-    if len(header) < 20:
-        raise FormatError(f"expected {EHDR_SIZE} bytes of ELF header, have {len(header)}")
-    order = "big" if header[5] == 2 else "little"
-    elf_type, number = (int.from_bytes(header[at : at + 2], order) for at in (16, 18))  # type: ignore[arg-type]
-    row.elf_type = TYPES.get(elf_type, str(elf_type))
-    names = MACHINES.get(number, (f"machine {number}",) * 2)
-    row.machine = names[header[4] == 2] + " (big-endian)" * (order == "big" and number in (40, 183))
 
 
 def _needed(elf: ElfFile) -> list[str]:

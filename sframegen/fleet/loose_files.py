@@ -14,9 +14,11 @@ from cfi.errors import SframegenError
 from linker.files.location import below, locate, make_directory
 from linker.files.rename_into_place import Source, write_atomically
 from sframegen.elf.opening import open_regular
+from sframegen.elf.records import EHDR_SIZE
 from sframegen.fleet.sources.fetching import digest, opened_file
 from sframegen.fleet.sources.items import ItemKind
-from sframegen.fleet.sources.listing import is_linked_elf, is_package
+from sframegen.fleet.sources.listing import is_package
+from sframegen.format.abi import is_linked
 from sframegen.packages.passing import Passed
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def _is_linked_file(entry: os.DirEntry[str]) -> bool:
         return False
     try:
         beginning = os.read(descriptor, 4096)
-        return is_linked_elf(beginning) and not is_package(entry.name, beginning)
+        return is_linked(beginning[:EHDR_SIZE]) and not is_package(entry.name, beginning)
     finally:
         os.close(descriptor)
 

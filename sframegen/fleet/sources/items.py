@@ -71,7 +71,10 @@ def name_of_place(place: str) -> str:
     """The name of a package that is listed on its own: host and path of a URL, or the path."""
     if not is_url(place):
         return clean(place)
-    parts = urlsplit(place.rpartition("::")[2])
+    try:
+        parts = urlsplit(place.rpartition("::")[2])
+    except ValueError:
+        return ""  # which is no name
     name = clean(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
     if parts.query:
         above, slash, last = name.rpartition("/")
@@ -112,7 +115,8 @@ def checked(item: Item) -> Item:
     try:
         check_name(item.name)
     except FormatError as error:
-        return item._replace(name=shortened(printable(item.name))[:NAME_MAX], place=shown(item.place), refused=str(error))
+        name = shortened(printable(item.name))[:NAME_MAX] or shown(item.place)
+        return item._replace(name=name, place=shown(item.place), refused=str(error))
     return item
 
 

@@ -11,10 +11,11 @@ from urllib.parse import unquote
 
 from cfi.errors import FormatError
 from sframegen.elf.opening import open_regular
-from sframegen.elf.records import EHDR_SIZE, ET_DYN, ET_EXEC
+from sframegen.elf.records import EHDR_SIZE
 from sframegen.fleet.sources.fetching import filesystem, in_one_line
 from sframegen.fleet.sources.items import Item, ItemKind, checked, clean, is_url, local_path, name_of_place, shown
 from sframegen.fleet.sources.repository_indexes import index_items, is_index
+from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _of_directory(root: str) -> Iterator[Item]:
                     if is_package(entry.name, beginning):
                         yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
                     else:
-                        is_loose = is_loose or is_linked_elf(beginning)
+                        is_loose = is_loose or is_linked(beginning[:EHDR_SIZE])
             if is_loose:
                 yield checked(Item(directory or os.path.basename(os.path.abspath(root)), here, ItemKind.LOOSE))  # noqa: PTH100, PTH119
             waiting += below[::-1]
@@ -210,11 +211,3 @@ def is_package(name: str, beginning: bytes) -> bool:
         return kinds.kind_of(name, beginning) is not None
     except FormatError:
         return False
-
-
-def is_linked_elf(beginning: bytes) -> bool:
-    """True for a program or shared library of any machine."""
-    if len(beginning) < EHDR_SIZE or not beginning.startswith(b"\x7fELF"):
-        return False
-    order = "big" if beginning[5] == 2 else "little"
-    return int.from_bytes(beginning[16:18], order) in (ET_EXEC, ET_DYN)  # type: ignore[arg-type]

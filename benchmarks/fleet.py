@@ -1,0 +1,351 @@
+"""The engine of `sframegen fleet run`: speed-up, separate scheduler and workers, kills, memory over many tasks, parts of the time.
+
+usage: python -m benchmarks.fleet [--report docs/reports/fleet-engine.md] [--synthetic 20000] [--cache DIR]
+
+The packages are 200 of Debian, chosen with a hash of their names, from the machine's own APT configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PACKAGES = 200
+SIZES = range(20_000, 3_000_000)  # of the .debs, in bytes
+TIMES = re.compile(r"seconds|peak_memory|worker")
+FLEET = [sys.executable, "-m", "sframegen", "fleet", "run"]
+MIB = 1 << 20
+DONE = (0, 1)  # 1: packages were refused
+DISTRIBUTION = 60_000  # packages
+TERABYTE = 1e12
+STARTUP = 60  # seconds until another machine works, as an assumption
+BASE = "/usr/bin/true"  # what synthetic packages are made of
+
+
+class Timed(NamedTuple):
+    seconds: float
+    sums: dict[str, Any]  # summary.json
+
+
+# -- packages
+
+
+def chosen() -> list[str]:
+    """Names of packages for this machine, the same wherever the same distribution is."""
+    text = subprocess.run(["apt-cache", "dumpavail"], check=True, capture_output=True, text=True).stdout
+    names = set()
+    for paragraph in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Architecture|Size): (.*)$", paragraph, re.MULTILINE))
+        if fields.get("Architecture", "all") != "all" and int(fields.get("Size", 0)) in SIZES:
+            names.add(fields["Package"])
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:PACKAGES]
+
+
+def download(names: Sequence[str], directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    if len(list(directory.glob("*.deb"))) < len(names):
+        subprocess.run(["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *names], check=True, cwd=directory)
+
+
+def urls(names: Sequence[str]) -> list[str]:
+    """Where APT would fetch them."""
+    command = ["apt-get", "download", "--print-uris", *names]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [match[1] for line in lines if (match := re.match(r"'([^']+)'", line))]
+
+
+def synthetic(directory: Path, count: int) -> None:
+    """Small packages, each with one program of its own: another build-id, so another content."""
+    directory.mkdir(parents=True, exist_ok=True)
+    program = Path(BASE).resolve().read_bytes()
+    for number in range(count):
+        path = directory / f"{number // 1000:03}" / f"{number:06}.tar"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            content = program + number.to_bytes(8, "little")
+            with tarfile.open(path, "w") as archive:
+                member = tarfile.TarInfo(f"usr/bin/p{number}")
+                member.size, member.mode = len(content), 0o755
+                archive.addfile(member, io.BytesIO(content))
+
+
+# -- runs
+
+
+def fleet(sources: Sequence[str | Path], out: Path, *options: str) -> Timed:
+    start = time.perf_counter()
+    command = [*FLEET, *map(str, sources), "--output", str(out), "--quiet", *options]
+    if subprocess.run(command, check=False).returncode not in DONE:
+        raise RuntimeError(f"{' '.join(command)} failed")
+    return Timed(time.perf_counter() - start, json.loads((out / "summary.json").read_text()))
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """Both tables without times, memory and processes."""
+    from pyarrow import parquet  # noqa: PLC0415 - of the extra `fleet`
+
+    tables = [parquet.read_table(out / f"{name}.parquet").to_pylist() for name in ("files", "packages")]
+    return [{key: value for key, value in row.items() if not TIMES.match(key)} for table in tables for row in table]
+
+
+def results(out: Path) -> int:
+    return sum(len(names) for *_, names in os.walk(out / "results"))
+
+
+@contextmanager
+def dask(*arguments: str, says: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A scheduler or worker, and the last word of the line in which it says that it is ready."""
+    with subprocess.Popen([sys.executable, "-m", "dask", *arguments], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield process, next(line.split()[-1] for line in process.stderr if says in line)
+        finally:
+            process.terminate()
+            process.stderr.read()
+
+
+@contextmanager
+def cluster(directory: Path, workers: int) -> Iterator[tuple[str, subprocess.Popen[str], list[subprocess.Popen[str]]]]:
+    """A scheduler and workers as separate processes, started as on a cluster."""
+    from contextlib import ExitStack  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        here = ["--host", "127.0.0.1", "--no-dashboard"]
+        scheduler, address = stack.enter_context(dask("scheduler", *here, "--port", "0", says="Scheduler at"))
+        started = []
+        for number in range(workers):
+            local = ["--nthreads", "1", "--local-directory", str(directory / f"worker{number}"), *here]
+            started.append(stack.enter_context(dask("worker", address, *local, says="Registered to"))[0])
+        yield address, scheduler, started
+
+
+def memory_of(pid: int) -> int:
+    """Resident, in bytes."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+
+
+# -- studies
+
+
+def speed_up(packages: Path, work: Path) -> list[list[str]]:
+    table = [["workers", "survey", "speed-up", "rewrite", "speed-up"]]
+    first: dict[str, float] = {}
+    for workers in (1, 2, 4):
+        cells = [str(workers)]
+        for mode in ("survey", "rewrite"):
+            timed = fleet([packages], work / f"{mode}{workers}", "--mode", mode, "--workers", str(workers))
+            first.setdefault(mode, timed.seconds)
+            cells += [f"{timed.seconds:.1f} s", f"{first[mode] / timed.seconds:.2f}"]
+        table.append(cells)
+    return table
+
+
+def separate(packages: Path, work: Path) -> str:
+    with cluster(work, 2) as (address, _, _):
+        timed = fleet([packages], work / "separate", "--scheduler", address)
+    same = rows(work / "separate") == rows(work / "survey2")
+    what = f"the tables {_equal(same)} those of the embedded cluster"
+    return f"`dask scheduler` and two `dask worker`: {timed.seconds:.1f} s; {what}."
+
+
+def killed_worker(packages: Path, work: Path) -> str:
+    out = work / "killed-worker"
+    with cluster(work, 2) as (address, _, workers):
+        run = subprocess.Popen([*FLEET, str(packages), "--output", str(out), "--quiet", "--scheduler", address])
+        _wait_for(out, PACKAGES // 4, run)
+        for pid in children(workers[0].pid):  # of its nanny, which stays
+            os.kill(pid, signal.SIGKILL)
+        status = run.wait()
+    same = rows(out) == rows(work / "survey2")
+    what = f"exit status {status}; the tables {_equal(same)} an uninterrupted run's"
+    return f"`kill -9` of a worker after a quarter of the packages: {what}."
+
+
+def killed_client(packages: Path, work: Path) -> str:
+    out = work / "killed-client"
+    run = subprocess.Popen([*FLEET, str(packages), "--output", str(out), "--quiet", "--workers", "2"])
+    _wait_for(out, PACKAGES // 2, run)
+    run.kill()
+    run.wait()
+    done = results(out)
+    timed = fleet([packages], out, "--workers", "2")
+    earlier = json.loads((out / "run.json").read_text())["packages_from_earlier_runs"]
+    same = rows(out) == rows(work / "survey2")
+    again = fleet([packages], out)
+    return (
+        f"`kill -9` of the client after {done} packages: the rerun takes {earlier} results from the first and works on"
+        f" {PACKAGES - earlier}, in {timed.seconds:.1f} s; the tables {_equal(same)} an uninterrupted run's. A third run, with"
+        f" nothing left to do, takes {again.seconds:.1f} s."
+    )
+
+
+def many(directory: Path, count: int, work: Path) -> tuple[list[list[str]], float, int]:
+    """Memory of the client and the scheduler while small packages are worked on; tasks per second; the largest result."""
+    out = work / "many"
+    table = [["packages done", "after", "client", "scheduler", "tasks per second"]]
+    with cluster(work, 2) as (address, scheduler, _):
+        start = time.perf_counter()
+        run = subprocess.Popen([*FLEET, str(directory), "--output", str(out), "--quiet", "--scheduler", address])
+        last = (0, start)
+        for part in range(1, 11):
+            _wait_for(out, count * part // 10, run)
+            now, done = time.perf_counter(), results(out)
+            speed = (done - last[0]) / (now - last[1])
+            memory = [f"{memory_of(pid) / MIB:.0f} MiB" for pid in (run.pid, scheduler.pid)]
+            table.append([f"{done:,}", f"{now - start:.0f} s", *memory, f"{speed:.0f}"])
+            last = done, now
+        run.wait()
+        seconds = time.perf_counter() - start
+    return table, count / seconds, sum((out / name).stat().st_size for name in ("files.parquet", "packages.parquet"))
+
+
+def _wait_for(out: Path, count: int, run: subprocess.Popen[bytes]) -> None:
+    while results(out) < count and run.poll() is None:
+        time.sleep(0.2)
+
+
+def _equal(same: bool) -> str:
+    return "equal" if same else "DIFFER FROM"
+
+
+class Stage(NamedTuple):
+    name: str
+    seconds: float
+    size: float  # bytes that went through
+
+    @property
+    def per_gb(self) -> float:
+        return 1e9 * self.seconds / self.size
+
+    def cells(self) -> list[str]:
+        return [self.name, f"{self.seconds:.1f} s", f"{self.per_gb:.1f} s"]
+
+
+def stages(fetched: Timed, rewritten: Timed, seconds_overhead: float) -> list[Stage]:
+    """Seconds of one process."""
+    sums = rewritten.sums["package_sums"]
+    packed = sums["package_bytes"]
+    return [
+        Stage("fetch, and SHA256", fetched.sums["package_sums"]["seconds_fetching"], packed),
+        Stage("unpack", sums["seconds_reading"], packed),
+        Stage("convert, write, verify", sums["seconds_converting"], packed),
+        Stage("pack", sums["seconds_writing"], packed),
+        Stage("the rest: processes, scheduler, results, tables", seconds_overhead, packed),
+    ]
+
+
+def on_paper(parts: Sequence[Stage], per_second: float, cores: int) -> str:
+    """The cost of a distribution, with the arithmetic."""
+    survey = sum(part.per_gb for part in parts[:3])
+    rewrite = survey + parts[3].per_gb
+    lines = []
+    for name, each in (("survey (fetch, unpack, convert)", survey), ("rewrite (and pack)", rewrite)):
+        hours = each * TERABYTE / 1e9 / 3600
+        lines.append(
+            f"- {name}: {each:.1f} s for 1 GB, so {hours:.1f} hours of one core for 1 TB: {hours / 8:.1f} h on 8 cores,"
+            f" {60 * hours / 64:.0f} min on 64 of such."
+        )
+    tasks = DISTRIBUTION / per_second / 60
+    lines.append(
+        f"- The engine's own part: {DISTRIBUTION:,} packages at {per_second:.0f} per second are {tasks:.0f} min on {cores} cores."
+    )
+    lines.append(
+        f"- Network: a core that surveys takes {1000 / survey:.1f} MB of packages per second. A link of 1 Gbit/s (125 MB/s) feeds"
+        f" {125 * survey / 1000:.0f} cores; on a machine with more of them, the link is what limits."
+    )
+    pays = 2 * STARTUP * 8 / survey
+    lines.append(
+        f"- A second machine pays once it saves more than it takes to start. If that is {STARTUP} s, 8 cores each: one machine takes"
+        f" {survey / 8:.1f} s for 1 GB, two take half of it, so from {pays:.0f} GB of packages on."
+    )
+    return "\n".join(lines)
+
+
+def table_of(table: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (table[0], ["---"] * len(table[0]), *table[1:]))
+
+
+def report(options: argparse.Namespace, work: Path) -> str:
+    names = chosen()
+    packages = options.cache / "debs"
+    download(names, packages)
+    size = sum(path.stat().st_size for path in packages.glob("*.deb"))
+    load = os.getloadavg()[0]
+    speeds = speed_up(packages, work)
+    listing = work / "urls"
+    listing.write_text("\n".join(urls(names)) + "\n")
+    fetched = fleet([listing], work / "fetched", "--workers", "2")
+    rewritten = fleet([packages], work / "alone", "--mode", "rewrite", "--workers", "1")
+    sums = rewritten.sums["package_sums"]
+    worked = sum(sums[name] for name in ("seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing"))
+    parts = stages(fetched, rewritten, rewritten.seconds - worked)
+    engine = [separate(packages, work), killed_worker(packages, work), killed_client(packages, work)]
+    synthetic(options.cache / "synthetic", options.synthetic)
+    memory, per_second, table_bytes = many(options.cache / "synthetic", options.synthetic, work)
+    cores = len(os.sched_getaffinity(0))
+    lines = [
+        f"One run: Python {platform.python_version()}, {cores} cores, {platform.machine()}; load average {load:.1f} before it.",
+        "## Speed-up",
+        f"{PACKAGES} packages of Debian: {size / 1e6:.0f} MB, {sums['unpacked_bytes'] / 1e6:.0f} MB unpacked, {sums['elf_files']} ELF"
+        " files. The start of the cluster and the tables are part of the times.",
+        table_of(speeds),
+        "## Where the time goes",
+        "Seconds of one process for the same packages, and for 1 GB of packages. All but the fetch are of one worker that rewrites."
+        " The fetch is from the mirror that the machine uses.",
+        table_of([["part", "time", "for 1 GB"], *(part.cells() for part in parts)]),
+        "## Other processes, and kills",
+        "\n".join(f"- {line}" for line in engine),
+        "## Memory and tasks",
+        f"{options.synthetic:,} packages with one small program each ({Path(BASE).resolve().stat().st_size:,} bytes, in a tar archive),"
+        f" a scheduler and two workers as separate processes: {per_second:.0f} tasks per second, from the start of the client to its"
+        f" end. The tables have {table_bytes / MIB:.1f} MiB.",
+        table_of(memory),
+        f"## {DISTRIBUTION:,} packages and 1 TB, on paper",
+        on_paper(parts, per_second, cores),
+    ]
+    return "\n\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--synthetic", type=int, default=20_000)
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/sframegen/fleet")
+    options = parser.parse_args()
+    with TemporaryDirectory() as work:
+        text = report(options, Path(work))
+    if options.report is None:
+        print(text)
+    else:
+        from benchmarks.figures import written_into  # noqa: PLC0415
+
+        begin = "<!-- make bench-fleet writes this: begin -->"
+        options.report.write_text(written_into(options.report.read_text(), text, begin))
+
+
+if __name__ == "__main__":
+    main()
