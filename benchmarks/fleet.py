@@ -38,6 +38,19 @@ TERABYTE = 1e12
 STARTUP = 60  # seconds until another machine works, as an assumption
 BASE = "/usr/bin/true"  # what synthetic packages are made of
 
+SPEED_UP = """## Speed-up
+
+{} packages of Debian: {:.0f} MB, {:.0f} MB unpacked, {} ELF files. The start of the cluster and the tables are part of the
+times."""
+PARTS = """## Where the time goes
+
+Seconds of one process for the same packages, and for 1 GB of packages. All but the fetch are of one worker that rewrites. The fetch
+is from the mirror that the machine uses."""
+MANY = """## Memory and tasks
+
+{:,} packages with one small program each ({:,} bytes, in a tar archive), a scheduler and two workers as separate processes:
+{:.0f} tasks per second, from the start of the client to its end. The tables have {:.1f} MiB."""
+
 
 class Timed(NamedTuple):
     seconds: float
@@ -269,9 +282,9 @@ def on_paper(parts: Sequence[Stage], per_second: float, cores: int) -> str:
             f"- {name}: {each:.1f} s for 1 GB, so {hours:.1f} hours of one core for 1 TB: {hours / 8:.1f} h on 8 cores,"
             f" {60 * hours / 64:.0f} min on 64 of such."
         )
-    tasks = DISTRIBUTION / per_second / 60
+    minutes = DISTRIBUTION / per_second / 60
     lines.append(
-        f"- The engine's own part: {DISTRIBUTION:,} packages at {per_second:.0f} per second are {tasks:.0f} min on {cores} cores."
+        f"- The engine's part: {DISTRIBUTION:,} packages at {per_second:.0f} per second: {minutes:.0f} min on {cores} cores."
     )
     lines.append(
         f"- Network: a core that surveys takes {1000 / survey:.1f} MB of packages per second. A link of 1 Gbit/s (125 MB/s) feeds"
@@ -307,22 +320,16 @@ def report(options: argparse.Namespace, work: Path) -> str:
     synthetic(options.cache / "synthetic", options.synthetic)
     memory, per_second, table_bytes = many(options.cache / "synthetic", options.synthetic, work)
     cores = len(os.sched_getaffinity(0))
+    program = Path(BASE).resolve().stat().st_size
     lines = [
         f"One run: Python {platform.python_version()}, {cores} cores, {platform.machine()}; load average {load:.1f} before it.",
-        "## Speed-up",
-        f"{PACKAGES} packages of Debian: {size / 1e6:.0f} MB, {sums['unpacked_bytes'] / 1e6:.0f} MB unpacked, {sums['elf_files']} ELF"
-        " files. The start of the cluster and the tables are part of the times.",
+        SPEED_UP.format(PACKAGES, size / 1e6, sums["unpacked_bytes"] / 1e6, sums["elf_files"]),
         table_of(speeds),
-        "## Where the time goes",
-        "Seconds of one process for the same packages, and for 1 GB of packages. All but the fetch are of one worker that rewrites."
-        " The fetch is from the mirror that the machine uses.",
+        PARTS,
         table_of([["part", "time", "for 1 GB"], *(part.cells() for part in parts)]),
         "## Other processes, and kills",
         "\n".join(f"- {line}" for line in engine),
-        "## Memory and tasks",
-        f"{options.synthetic:,} packages with one small program each ({Path(BASE).resolve().stat().st_size:,} bytes, in a tar archive),"
-        f" a scheduler and two workers as separate processes: {per_second:.0f} tasks per second, from the start of the client to its"
-        f" end. The tables have {table_bytes / MIB:.1f} MiB.",
+        MANY.format(options.synthetic, program, per_second, table_bytes / MIB),
         table_of(memory),
         f"## {DISTRIBUTION:,} packages and 1 TB, on paper",
         on_paper(parts, per_second, cores),
