@@ -48,7 +48,8 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
-    node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap
+    node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
+    createrepo_c:createrepo-c
 
 .PHONY: test-machine
 test-machine: | machine
@@ -87,6 +88,11 @@ requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproje
 	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["lint"])
 	touch $@
 
+# The extra that sframegen fleet needs.
+.venv/fleet-tools: .venv/test-tools
+	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["fleet"])
+	touch $@
+
 .venv-pure/test-tools: .venv-pure/installed
 	.venv-pure/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["test"])
 	touch $@
@@ -122,7 +128,7 @@ test: .venv/test-tools ## the first ring, in some minutes: the compiled build, w
 test-all: lint docs test-pure test-compiled ## everything: peers, corpus, every ABI, lint, documents, all tests in both builds
 
 .PHONY: test-compiled
-test-compiled: .venv/test-tools .venv/docs-tools .venv-pure/installed peers corpus test-machine ## all tests in the compiled build
+test-compiled: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv-pure/installed peers corpus test-machine ## all tests in the compiled build
 	$(call pytest,.venv,compiled)
 
 .PHONY: test-pure
@@ -215,6 +221,10 @@ bench-unloaded: .venv/installed | machine ## how far sections that are not loade
 bench-detached: .venv/installed | machine ## sizes of detached sections, and look-ups in a store: docs/detached.md
 	$(PYTHON) -m corpus.fetch bash libc libLLVM libxul
 	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
+
+.PHONY: bench-fleet
+bench-fleet: .venv/fleet-tools ## sframegen fleet run on 200 packages of Debian and 20,000 small ones: docs/reports/fleet-engine.md
+	.venv/bin/python -m benchmarks.fleet --report docs/reports/fleet-engine.md
 
 # What it samples, and with what: what is missing is left out of the report.
 profiled := perf:linux-perf bpftrace:bpftrace clang:clang g++:g++ node:nodejs git:git rg:ripgrep pgbench:postgresql

@@ -283,17 +283,15 @@ def on_paper(parts: Sequence[Stage], per_second: float, cores: int) -> str:
             f" {60 * hours / 64:.0f} min on 64 of such."
         )
     minutes = DISTRIBUTION / per_second / 60
+    lines.append(f"- Engine: {DISTRIBUTION:,} packages at {per_second:.0f} per second: {minutes:.0f} min on {cores} cores.")
     lines.append(
-        f"- The engine's part: {DISTRIBUTION:,} packages at {per_second:.0f} per second: {minutes:.0f} min on {cores} cores."
-    )
-    lines.append(
-        f"- Network: a core that surveys takes {1000 / survey:.1f} MB of packages per second. A link of 1 Gbit/s (125 MB/s) feeds"
-        f" {125 * survey / 1000:.0f} cores; on a machine with more of them, the link is what limits."
+        f"- Network: a core that surveys takes {1000 / survey:.1f} MB of packages per second. A link of 1 Gbit/s (125 MB/s)"
+        f" feeds {125 * survey / 1000:.0f} cores; on a machine with more of them, the link is what limits."
     )
     pays = 2 * STARTUP * 8 / survey
     lines.append(
-        f"- A second machine pays once it saves more than it takes to start. If that is {STARTUP} s, 8 cores each: one machine takes"
-        f" {survey / 8:.1f} s for 1 GB, two take half of it, so from {pays:.0f} GB of packages on."
+        f"- A second machine pays once it saves more than it takes to start. If that is {STARTUP} s, 8 cores each: one machine"
+        f" takes {survey / 8:.1f} s for 1 GB, two take half of it, so from {pays:.0f} GB of packages on."
     )
     return "\n".join(lines)
 

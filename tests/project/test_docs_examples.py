@@ -26,6 +26,7 @@ EXAMPLE = re.compile(
 EH_FRAME = ".eh_frame + .eh_frame_hdr"
 PAGES = (  # that can be typed from top to bottom
     "README.md",
+    pytest.param("docs/fleet.md", marks=pytest.mark.full),
     "docs/gates.md",
     "docs/library.md",
     pytest.param("docs/profile.md", marks=needs_bpf),
