@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import cache
@@ -73,7 +74,7 @@ class OutputDirectory:
             status = os.lstat(self.package(package.package))
         except OSError:
             return False
-        return package.kind == "directory" or status.st_size == package.new_package_bytes
+        return stat.S_ISDIR(status.st_mode) or status.st_size == package.new_package_bytes
 
     def forget(self, key: str) -> None:
         """Remove the result of a try that failed. Raises OSError."""

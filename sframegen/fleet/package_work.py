@@ -6,10 +6,11 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import FormatError, SframegenError
+from cfi.errors import SframegenError
 from linker.files.location import locate, make_directory
 from linker.files.rename_into_place import Source, write_atomically
 from sframegen.fleet.file_rows import Files
@@ -20,6 +21,7 @@ from sframegen.fleet.run_options import WRITES_PACKAGES
 from sframegen.fleet.sources.fetching import digest, fetched
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.packages import kinds
+from sframegen.packages.images.layout_directory import pass_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,8 +84,8 @@ def _pass(item: Item, source: BinaryIO | None, row: PackageRow, files: Files, ou
     _reset_peak()
     try:
         if item.kind is ItemKind.LAYOUT:
-            raise FormatError("an OCI image layout, which is not worked on yet")
-        if source is None:
+            passed = _layout(item, files, output)
+        elif source is None:
             passed = pass_loose(item, files.visit, output)
         elif files.options.mode in WRITES_PACKAGES:
             passed = _rewritten(item, source, files, output)
@@ -130,10 +132,26 @@ def _rewritten(item: Item, source: BinaryIO, files: Files, output: OutputDirecto
     return passed[0]
 
 
+def _layout(item: Item, files: Files, output: OutputDirectory) -> Passed:
+    """An OCI image layout; a new one is a directory of that name, whole from the start."""
+    if files.options.mode not in WRITES_PACKAGES:
+        return pass_layout(item.place, files.visit, None, dry_run=True, force=files.options.force).passed
+    path = output.package(item.name)
+    make_directory(os.path.dirname(path))  # noqa: PTH120
+    with TemporaryDirectory(prefix=".sframegen.", dir=os.path.dirname(path)) as temporary:  # noqa: PTH120
+        new = os.path.join(temporary, "layout")  # noqa: PTH118
+        passed = pass_layout(item.place, files.visit, new, dry_run=False, force=files.options.force).passed
+        if os.path.isdir(path):  # noqa: PTH112 - of an earlier run
+            os.rename(path, os.path.join(temporary, "old"))  # noqa: PTH104, PTH118
+        if passed.changed:
+            os.rename(new, path)  # noqa: PTH104
+    return passed
+
+
 def _size(path: str) -> int:
-    """The size of a file, or of the files in a directory."""
+    """The size of a file, or of the files below a directory."""
     if os.path.isdir(path):  # noqa: PTH112
-        return sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file(follow_symlinks=False))
+        return sum(file.lstat().st_size for file in Path(path).rglob("*") if file.is_file())
     return os.stat(path).st_size  # noqa: PTH116
 
 
