@@ -88,11 +88,12 @@ def add_detached(
         reader = chosen(verify, len(data))
         if reader is not None:
             refuse(_findings(data, elf, identity, section, reader))
+    planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
     if dry_run:
-        return changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
+        return planned
     if not _write(target, data):
         return changed_to(summary, note="has it already")
-    return changed_to(summary, output=target)
+    return changed_to(planned, output=target)
 
 
 def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, reader: Reader) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tarfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,6 +96,19 @@ def test_an_equal_file_is_not_written_again(program: Path, tmp_path: Path) -> No
     assert stored(store).stat() == before
     assert add_section(program, detached=store, optimize="none").output == str(stored(store))
     assert [*store.rglob(".sframegen*")] == []
+
+
+def test_programs_of_a_package_get_detached_sections(program: Path, tmp_path: Path) -> None:
+    """The summary of the package counts those that were written: the package itself is only read."""
+    package = tmp_path / "package.tar"
+    with tarfile.open(package, "w") as tar:
+        tar.add(program, "usr/bin/program")
+    before = package.read_bytes()
+    first = add_section(package, detached=tmp_path / "store")
+    assert stored(tmp_path / "store").name.endswith(".sframe")
+    assert "1 of 1 ELF file given a section" in first.one_line()
+    assert "0 of 1 ELF file given a section" in add_section(package, detached=tmp_path / "store").one_line()
+    assert package.read_bytes() == before
 
 
 def test_its_mode_is_that_of_new_files(program: Path, tmp_path: Path) -> None:
