@@ -46,7 +46,7 @@ def command(
 
     FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
     section and its headers are removed. A FILE without a section is left unchanged; with -o or --output-dir it is copied. FILE
-    may also be an object or an archive.
+    may also be an object, an archive or a package.
     """
     run = Run()
     removals: list[SectionRemoval] = []

@@ -19,8 +19,11 @@ from click.testing import CliRunner
 
 from sframegen import FormatError, add_section
 from sframegen.cli.commands import cli
-from sframegen.elf.compressed import zstd_library
+from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
 from sframegen.packages import passing
+from sframegen.packages.compression import MAX_XZ_MEMORY
+from sframegen.packages.tar_entries import MAX_HEADER_BYTES
+from tests import ROOT
 from tests.packages.package_makers import CONTROL, NAME, RECORD, deb_of, entry, row, tar, wheel
 
 if TYPE_CHECKING:
@@ -311,3 +314,16 @@ def test_dangerous_debs(library: bytes, tmp_path: Path) -> None:
         add_section(path, verify=False)
     path = deb_of(tmp_path / "x.deb", {"a.so": library}, md5sums=b"\xff\0 garbage\n" * 10_000)
     add_section(path, verify=False)
+
+
+def test_the_page_has_the_limits() -> None:
+    page = " ".join((ROOT / "docs/packages.md").read_text().split())
+    limits = (
+        f"More than {passing.MAX_ENTRIES:,} entries",
+        f"a file of more than {passing.MAX_ENTRY_BYTES >> 30} GiB",
+        f"contents of more than {passing.MAX_UNPACKED_BYTES >> 30} GiB",
+        f"of more than {passing.ALLOWED_ANYHOW >> 30} GiB and {passing.MAX_RATIO} times the package",
+        f"more than {MAX_XZ_MEMORY >> 20} MiB and {1 << MAX_WINDOW_LOG >> 20} MiB of memory",
+        f"headers of one tar entry of more than {MAX_HEADER_BYTES >> 20} MiB",
+    )
+    assert [limit for limit in limits if limit not in page] == []
