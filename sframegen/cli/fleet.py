@@ -45,7 +45,7 @@ def _needs_extra() -> None:
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
         note(REMEDY)
-        click.get_current_context().exit(2)
+        click.get_current_context().exit(1)
 
 
 @click.group(name="fleet")
