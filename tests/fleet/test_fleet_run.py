@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory, read_result
 from sframegen.fleet.result_rows import Outcome
 from sframegen.fleet.run_options import Mode, RunOptions
+from tests import ROOT
 from tests.fleet.made_packages import programs, served, write_tar
 from tests.packages.images.image_inputs import entry, one_image
 
@@ -99,6 +101,8 @@ def test_tables_are_the_results_in_the_order_of_the_packages(pool: Path, tmp_pat
     ]
     assert json.loads((out / "packages.json").read_text()) == [asdict(result.package) for result in results]
     summary = json.loads((out / "summary.json").read_text())
+    section = (ROOT / "docs/json.md").read_text().partition("## fleet run\n")[2].partition("\n## ")[0]
+    assert list(summary) == re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert summary["packages"] == {"added": PACKAGES}
     assert summary["file_sums"]["code_bytes"] == sum(row.code_bytes for result in results for row in result.files)
     assert (fleet.done, watched.findings, watched.steps[-1]) == (PACKAGES, [], (PACKAGES, PACKAGES))
