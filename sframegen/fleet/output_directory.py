@@ -16,6 +16,7 @@ from cfi.errors import FormatError
 from linker.files.location import locate, make_directory
 from linker.files.rename_into_place import write_new
 from sframegen.fleet.result_rows import FileRow, Outcome, PackageResult, PackageRow
+from sframegen.fleet.sources.fetching import opened_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,10 +88,10 @@ class OutputDirectory:
     def seen_as(self, identity: str) -> str:
         """The key of an earlier result for that identity, or ""."""
         try:
-            with open(self.seen(identity), encoding="utf-8") as file:  # noqa: PTH123
+            with opened_file(self.seen(identity)) as file:
                 key = json.loads(file.read(1000))["key"]
                 return key if isinstance(key, str) and len(bytes.fromhex(key)) == KEY_BYTES else ""
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (FormatError, OSError, ValueError, KeyError, TypeError, RecursionError):
             return ""
 
     def write_json(self, path: str, value: object) -> None:
@@ -132,7 +133,7 @@ class OutputDirectory:
     def keys(self) -> Iterator[str]:
         """Those of the last run's results, in the order of its packages, each once. Raises OSError."""
         given: set[bytes] = set()
-        with open(self.at("keys"), "rb") as file:  # noqa: PTH123
+        with opened_file(self.at("keys")) as file:
             while key := file.read(KEY_BYTES):
                 if key != NONE and len(key) == KEY_BYTES and key not in given:
                     given.add(key)
@@ -156,7 +157,7 @@ def _make(directory: str) -> None:
 
 def read_result(path: str) -> PackageResult:
     """Raises FormatError for what is no whole result, OSError."""
-    with open(path, "rb") as file:  # noqa: PTH123
+    with opened_file(path) as file:
         raw = file.read(MAX_RESULT_BYTES)
     try:
         value = json.loads(raw)

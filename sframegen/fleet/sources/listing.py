@@ -176,7 +176,13 @@ def _of_directory(root: str) -> Iterator[Item]:
     while waiting:
         directory = waiting.pop()
         here = os.path.join(root, directory) if directory else root  # noqa: PTH118
-        descriptor = os.open(here, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if directory else 0))
+        try:
+            descriptor = os.open(here, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if directory else 0))
+        except OSError as error:
+            if not directory:
+                raise
+            yield Item(directory, here, refused=f"cannot be read: {error.strerror}")
+            continue
         try:
             entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
             if any(entry.name == LAYOUT for entry in entries):
