@@ -19,6 +19,7 @@ from sframegen.elf.opening import map_file
 from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
+from sframegen.packages.kinds import BEGINNING, kind_of
 from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ def is_package(path: str, data: memoryview | None = None) -> bool:
         data, _ = map_file(path)
     if bytes(data[:4]) == b"\x7fELF":
         return False
-    from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - the common case is a file
-
     return kind_of(path, bytes(data[:BEGINNING])) is not None
 
 

@@ -27,7 +27,9 @@ XZ_PRESETS = {1 << 18: 0, 1 << 20: 1, 1 << 21: 2, 1 << 22: 4, 1 << 23: 6, 1 << 2
 # Each stream costs as much as some 100 kB: tools that write many put at least this into each.
 SMALL, MAX_SMALL_STREAMS = 4096, 1000
 GZIP_LEVELS = {2: 9, 4: 1}  # by the flag that says how it was made
-ZSTD_LEVEL = 19  # what dpkg-deb uses
+# Base-2 logarithm of the window: the level of zstd that uses it, of several the one that tools take unless told otherwise.
+ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
+SINGLE_SEGMENT = 0x20  # flag: the frame has no window, its size is known
 
 
 class Compression(NamedTuple):
@@ -49,7 +51,7 @@ def compression_of(beginning: bytes) -> Compression | None:
     if beginning.startswith(b"BZh") and beginning[3:4].isdigit():
         return Compression("bz2", max(1, int(beginning[3:4])))
     if beginning.startswith(b"\x28\xb5\x2f\xfd"):
-        return Compression("zst", ZSTD_LEVEL)
+        return Compression("zst", _zstd_level(beginning))
     return None
 
 
@@ -201,3 +203,10 @@ def _xz_preset(beginning: bytes) -> int:
         return DEFAULT_XZ_PRESET
     bits = beginning[at + 2] & 63
     return XZ_PRESETS.get((2 | bits & 1) << (bits // 2 + 11), DEFAULT_XZ_PRESET)
+
+
+def _zstd_level(beginning: bytes) -> int:
+    """The level whose window the first frame has: flags, then the window, follow the 4 bytes of its mark."""
+    if len(beginning) < 6 or beginning[4] & SINGLE_SEGMENT:
+        return DEFAULT_ZSTD_LEVEL
+    return ZSTD_LEVELS.get((beginning[5] >> 3) + 10, DEFAULT_ZSTD_LEVEL)

@@ -8,6 +8,8 @@ import lzma
 import os
 import random
 import struct
+import subprocess
+import sys
 import tarfile
 import tracemalloc
 import zipfile
@@ -327,3 +329,12 @@ def test_the_page_has_the_limits() -> None:
         f"headers of one tar entry of more than {MAX_HEADER_BYTES >> 20} MiB",
     )
     assert [limit for limit in limits if limit not in page] == []
+
+
+def test_elf_files_do_without_what_reads_packages(library: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.so"
+    path.write_bytes(library)
+    code = "import sys, sframegen; sframegen.add_section(sys.argv[1]); print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True).stdout.split())
+    ours = {name for name in loaded if name.startswith("sframegen.packages.")}
+    assert ours | loaded & {"tarfile", "zipfile", "gzip"} == {"sframegen.packages.kinds"}

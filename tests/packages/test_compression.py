@@ -1,0 +1,55 @@
+"""Compressed streams: the level is read from what a tool wrote, and unpacking takes all the forms that tools write."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import shutil
+import subprocess
+
+import pytest
+
+from sframegen.elf.compressed import zstd_library
+from sframegen.packages.compression import MAGIC_SIZE, Compression, compression_of, packed, unpacked
+
+DATA = b"".join(b"%d\n" % number for number in range(60_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "known"),
+    [("xz", level, known) for level, known in ((0, 0), (1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (6, 6), (7, 7), (8, 8), (9, 9))]
+    + [("gz", level, known) for level, known in ((1, 1), (6, 6), (9, 9))]
+    + [("bz2", level, level) for level in (1, 9)]
+    + [("zst", level, known) for level, known in ((1, 1), (3, 3), (19, 19))],
+)
+def test_levels_are_kept(name: str, level: int, known: int) -> None:
+    out = io.BytesIO()
+    with packed(out, Compression(name, level, check=lzma.CHECK_CRC32, mtime=1700000000)) as file:
+        file.write(DATA)
+    found = compression_of(out.getvalue()[:MAGIC_SIZE])
+    assert found is not None
+    assert (found.name, found.level) == (name, known)
+    assert found.check == (lzma.CHECK_CRC32 if name == "xz" else -1)
+    assert found.mtime == (1700000000 if name == "gz" else 0)
+    assert unpacked(io.BytesIO(out.getvalue()), found).read() == DATA
+
+
+def test_xz_of_several_threads() -> None:
+    """dpkg-deb writes such: the header of a block has its sizes."""
+    if shutil.which("xz") is None:
+        pytest.skip("no xz on this machine")
+    for level in (2, 6, 9):
+        data = subprocess.run(["xz", f"-{level}", "-T2", "-c"], input=DATA, check=True, capture_output=True).stdout
+        found = compression_of(data[:MAGIC_SIZE])
+        assert found is not None
+        assert found.level == level
+        assert unpacked(io.BytesIO(data), found).read() == DATA
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, zstd_library().compress])
+def test_streams_that_follow_one_another_are_one(pack: type[bytes]) -> None:
+    data = b"".join(pack(DATA[at : at + 100_000]) for at in range(0, len(DATA), 100_000))
+    padding = b"" if data.startswith((b"BZh", b"\x28\xb5")) else bytes(64)
+    assert unpacked(io.BytesIO(data + padding), compression_of(data)).read() == DATA
