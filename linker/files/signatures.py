@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import TYPE_CHECKING, TypeVar
 
 from linker.files.rename_into_place import OF_CONTENT, attributes
 from sframegen.elf.notes import notes_of
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from linker.files.rename_into_place import Source
     from sframegen.elf.file import ElfFile, Section
+
+P = TypeVar("P", bound=PurePath)
 
 # After the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.
 APPENDED_MARKER = b"~Module signature appended~\n"
@@ -33,16 +36,19 @@ BESIDE = (".{name}.hmac", "fipscheck/{name}.hmac")  # FIPS 140: GnuTLS', fipsche
 def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
     """Return signatures and checksums of the file at `path`, held open as `source`, in a few words each."""
     filled = [section.name for section in elf.sections if section.name in SECTIONS and is_filled(elf, section)]
-    beside = [path.parent / place.format(name=path.name) for place in BESIDE]
-    if path.suffix == ".so":
-        beside.append(path.with_suffix(".chk"))  # NSS'
     return [
         *(["a signature appended to it"] if appended_size(elf) else []),
         *(f"a signature {SECTIONS[name]} in {name}" for name in filled),
         *("a FIPS 140 checksum in a note" for note in notes_of(elf) if (note.name, note.type) in NOTES),
         *(f"its attribute {name}" for name in attributes(source.descriptor) if name in OF_CONTENT),
-        *(f"a checksum in {place}" for place in beside if place.exists()),
+        *(f"a checksum in {place}" for place in beside(path) if place.exists()),
     ]
+
+
+def beside(path: P) -> list[P]:
+    """Where files with a checksum of the file at `path` would be."""
+    places = [path.parent / place.format(name=path.name) for place in BESIDE]
+    return [*places, path.with_suffix(".chk")] if path.suffix == ".so" else places  # NSS'
 
 
 def is_filled(elf: ElfFile, section: Section) -> bool:

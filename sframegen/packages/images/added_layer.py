@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from linker.files.rename_into_place import OF_CONTENT
+from linker.files.signatures import beside
 from sframegen.packages.compression import MAGIC_SIZE
 from sframegen.packages.images.documents import DIGEST, Document, dumped, parsed, shown
-from sframegen.packages.images.layers import NewLayer, apply_layer, visit_layer
+from sframegen.packages.images.layers import NewLayer, apply_layer, attributes_of, visit_layer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from sframegen.packages.images.layers import Layer
     from sframegen.packages.images.root_tree import Inode, RootTree
     from sframegen.packages.passing import Pass
+    from sframegen.packages.tar_entries import Entry
 
 MADE_WITH = "sframegen"
 
@@ -43,7 +47,9 @@ def diff_ids(config: Document, where: str) -> list[str]:
     return found
 
 
-def add_layer(one: Pass, files: ImageFiles, config: bytes, layers: list[Layer], tree: RootTree, name: str) -> NewImage | None:
+def add_layer(
+    one: Pass, files: ImageFiles, config: bytes, layers: list[Layer], tree: RootTree, name: str, *, force: bool
+) -> NewImage | None:
     """Visit the linked ELF files that a container of the image sees; None if none changes. `tree`: empty, gets what it sees.
 
     `name`: of the image in paths, "" where it is the only one. Raises FormatError, and what visits raise.
@@ -52,6 +58,9 @@ def add_layer(one: Pass, files: ImageFiles, config: bytes, layers: list[Layer], 
         apply_layer(one, files, layer, number, tree)
     wanted: dict[int, dict[Inode, list[str]]] = {}
     for inode, paths in tree.elf_files().items():
+        if inode.entry is not None and not force and (checksum := _checksum(tree, inode.entry, paths)):
+            one.warnings.append(f"{name}{paths[0]}: signed: {checksum}")
+            continue
         wanted.setdefault(inode.layer, {})[inode] = paths
     if not wanted:
         return None
@@ -68,6 +77,14 @@ def add_layer(one: Pass, files: ImageFiles, config: bytes, layers: list[Layer], 
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return NewImage(_with_layer(config, diff_id), path, diff_id, f"sha256:{digest}", path.stat().st_size)
+
+
+def _checksum(tree: RootTree, entry: Entry, paths: list[str]) -> str:
+    """What would no longer hold if the file changed, "" if there is nothing outside of it."""
+    places = [str(place) for path in paths for place in beside(PurePosixPath(path))]
+    attributes = [attribute for attribute in OF_CONTENT if attribute in attributes_of(entry)]
+    found = [f"a checksum in {place}" for place in places if place in tree]
+    return ", ".join([f"its attribute {attribute}" for attribute in attributes] + found)
 
 
 def _with_layer(config: bytes, diff_id: str) -> bytes:

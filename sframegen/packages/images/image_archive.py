@@ -65,7 +65,7 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
 
 
 def _pass_files(one: Pass, files: ArchiveFiles, target: BinaryIO | None, compression: Compression | None, *, force: bool) -> Passed:
-    images, changes = Images(one, files), Changes()
+    images, changes = Images(one, files, force=force), Changes()
     if LAYOUT in files and INDEX in files:
         OciLayout(images, changes).rewrite()
     if MANIFEST in files:

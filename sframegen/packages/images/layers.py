@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from cfi.errors import FormatError
+from linker.files.rename_into_place import OF_CONTENT
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Content, Pass, Readable
     from sframegen.packages.tar_entries import Entry
 
+ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before their names, in extended headers
+# Made again from the path, or of the old contents.
+NOT_KEPT = {"path", "linkpath", "hdrcharset", *(f"{start}{name}" for start in ATTRIBUTES for name in OF_CONTENT)}
 ZEROS = bytes(BLOCK)
 
 
@@ -156,9 +160,15 @@ class NewLayer:
         self._target.write(data)
 
 
+def attributes_of(entry: Entry) -> set[str]:
+    """Names of the extended attributes that an entry gives its file."""
+    return {key.removeprefix(start) for key in entry.info.pax_headers for start in ATTRIBUTES if key.startswith(start)}
+
+
 def _header(entry: Entry, path: str) -> bytes:
-    """The entry's header blocks, made again if the file has another path by now: a directory on its way was a link."""
-    return entry.header if entry.header and path_of(entry) == path else _renamed(entry.info, path)
+    """The entry's header blocks; made again if the file has another path by now, or attributes that are of its old contents."""
+    is_kept = entry.header and path_of(entry) == path and not attributes_of(entry) & {*OF_CONTENT}
+    return entry.header if is_kept else _renamed(entry.info, path)
 
 
 def _renamed(info: tarfile.TarInfo, path: str, link_to: str | None = None) -> bytes:
@@ -166,7 +176,7 @@ def _renamed(info: tarfile.TarInfo, path: str, link_to: str | None = None) -> by
     other = tarfile.TarInfo(path)
     other.type, other.mode, other.mtime, other.size = info.type, info.mode, info.mtime, info.size
     other.uid, other.gid, other.uname, other.gname = info.uid, info.gid, info.uname, info.gname
-    other.pax_headers = {key: value for key, value in info.pax_headers.items() if key not in ("path", "linkpath", "hdrcharset")}
+    other.pax_headers = {key: value for key, value in info.pax_headers.items() if key not in NOT_KEPT}
     if link_to is not None:
         other.type, other.linkname, other.size, other.pax_headers = tarfile.LNKTYPE, link_to, 0, {}
     return other.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

@@ -51,7 +51,7 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
         Pass("OCI layout", files.total_size(), visit) as one,
     ):
         changes, size = Changes(), files.total_size()
-        images = Images(one, files)
+        images = Images(one, files, force=force)
         OciLayout(images, changes).rewrite()
         result = passed(one, images, changes, force=force)
         if dry_run:

@@ -69,8 +69,8 @@ class Changes:
 class Images:
     """The images of one package, each with its new layer once."""
 
-    def __init__(self, one: Pass, files: ImageFiles) -> None:
-        self._pass, self.files = one, files
+    def __init__(self, one: Pass, files: ImageFiles, *, force: bool) -> None:
+        self._pass, self.files, self._force = one, files, force
         self.entries = 0  # files, directories and links that containers see
         self._done: dict[tuple[bytes, tuple[str, ...]], NewImage | None] = {}
 
@@ -78,7 +78,7 @@ class Images:
         key = hashlib.sha256(config).digest(), tuple(layer.file for layer in layers)
         if key not in self._done:
             tree = RootTree()
-            self._done[key] = add_layer(self._pass, self.files, config, layers, tree, name)
+            self._done[key] = add_layer(self._pass, self.files, config, layers, tree, name, force=self._force)
             self.entries += len(tree)
         return self._done[key]
 

@@ -65,6 +65,14 @@ class RootTree:
     def __init__(self) -> None:
         self.root = Directory()
 
+    def __contains__(self, path: str) -> bool:
+        """True if the image has a file at this path, in which no directory is a symbolic link."""
+        *parents, name = path.split("/")
+        here: Directory | Link | Inode | None = self.root
+        for parent in parents:
+            here = here.names.get(parent) if isinstance(here, Directory) else None
+        return isinstance(here, Directory) and name in here.names
+
     def __len__(self) -> int:
         """The number of its files, directories and links."""
         return sum(1 for _ in self._walk())

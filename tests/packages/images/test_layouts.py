@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +38,7 @@ from tests.packages.images.image_inputs import (
 )
 
 if TYPE_CHECKING:
+    import tarfile
     from pathlib import Path
 
     from sframegen.packages.passing import Passed
@@ -268,3 +270,28 @@ def test_a_tar_archive_that_only_begins_as_an_image_is_a_tar_archive() -> None:
     seen: list[str] = []
     passed, data = pass_archive(archive({"blobs/a": elf(), "b": b"text"}).getvalue(), seen)
     assert (passed.kind, seen, read_archive(data)["blobs/a"]) == ("tar", ["blobs/a"], elf() + ADDED)
+
+
+IMA = {"SCHILY.xattr.security.ima": "x", "SCHILY.xattr.user.kept": "y"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "what"),
+    [
+        ([entry("lib/a.so", elf()), entry("lib/.a.so.hmac", b"x")], r"a checksum in lib/\.a\.so\.hmac"),
+        ([entry("lib/a.so", elf()), entry("lib/a.chk", b"x")], r"a checksum in lib/a\.chk"),
+        ([entry("lib/a.so", elf(), pax_headers=IMA)], r"its attribute security\.ima"),
+    ],
+)
+def test_files_whose_checksums_would_no_longer_hold_need_force(
+    tmp_path: Path, entries: list[tuple[tarfile.TarInfo, bytes]], what: str
+) -> None:
+    path, seen = one_image(entry("b", elf()), *entries).write(tmp_path / "layout"), list[str]()
+    passed, *_ = pass_layout(path, adding(seen), None, dry_run=False, force=False)
+    assert seen == ["b"]
+    [warning] = passed.warnings
+    assert re.fullmatch(rf"lib/a\.so: signed: {what}", warning)
+    pass_layout(path, adding(seen), None, dry_run=False, force=True)
+    assert "lib/a.so" in seen
+    [new] = [one for one in entries_of(image(path)[2][-1]) if one.name == "lib/a.so"]
+    assert new.pax_headers in ({}, {"SCHILY.xattr.user.kept": "y"})
