@@ -1,8 +1,8 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what
-# pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/profiles, benchmarks/profilers, corpus/blind,
-# corpus/contradictions, tests/fuzz, tests/attacks and tests/checks/damages get.
+# STACKS_FLAGS, IMAGES_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS,
+# MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images, corpus/churn,
+# corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, tests/fuzz, tests/attacks and tests/checks/damages get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -49,7 +49,7 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
     node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
-    createrepo_c:createrepo-c
+    createrepo_c:createrepo-c rsync:rsync
 
 .PHONY: test-machine
 test-machine: | machine
@@ -300,6 +300,11 @@ core-show: .venv/test-tools peers test-machine ## stacks in cores of real progra
 .PHONY: stacks-show
 stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/reports/stacks.md; STACKS_FLAGS
 	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
+
+# mmdebstrap fetches about 100 MB of packages from where the machine's own come from.
+.PHONY: images-show
+images-show: .venv/test-tools test-machine ## a container image of Debian packages with sections, as root: docs/reports/images.md; IMAGES_FLAGS
+	.venv/bin/python -m corpus.images --report docs/reports/images.md $(IMAGES_FLAGS)
 
 # Programs that are not installed are left out, and the report says so.
 .PHONY: profiles-show

@@ -14,7 +14,7 @@ from sframegen.cli.shared.output import Run, note
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXTRA = ("altair", "debian", "distributed", "fsspec", "pyarrow", "rpmfile", "vl_convert")
+EXTRA = ("altair", "debian", "distributed", "fsspec", "pyarrow", "vl_convert")
 REMEDY = 'sframegen fleet needs more packages: pip install "sframegen[fleet]"'
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 MIN_MEMORY = 1 << 28

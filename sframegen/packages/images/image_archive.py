@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sframegen.packages.tar_entries import Entry
 
 MAX_LINKS = 40  # one leading to the next
-RULES = Rules(devices=False, links_up=True)  # links are looked up among the names of the archive
+RULES = Rules(devices=True, links_up=True, repeated=True)  # those of images are checked when it is known to be one
 RECORD = 20 * BLOCK  # to a multiple of which most tools fill an archive up
 FIRST_NAMES = {"blobs", LAYOUT, INDEX, MANIFEST, "repositories"}
 MAX_INFLATED = 1 << 12
@@ -65,6 +65,7 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
 
 
 def _pass_files(one: Pass, files: ArchiveFiles, target: BinaryIO | None, compression: Compression | None, *, force: bool) -> Passed:
+    files.check()
     images, changes = Images(one, files, force=force), Changes()
     if LAYOUT in files and INDEX in files:
         OciLayout(images, changes).rewrite()
@@ -94,10 +95,11 @@ class ArchiveFiles:
     """The files of a tar archive, where they are in it."""
 
     def __init__(self, source: BinaryIO, one: Pass) -> None:
-        """Raises FormatError for what is no tar archive, or has two files of one name."""
+        """Raises FormatError for what is no tar archive."""
         self._source = source
         self._parts: dict[str, Part] = {}
         self._order: list[Part] = []
+        self._repeated: list[str] = []
         end = 0
         admit = Admission(one, RULES)
         for entry in entries(source, _ignore):
@@ -105,11 +107,19 @@ class ArchiveFiles:
             part = Part(admit(entry), entry, start, end)
             self._order.append(part)
             if not entry.info.isdir() and self._parts.setdefault(part.path, part) is not part:
-                raise FormatError(f"{part.path}: a second file of this name")
+                self._repeated.append(part.path)
             source.seek(end)
         self._size = size_of(source)
         if end > self._size:
             raise FormatError(f"{self._order[-1].path}: cut off: {end - self._size:,} bytes are missing")
+
+    def check(self) -> None:
+        """Raises FormatError for two files of one name, and for devices and FIFOs, which no image has beside its layers."""
+        for path in self._repeated:
+            raise FormatError(f"{path}: a second file of this name")
+        for part in self._order:
+            if part.entry.info.isdev():
+                raise FormatError(f"{part.path}: a device or FIFO, which has no business in the archive of an image")
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts

@@ -231,6 +231,13 @@ def test_docker_save_with_two_manifests() -> None:
         kinds.pass_through(io.BytesIO(data), "image.tar", adding([]), io.BytesIO(), force=False)
 
 
+def test_device_beside_the_layers() -> None:
+    files = docker_save([layer(entry("a", elf()))])
+    data = layer(*(entry(name, one) for name, one in files.items()), entry("x", type=tarfile.FIFOTYPE))
+    with pytest.raises(FormatError, match=r"x: a device or FIFO"):
+        kinds.pass_through(io.BytesIO(data), "image.tar", adding([]), io.BytesIO(), force=False)
+
+
 def test_links_in_archives_lead_nowhere_else() -> None:
     base = layer(entry("a", elf()))
     files = docker_save([base])

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,7 +39,6 @@ from tests.packages.images.image_inputs import (
 )
 
 if TYPE_CHECKING:
-    import tarfile
     from pathlib import Path
 
     from sframegen.packages.passing import Passed
@@ -264,6 +264,15 @@ def test_docker_save_that_is_a_layout_too() -> None:
     assert new["Config"] == "blobs/sha256/" + manifest["config"]["digest"][7:]
     assert new["Layers"] == ["blobs/sha256/" + one["digest"][7:] for one in manifest["layers"]]
     assert all(digest(files[name])[7:] == name[13:] for name in files if name.startswith("blobs/"))
+
+
+def test_a_root_file_system_is_a_tar_archive_and_no_image() -> None:
+    """Its first name is the root directory, as that of some images."""
+    null = entry("./dev/null", type=tarfile.CHRTYPE, devmajor=1, devminor=3)
+    data = layer(directory("./"), null, entry("./bin/a", elf()), entry("./text", b"text"))
+    passed, new = pass_archive(data)
+    assert (passed.kind, passed.changed) == ("tar", 1)
+    assert [one.name for one in entries_of(new)] == [one.name for one in entries_of(data)]
 
 
 def test_a_tar_archive_that_only_begins_as_an_image_is_a_tar_archive() -> None:
