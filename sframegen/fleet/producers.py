@@ -68,7 +68,9 @@ SECTIONS = {
 # Texts in what a file loads, which stripping leaves there: (pattern with the version if it has one, language, compiler).
 TEXTS = (
     (re.compile(rb"/rustc(?:/[0-9a-f]{40}|-(\d+\.\d+\.\d+))/library/"), "Rust", "rustc"),
-    (re.compile(rb"caml_startup__code_begin"), "OCaml", ""),
+    (re.compile(rb"\bGHCRTS\b"), "Haskell", "GHC"),
+    (re.compile(rb"OCAMLRUNPARAM|\0caml[A-Z]\w*(?:__|\.)"), "OCaml", ""),
+    (re.compile(rb"core\.exception\.\w+Error|\0_D(?:3std|4core)\d"), "D", ""),
     (re.compile(rb"__gxx_personality_v0|\0_ZNSt"), "C++", ""),
 )
 C_LIBRARY = re.compile(r"^(?:libc\.so|libc\.musl|ld-linux|ld-musl|ld64\.so)")

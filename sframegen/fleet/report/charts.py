@@ -101,7 +101,7 @@ def _ratio(figures: FleetFigures) -> alt.Chart | None:
             "of": name,
         }
         for column, name in enumerate(("files", "bytes of .eh_frame"))
-        for place in range(highest + 1)
+        for place in range(highest + 2)
     ]
     return (
         _chart(records)

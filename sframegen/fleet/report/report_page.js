@@ -37,6 +37,7 @@ function share(part, of) {
   if (part === of) return "100 %";
   return `${(Math.floor((1e5 * part) / of) / 1e3).toFixed(3)} %`;
 }
+const percent = (part, of) => (of ? `${((100 * part) / of).toFixed(1)} % of code` : "");
 const ratio = (part, of) => (of && part ? (part / of).toFixed(2) : "");
 const growth = (before, after) => (before && after ? `${after < before ? "" : "+"}${(100 * (after / before - 1)).toFixed(2)} %` : "");
 const seconds = (value) => (value >= 100 ? `${number(Math.round(value))} s` : `${Number(value.toPrecision(3))} s`);
@@ -53,6 +54,7 @@ function head() {
   const [rewritten, before, after] = packages.rewritten;
   const lede = [`${count(shipped, "package")} of ${size(packages.bytes)} contain ${count(seen, "ELF file")}; ${number(files.files)} of them get a section.`];
   if (files.code) lede.push(`The sections cover ${share(files.covered, files.code)} of ${size(files.code)} of code that has call frame information.`);
+  if (files.silent) lede.push(`${size(files.silent)} of code have no such information.`);
   if (files.ehFrame) lede.push(`They are ${ratio(files.section, files.ehFrame)} of the size of .eh_frame and .eh_frame_hdr.`);
   if (rewritten) lede.push(`Packages grow by ${growth(before, after).replace("+", "")}.`);
   byId("lede").textContent = lede.join(" ");
@@ -237,6 +239,7 @@ function groups() {
       { title: "code with CFI", value: (row) => row.code, shown: (row) => [size(row.code), bar(row)], numeric: true },
       { title: "covered", value: (row) => proportion(row.covered, row.code), shown: (row) => share(row.covered, row.code), numeric: true },
       { title: "left out", value: (row) => row.code - row.covered, shown: (row) => number(row.code - row.covered), numeric: true, minor: true },
+      { title: "without CFI", value: (row) => proportion(row.silent, row.silent + row.code), shown: (row) => [size(row.silent), el("span", { class: "sub" }, percent(row.silent, row.silent + row.code))], numeric: true },
       { title: "section", value: (row) => row.section, shown: (row) => size(row.section), numeric: true, minor: true },
       { title: ".eh_frame + hdr", value: (row) => row.ehFrame, shown: (row) => size(row.ehFrame), numeric: true, minor: true },
       { title: "ratio", value: (row) => proportion(row.section, row.ehFrame), shown: (row) => ratio(row.section, row.ehFrame), numeric: true },

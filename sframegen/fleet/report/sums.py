@@ -11,12 +11,16 @@ from sframegen.fleet.result_rows import Outcome
 if TYPE_CHECKING:
     from sframegen.fleet.result_rows import FileRow
 
+CODE = "code"  #: the fate of code without CFI in FileRow.no_cfi
 WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED)
 
 
 @dataclass
 class Sums:
-    """Sums over the files of a kind; sizes are in bytes. Only those that get a section count, except in `seen` and `seconds`."""
+    """Sums over the files of a kind; sizes are in bytes.
+
+    Only those that get a section count, except in `seen`, `silent` and `seconds`.
+    """
 
     seen: int = 0
     files: int = 0
@@ -24,6 +28,7 @@ class Sums:
     new_file_bytes: int = 0
     code: int = 0
     covered: int = 0
+    silent: int = 0  #: code without CFI, of files that do not get a section, too
     functions: int = 0
     section: int = 0
     eh_frame: int = 0  #: .eh_frame + .eh_frame_hdr
@@ -33,6 +38,7 @@ class Sums:
     def add(self, row: FileRow) -> None:
         self.seen += 1
         self.seconds += row.seconds
+        self.silent += row.no_cfi.get(CODE, 0)
         if row.outcome not in WITH_SECTION:
             return
         self.files += 1
@@ -58,6 +64,7 @@ class Sums:
             "newFileBytes": self.new_file_bytes,
             "code": self.code,
             "covered": self.covered,
+            "silent": self.silent,
             "functions": self.functions,
             "section": self.section,
             "ehFrame": self.eh_frame,

@@ -58,8 +58,7 @@ def debian_group(table: dict[str, Any]) -> Group:
 
 
 def wheels_group(table: dict[str, Any]) -> Group:
-    machine = "_".join(table["platforms"][0].split("_")[-2:]).removeprefix("28_")
-    options = [f"--platform={platform}" for platform in table["platforms"]]
+    options = [f"--platform={platform}_{table['machine']}" for platform in table["platforms"]]
     options += ["--only-binary=:all:", "--no-deps", f"--python-version={table['python']}", "--quiet"]
 
     def fetch(packages: Sequence[str], folder: Path) -> Iterator[tuple[str, str, Path]]:
@@ -69,7 +68,7 @@ def wheels_group(table: dict[str, Any]) -> Group:
             [wheel] = scratch.iterdir()
             yield package, wheel.name.split("-")[1], wheel
 
-    return Group(table["about"], tuple(table["packages"]), f"wheels-{machine}", fetch)
+    return Group(table["about"], tuple(table["packages"]), f"wheels-{table['machine']}", fetch)
 
 
 def fetched(manifest: Path = MANIFEST) -> Iterator[tuple[Group, list[Path]]]:
