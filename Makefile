@@ -1,8 +1,9 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, IMAGES_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS,
-# MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images, corpus/churn,
-# corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, tests/fuzz, tests/attacks and tests/checks/damages get.
+# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS,
+# ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images,
+# corpus/survey, corpus/churn, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, tests/fuzz, tests/attacks and
+# tests/checks/damages get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -288,6 +289,13 @@ projects-show: .venv/installed peers | machine ## build real projects without an
 	[[ -e /usr/include/gtest/gtest.h ]] || packages+=(libgtest-dev); \
 	$(install_packages)
 	.venv/bin/python -m corpus.projects --report docs/reports/projects.md $(PROJECTS_FLAGS)
+
+.PHONY: survey-show
+survey-show: .venv/fleet-tools | machine ## 350 Debian packages and wheels, 1.6 GB, surveyed: docs/reports/survey.md; SURVEY_FLAGS
+	@packages=(); \
+	command -v dpkg-deb >/dev/null || packages+=(dpkg); \
+	$(install_packages)
+	.venv/bin/python -m corpus.survey --report docs/reports/survey.md --page docs/reports/survey.html $(SURVEY_FLAGS)
 
 .PHONY: jit-show
 jit-show: .venv/test-tools ## 10,000 walks through code that a program makes meanwhile; JIT_WALKS

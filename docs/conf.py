@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,7 +92,15 @@ def name_titles(_app: Sphinx, _document: str, source: list[str]) -> None:
     source[0] = FILE_NAME.sub("[](", source[0])
 
 
+def copy_pages(app: Sphinx, error: Exception | None) -> None:
+    """Pages that are HTML already are where those that link to them say."""
+    if error is None and app.builder.format == "html":
+        for page in (HERE / "reports").glob("*.html"):
+            shutil.copy(page, Path(app.outdir, "reports"))
+
+
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
     app.connect("source-read", add_dark_pictures)
     app.connect("source-read", name_titles)
+    app.connect("build-finished", copy_pages)

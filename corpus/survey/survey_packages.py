@@ -14,7 +14,7 @@ import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corpus.fetch.__main__ import FetchError, Locked, cache_directory, download, sha256_of, write_atomically
 
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 MANIFEST = Path(__file__).with_name("survey.toml")
+
+
+class Fetched(NamedTuple):
+    """A package in the cache."""
+
+    group: str  #: as the manifest calls it
+    name: str
+    version: str
+    file: Path
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,8 @@ def wheels_group(table: dict[str, Any]) -> Group:
     return Group(table["about"], tuple(table["packages"]), f"wheels-{table['machine']}", fetch)
 
 
-def fetched(manifest: Path = MANIFEST) -> Iterator[tuple[Group, list[Path]]]:
-    """The packages' files, group for group. Raises FetchError, CalledProcessError."""
+def fetched(manifest: Path = MANIFEST) -> Iterator[list[Fetched]]:
+    """The packages, group for group. Raises FetchError, CalledProcessError."""
     home = cache_directory() / "survey"
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as running:
@@ -87,7 +96,8 @@ def fetched(manifest: Path = MANIFEST) -> Iterator[tuple[Group, list[Path]]]:
                 write_atomically(lock_file, json.dumps(lock, indent=2, sort_keys=True) + "\n")
             if lost := [package for package in group.packages if group.key(package) not in lock]:
                 raise FetchError(f"{group.about}: not fetched: {', '.join(lost)}")
-            yield group, [home / lock[group.key(package)]["file"] for package in group.packages]
+            found = [lock[group.key(package)] for package in group.packages]
+            yield [Fetched(group.about, one["package"], one["version"], home / one["file"]) for one in found]
 
 
 def keep(group: Group, packages: Sequence[str], home: Path, scratch: Path, lock: dict[str, Locked]) -> None:

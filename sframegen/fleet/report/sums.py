@@ -19,13 +19,14 @@ WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED)
 class Sums:
     """Sums over the files of a kind; sizes are in bytes.
 
-    Only those that get a section count, except in `seen`, `silent` and `seconds`.
+    Only those that get a section count, except in `seen`, `executable`, `silent` and `seconds`.
     """
 
     seen: int = 0
     files: int = 0
     file_bytes: int = 0  #: of files of which there is a new one: a survey writes none
     new_file_bytes: int = 0
+    executable: int = 0  #: bytes in executable segments, of files that do not get a section, too
     code: int = 0
     covered: int = 0
     silent: int = 0  #: code without CFI, of files that do not get a section, too
@@ -38,6 +39,7 @@ class Sums:
     def add(self, row: FileRow) -> None:
         self.seen += 1
         self.seconds += row.seconds
+        self.executable += row.executable_bytes
         self.silent += row.no_cfi.get(CODE, 0)
         if row.outcome not in WITH_SECTION:
             return
@@ -64,6 +66,7 @@ class Sums:
             "newFileBytes": self.new_file_bytes,
             "code": self.code,
             "covered": self.covered,
+            "executable": self.executable,
             "silent": self.silent,
             "functions": self.functions,
             "section": self.section,

@@ -1,0 +1,90 @@
+"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: `make survey-show`, docs/reports/survey.md.
+
+Exit status 1: a file that was looked at again with others' tools is not as the survey says, or a package failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corpus.fetch.__main__ import cache_directory
+from corpus.survey.judged_files import judge, sample
+from corpus.survey.survey_packages import MANIFEST, fetched
+from corpus.survey.survey_report import Results, markdown
+from sframegen.fleet.report.stored_rows import stored_files, stored_packages
+from sframegen.fleet.result_rows import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from corpus.survey.judged_files import Judged
+    from corpus.survey.survey_packages import Fetched
+
+FLEET = (sys.executable, "-P", "-m", "sframegen", "fleet")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m corpus.survey", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--manifest", type=Path, default=MANIFEST)
+    parser.add_argument(
+        "--output", type=Path, default=cache_directory() / "survey" / "results", help="of the runs; kept for the next"
+    )
+    parser.add_argument("--report", type=Path, help="write the summary to this file")
+    parser.add_argument("--page", type=Path, help="write the page to this file")
+    parser.add_argument("--rewrite-up-to", metavar="MB", type=float, default=3, help="also rewrite packages up to this size")
+    parser.add_argument("--judge", metavar="N", type=int, default=200, help="files to look at again")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+
+    packages = [package for group in fetched(options.manifest) for package in group]
+    options.output.mkdir(parents=True, exist_ok=True)
+    surveyed, rewritten = options.output / "survey", options.output / "rewrite"
+    run(packages, surveyed, "survey")
+    small = [package for package in packages if package.file.stat().st_size <= options.rewrite_up_to * 1e6]
+    run(small, rewritten, "rewrite")
+    page = [] if options.page is None else ["-o", str(options.page)]
+    subprocess.run([*FLEET, "report", str(surveyed), *page], check=True)
+
+    judged = judge_all(surveyed, packages, options.judge, options.seed)
+    results = Results(packages, surveyed, rewritten, options.rewrite_up_to, judged)
+    text = markdown(results)
+    if options.report:
+        options.report.write_text(text)
+    else:
+        print(text)
+    failed = [row for row in stored_packages(surveyed / "packages.parquet") if row.outcome == Outcome.FAILED]
+    return int(bool(failed) or any(one.faults for one in judged))
+
+
+def run(packages: Iterable[Fetched], output: Path, mode: str) -> None:
+    """Exit status 1 only says that a package or file is refused: those are in the results."""
+    # A directory of their own, so that packages have short names in the results, and the cache may have others.
+    chosen = output.with_name(f"{output.name}-packages")
+    shutil.rmtree(chosen, ignore_errors=True)
+    for package in packages:
+        name = chosen / package.file.parent.name / package.file.name
+        name.parent.mkdir(parents=True, exist_ok=True)
+        os.link(package.file, name)
+    done = subprocess.run([*FLEET, "run", str(chosen), "--output", str(output), "--mode", mode], check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(done.returncode)
+
+
+def judge_all(surveyed: Path, packages: Iterable[Fetched], number: int, seed: int) -> list[Judged]:
+    files = {package.file.name: package.file for package in packages}
+    judged = []
+    for row in sample(stored_files(surveyed / "files.parquet"), number, seed):
+        with tempfile.TemporaryDirectory() as scratch:
+            judged.append(judge(row, files[Path(row.package).name], Path(scratch)))
+    return judged
+
+
+if __name__ == "__main__":
+    sys.exit(main())
