@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -46,14 +47,14 @@ def main() -> int:
     packages = [package for group in fetched(options.manifest) for package in group]
     options.output.mkdir(parents=True, exist_ok=True)
     surveyed, rewritten = options.output / "survey", options.output / "rewrite"
-    run(packages, surveyed, "survey")
+    seconds = run(packages, surveyed, "survey")
     small = [package for package in packages if package.file.stat().st_size <= options.rewrite_up_to * 1e6]
-    run(small, rewritten, "rewrite")
+    seconds_rewriting = run(small, rewritten, "rewrite")
     page = [] if options.page is None else ["-o", str(options.page)]
     subprocess.run([*FLEET, "report", str(surveyed), *page], check=True)
 
     judged = judge_all(surveyed, packages, options.judge, options.seed)
-    results = Results(packages, surveyed, rewritten, options.rewrite_up_to, judged)
+    results = Results(packages, surveyed, rewritten, options.rewrite_up_to, judged, (seconds, seconds_rewriting))
     text = markdown(results)
     if options.report:
         options.report.write_text(text)
@@ -63,8 +64,9 @@ def main() -> int:
     return int(bool(failed) or any(one.faults for one in judged))
 
 
-def run(packages: Iterable[Fetched], output: Path, mode: str) -> None:
-    """Exit status 1 only says that a package or file is refused: those are in the results."""
+def run(packages: Iterable[Fetched], output: Path, mode: str) -> float:
+    """Return the seconds that processors worked. Exit status 1 only says that something is refused: that is in the results."""
+    shutil.rmtree(output, ignore_errors=True)  # what another state of sframegen found, for its version may be the same
     # A directory of their own, so that packages have short names in the results, and the cache may have others.
     chosen = output.with_name(f"{output.name}-packages")
     shutil.rmtree(chosen, ignore_errors=True)
@@ -72,9 +74,12 @@ def run(packages: Iterable[Fetched], output: Path, mode: str) -> None:
         name = chosen / package.file.parent.name / package.file.name
         name.parent.mkdir(parents=True, exist_ok=True)
         os.link(package.file, name)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([*FLEET, "run", str(chosen), "--output", str(output), "--mode", mode], check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(done.returncode)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def judge_all(surveyed: Path, packages: Iterable[Fetched], number: int, seed: int) -> list[Judged]:

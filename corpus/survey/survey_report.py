@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.run.report import table
 from sframegen.elf.text import most_first
+from sframegen.fleet.report.charts import STEP_NAMES
 from sframegen.fleet.report.fleet_figures import STEPS, FleetFigures
 from sframegen.fleet.report.stored_rows import stored_files, stored_packages
 from sframegen.fleet.report.sums import Sums, eh_frame_bytes, size_ratio
@@ -32,6 +33,7 @@ class Results(NamedTuple):
     rewritten: Path
     rewritten_up_to: float  # MB
     judged: Sequence[Judged]
+    processor_seconds: tuple[float, float]  # of the survey, and of the rewriting
 
 
 class Survey:
@@ -72,7 +74,7 @@ def markdown(results: Results) -> str:
     lines += without_section(survey.figures)
     lines += larger(survey)
     lines += growth(results)
-    lines += time(survey.figures)
+    lines += time(survey.figures, results.processor_seconds[0])
     lines += again(results.judged)
     return "\n".join(lines[:-1]) + "\n"
 
@@ -172,19 +174,31 @@ def growth(results: Results) -> list[str]:
         rows.append((kind, len(packages), before, after, f"{100 * (after / before - 1):.2f} %", f"{100 * middle:.2f} %"))
     lines += table(("kind", "packages", "bytes", "rewritten", "growth", "median"), rows)
     size = sum(row.package_bytes for packages in kinds.values() for row in packages)
-    parts = ", ".join(
-        f"{name} {seconds[step] / size * 1e9:.0f} s"
-        for step, name in zip(STEPS, ("fetch", "unpack", "convert", "pack"), strict=True)
-    )
-    return [*lines, f"Seconds of one process for 1 GB of these packages: {parts}.", ""] if size else lines
+    return [*lines, of_steps(seconds, size, results.processor_seconds[1]), ""] if size else lines
 
 
-def time(figures: FleetFigures) -> list[str]:
+def of_steps(seconds: dict[str, float], size: int, processors: float) -> str:
+    """`processors`: seconds that they worked; how long steps take also depends on what else a machine does, their shares do not."""
+    total = sum(seconds.values())
+    shares = ", ".join(f"{STEP_NAMES[step]} {100 * used / total:.0f} %" for step, used in seconds.items())
+    return f"{processors / size * 1e9:.0f} s of processors for 1 GB of packages; of the time, {shares}."
+
+
+def time(figures: FleetFigures, seconds_of_processors: float) -> list[str]:
     rows = []
     for kind, (size, packages, *seconds) in sorted(figures.steps.items()):
         rate = [f"{used / size * 1e9:.0f}" for used in seconds[:3]]
         rows.append((kind, int(packages), int(size), *rate, f"{sum(seconds[:3]) / size * 1e9:.0f}"))
-    lines = ["## Time", "", "Seconds of one process for 1 GB of packages, in the survey:", ""]
+    lines = ["## Time", ""]
+    if not rows:
+        return lines
+    steps = {step: sum(row[2 + place] for row in figures.steps.values()) for place, step in enumerate(STEPS)}
+    lines += [
+        of_steps(seconds, figures.package_bytes, seconds_of_processors),
+        "",
+        "Seconds that a process took for 1 GB, beside others:",
+        "",
+    ]
     return lines + table(("kind", "packages", "bytes", "read the file", "unpack", "convert", "in all"), rows)
 
 
