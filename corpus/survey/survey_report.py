@@ -193,12 +193,8 @@ def time(figures: FleetFigures, seconds_of_processors: float) -> list[str]:
     if not rows:
         return lines
     steps = {step: sum(row[2 + place] for row in figures.steps.values()) for place, step in enumerate(STEPS)}
-    lines += [
-        of_steps(seconds, figures.package_bytes, seconds_of_processors),
-        "",
-        "Seconds that a process took for 1 GB, beside others:",
-        "",
-    ]
+    lines += [of_steps(steps, figures.package_bytes, seconds_of_processors), ""]
+    lines += ["Seconds that a process took for 1 GB, while the machine did other work, too:", ""]
     return lines + table(("kind", "packages", "bytes", "read the file", "unpack", "convert", "in all"), rows)
 
 
@@ -226,10 +222,6 @@ def base(path: str) -> str:
 
 
 def package_name(row: FileRow) -> str:
-    """Return a package's name without version and machine."""
+    """Return a package's name without its version, and the machine that it is for."""
     name = base(row.package)
-    return (
-        name.partition("_")[0]
-        if name.endswith(".deb")
-        else name.partition("-")[0] + f" ({name.rpartition('_')[2].removesuffix('.whl')})"
-    )
+    return f"{name.partition('-' if name.endswith('.whl') else '_')[0]}, {row.machine}"
