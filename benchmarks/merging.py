@@ -18,7 +18,7 @@ from benchmarks import single
 from benchmarks.figures import Figure
 from benchmarks.measure import in_turn
 from benchmarks.places import CACHE, peer
-from benchmarks.samples import FLAGS, tool
+from benchmarks.samples import FLAGS, newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def make_objects(count: int, directory: Path) -> list[str]:
     """Their names, below the directory."""
     source, compiled = directory / "one.c", directory / "one.o"
     source.write_text(SOURCE)
-    subprocess.run([*tool("gcc"), *FLAGS, "-c", "-o", compiled, source], check=True)
+    subprocess.run([*newest().command("gcc"), *FLAGS, "-c", "-o", compiled, source], check=True)
     raw = compiled.read_bytes()
     names = [f"{number:05}.o" for number in range(count)]
     for number, name in enumerate(names):

@@ -17,7 +17,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.places import CACHE, PEERS
 
@@ -27,28 +27,46 @@ if TYPE_CHECKING:
 Sample = dict[str, Any]  # of samples.toml
 
 SAMPLES: dict[str, Sample] = tomllib.loads(Path(__file__).with_name("samples.toml").read_text())
-ALL = "all four"  # linked into one
+ALL = "all six"  # linked into one
+ALL_OLDER = "all six, system's GCC"
 DRIVER = {".c": "gcc", ".cc": "g++", ".cpp": "g++"}
 
 FLAGS = ("-O2", "-fPIC", "-w", "-Wa,--gsframe")
 
 
-def tool(driver: str) -> list[str | Path]:
-    """A compiler's command that assembles and links with GNU's newest binutils."""
-    return [CACHE / "gcc" / "bin" / driver, "-B", PEERS / "bin"]
+class Compiler(NamedTuple):
+    """`folder`: of the programs gcc and g++. `version`: what else than the recipe decides about the code."""
+
+    folder: Path
+    version: str
+
+    def command(self, driver: str) -> list[str | Path]:
+        """Assembles and links with GNU's newest binutils."""
+        return [self.folder / driver, "-B", PEERS / "bin"]
+
+
+def newest() -> Compiler:
+    return Compiler(CACHE / "gcc" / "bin", (CACHE / "gcc" / "versions").read_text())
 
 
 def sample_files() -> dict[str, Path]:
-    """By name, the library; what is missing or was built otherwise is built now."""
-    versions = (CACHE / "gcc" / "versions").read_text() + (PEERS / "versions").read_text()
-    directory = CACHE / "samples"
+    """By name, the library; what is missing or was built otherwise is built now. The system's GCC compiles only `ALL_OLDER`."""
+    found = _of_compiler(newest(), CACHE / "samples")
+    system = Path(shutil.which("gcc") or "/usr/bin/gcc")
+    version = subprocess.run([system, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    found[ALL_OLDER] = _of_compiler(Compiler(system.parent, version), CACHE / "samples" / "system")[ALL]
+    return found
+
+
+def _of_compiler(compiler: Compiler, directory: Path) -> dict[str, Path]:
+    versions = compiler.version + (PEERS / "versions").read_text()
     found = {}
     keys = []
     for name, sample in SAMPLES.items():
         keys.append(hashlib.sha256(json.dumps([sample, FLAGS, versions]).encode()).hexdigest())
-        found[name] = _built(directory / name, keys[-1], partial(compile_sample, sample))
+        found[name] = _built(directory / name, keys[-1], partial(compile_sample, sample, compiler))
     objects = [directory / name / "objects" for name in SAMPLES]
-    found[ALL] = _built(directory / "all", "".join(keys), partial(link, objects))
+    found[ALL] = _built(directory / "all", "".join(keys), partial(link, objects, compiler))
     return found
 
 
@@ -67,7 +85,7 @@ def _built(directory: Path, key: str, build: Callable[[Path], None]) -> Path:
     return directory / "sample.so"
 
 
-def compile_sample(sample: Sample, directory: Path) -> None:
+def compile_sample(sample: Sample, compiler: Compiler, directory: Path) -> None:
     """Leaves `directory` with the objects and the library."""
     source = directory / "source"
     source.mkdir()
@@ -81,20 +99,20 @@ def compile_sample(sample: Sample, directory: Path) -> None:
     package = source / "package"
     files = [package / name for name in names] or sorted(file for glob in sample["sources"] for file in package.glob(glob))
     if "without" in sample:
-        files = [file for file in files if not file.name.endswith(sample["without"])]
+        files = [file for file in files if not file.name.endswith(tuple(sample["without"]))]
     objects = directory / "objects"
     objects.mkdir()
     options = [*FLAGS, *sample.get("flags", ()), *(f"-I{package / one}" for one in sample.get("include", ()))]
 
     def compile_one(job: tuple[int, Path]) -> None:
         number, file = job
-        subprocess.run([*tool(DRIVER[file.suffix]), *options, "-c", file, "-o", objects / f"{number}.o"], check=True)
+        subprocess.run([*compiler.command(DRIVER[file.suffix]), *options, "-c", file, "-o", objects / f"{number}.o"], check=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_one, enumerate(files)))
     archive.unlink()
     shutil.rmtree(source)
-    link([objects], directory)
+    link([objects], compiler, directory)
 
 
 def listed(tar: tarfile.TarFile, name: str, below: str) -> list[str]:
@@ -105,10 +123,12 @@ def listed(tar: tarfile.TarFile, name: str, below: str) -> list[str]:
     return [one for one in names if one.startswith(below)]
 
 
-def link(folders: list[Path], directory: Path) -> None:
+def link(folders: list[Path], compiler: Compiler, directory: Path) -> None:
     """All objects of the folders -> `directory`/sample.so."""
     objects = sorted(file for folder in folders for file in folder.glob("*.o"))
-    subprocess.run([*tool("g++"), "-shared", "-Wl,--build-id=none", "-o", directory / "sample.so", *objects], check=True)
+    subprocess.run(
+        [*compiler.command("g++"), "-shared", "-Wl,--build-id=none", "-o", directory / "sample.so", *objects], check=True
+    )
 
 
 if __name__ == "__main__":

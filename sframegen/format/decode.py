@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
-# at most 3 (libxul), and a row takes two bytes or more; 16 rows a byte keep a hostile megabyte below 200 MB of columns.
+# at most 7 (libLLVM), and a row takes two bytes or more; 16 rows a byte keep a hostile megabyte below 200 MB of columns.
 MAX_ROWS_PER_BYTE = 16
 
 

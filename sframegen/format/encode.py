@@ -61,7 +61,7 @@ class Encoder:
         self.fre_type = bytearray(len(table))
         self.block_size, self.block_at = zeros("Q", len(table)), zeros("Q", len(table))
         total = zeros("Q", 2)
-        seen = zeros("I", 1 << len(table).bit_length() if share else 0)
+        seen = zeros("I", 2 << len(table).bit_length() if share else 0)
         unsaid_row = place(*self.columns(), seen, total)
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")

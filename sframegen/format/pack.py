@@ -38,7 +38,8 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
     """Fills `blocks`: each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
 
     `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`.
-    `seen`: a table of a power of two entries, zeros, by a hash of the rows; what it has no room for nearby has a block of its own.
+    `seen`: a table of a power of two pairs, zeros, by a hash of the rows: a function's number and that hash; what it has no room
+    for nearby has a block of its own.
     With an empty one nothing is shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
     """
     function: cython.Py_ssize_t
@@ -54,7 +55,7 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
     width: cython.int
     size: cython.longlong
     key: cython.longlong
-    mask: cython.Py_ssize_t = len(seen) - 1
+    mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
     at: cython.ulonglong = 0
     stored: cython.ulonglong = 0
     for function in range(len(functions.kind)):
@@ -67,18 +68,19 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
                 key = ((key ^ functions.row_start[row]) * 0x10193 + functions.row_rule[row]) & 0x7FFFFFFF
             slot = ((key * 0x45D9F3B) >> 24) & mask
             for _ in range(32):
-                if seen[slot] == 0:
-                    seen[slot] = function + 1
+                if seen[2 * slot] == 0:
+                    seen[2 * slot] = function + 1
+                    seen[2 * slot + 1] = key
                     break
-                other = seen[slot] - 1
+                other = seen[2 * slot] - 1
                 row = functions.first_row[other]
-                if functions.kind[other] == functions.kind[function] and functions.first_row[other + 1] - row == rows:
+                if seen[2 * slot + 1] == key and functions.kind[other] == functions.kind[function]:
                     same = 0
                     while same < rows and functions.row_start[row + same] == functions.row_start[first + same]:
                         if functions.row_rule[row + same] != functions.row_rule[first + same]:
                             break
                         same += 1
-                    if same == rows:
+                    if same == rows and functions.first_row[other + 1] - row == rows:
                         break
                 other = function
                 slot = (slot + 1) & mask

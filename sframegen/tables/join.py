@@ -1,8 +1,10 @@
-"""Joins neighbouring functions into one FDE where that makes the section smaller. Compiled.
+"""Chooses what code each FDE is of, so that the section is smaller: pieces of functions, and pieces side by side. Compiled.
 
-An FDE is an address range, and nobody asks for its name: functions side by side can share one. Each saves its index entry and its
-attribute, and a row where it begins as the one before it ends; but rows after wider starts cost more, and a function whose rows
-are shared with others costs nothing but its index entry. A dynamic program over the functions by address weighs the two.
+An FDE is an address range, and nobody asks for its name. Two functions with the same prologue, the same epilogue and bodies of
+different lengths have different rows. Cut where the body ends, they have both halves in common: the length of a half's last row
+is only in the index entry. A cut costs an index entry. Ranges side by side can share an FDE: that saves an index entry and an
+attribute, and a row where one begins as the one before it ends; but rows after wider starts cost more, and a range whose rows are
+shared with others costs nothing but its index entry. A dynamic program over the pieces by address weighs all this.
 """
 
 from __future__ import annotations
@@ -97,18 +99,53 @@ def followers(
             may_follow[function] = 1
 
 
+@cython.locals(sharers="unsigned int[::1]", begins="unsigned char[::1]")
+def cut(
+    functions: Functions,
+    words: Words,
+    blocks: Blocks,
+    sharers: Column,
+    begins: bytearray,
+    worth: cython.ulonglong,
+    body: cython.longlong,
+) -> int:
+    """Marks the rows with which pieces begin; returns the number of pieces.
+
+    A function is cut after each row that holds for at least `body` bytes of code, if its share of the bytes of its block is at
+    least `worth`, and it is not of PC type MASK. `sharers`: zeros; how many functions have the block that each one owns.
+    """
+    count: cython.Py_ssize_t = len(functions.start)
+    function: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    for function in range(len(functions.start)):
+        sharers[blocks.owner[function]] += 1
+    for function in range(len(functions.start)):
+        begins[functions.first_row[function]] = 1
+        if blocks.size[function] < worth * sharers[blocks.owner[function]]:
+            continue
+        if words.kind_bytes[3 * functions.kind[function]] & 0x10:  # PC type MASK
+            continue
+        for row in range(functions.first_row[function] + 1, functions.first_row[function + 1]):
+            if functions.row_start[row] - functions.row_start[row - 1] >= body:
+                begins[row] = 1
+                count += 1
+    return count
+
+
 class Groups:
-    """Which neighbours share an FDE, an entry for each function, and room to work it out.
+    """Which pieces share an FDE, an entry for each piece, and room to work it out.
 
     `may_follow`: nothing but padding is between it and the one before it, and their kinds are equal and of PC type INC.
-    first[f + 1]: the first function of the group that ends with f. `head`: it begins a group. `alone`: it is a group, and so
+    `function`: the first piece of its function. `whole`: for the last one, the function's share of the bytes of its block.
+    first[p + 1]: the first piece of the group that ends with p. `head`: it begins a group. `alone`: it is a group, and so
     counts among those that share its rows. `sharers` (of the block that it owns) and `best` (the smallest section of the
-    functions before it) are room.
+    pieces before it) are room.
     """
 
-    def __init__(self, may_follow: Bytes) -> None:
-        count = len(may_follow)
-        self.may_follow = may_follow
+    def __init__(self, count: int) -> None:
+        self.may_follow = bytearray(count)
+        self.function: Column = zeros("I", count)
+        self.whole: Column = zeros("Q", count)
         self.first: Column = zeros("I", count + 1)
         self.head = bytearray(count)
         self.alone = bytearray(b"\1" * count)
@@ -116,8 +153,38 @@ class Groups:
         self.best: Column = zeros("Q", count + 1)
 
 
+@cython.locals(may_follow="const unsigned char[::1]", sharers="const unsigned int[::1]", begins="const unsigned char[::1]")
+def take_apart(
+    functions: Functions, blocks: Blocks, may_follow: Bytes, sharers: Column, begins: Bytes, pieces: Functions, groups: Groups
+) -> None:
+    """Fills the pieces that `cut` marked, but for their rules, which are the functions', and what `groups` says of them."""
+    piece: cython.Py_ssize_t = 0
+    first: cython.Py_ssize_t
+    function: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    base: cython.longlong
+    for function in range(len(functions.start)):
+        first = piece
+        base = 0
+        for row in range(functions.first_row[function], functions.first_row[function + 1]):
+            if begins[row]:
+                if piece > first:
+                    pieces.size[piece - 1] = functions.row_start[row] - base
+                base = functions.row_start[row]
+                pieces.start[piece] = functions.start[function] + base
+                pieces.kind[piece] = functions.kind[function]
+                pieces.first_row[piece] = row
+                groups.may_follow[piece] = 1 if piece > first else may_follow[function]
+                groups.function[piece] = first
+                piece += 1
+            pieces.row_start[row] = functions.row_start[row] - base
+        pieces.size[piece - 1] = functions.size[function] - base
+        groups.whole[piece - 1] = blocks.size[function] // sharers[blocks.owner[function]]
+    pieces.first_row[piece] = len(pieces.row_start)
+
+
 def group(
-    functions: Functions,
+    pieces: Functions,
     words: Words,
     blocks: Blocks,
     groups: Groups,
@@ -126,10 +193,11 @@ def group(
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
 ) -> int:
-    """Fills groups.first so that the section of the functions up to each is smallest; returns the number of groups.
+    """Fills groups.first so that the section of the pieces up to each is smallest; returns the number of groups.
 
-    `index_size`, `attribute`: bytes of one. Groups have at most `max_rows` rows and span at most `max_span` bytes of code. What
-    `groups.alone` marks afterwards is not what it was while the groups were weighed: call this again.
+    `index_size`, `attribute`: bytes of one. Groups have at most `max_rows` rows, and if they are of several functions, span at most
+    `max_span` bytes of code; a whole function can be a group in any case. What `groups.alone` marks afterwards is not what it was
+    while the groups were weighed: call this again.
     """
     last: cython.Py_ssize_t
     first: cython.Py_ssize_t
@@ -141,32 +209,38 @@ def group(
     cost: cython.ulonglong
     end: cython.ulonglong
     last_row: cython.ulonglong
-    for last in range(len(functions.start)):
+    for last in range(len(pieces.start)):
         groups.sharers[last] = 0
-    for last in range(len(functions.start)):
+    for last in range(len(pieces.start)):
         if groups.alone[last]:
             groups.sharers[blocks.owner[last]] += 1
     groups.best[0] = 0
-    for last in range(len(functions.start)):
+    for last in range(len(pieces.start)):
         rows = groups.sharers[blocks.owner[last]]
         groups.best[last + 1] = groups.best[last] + index_size + blocks.size[last] // (rows if rows else 1)
         groups.first[last + 1] = last
-        fde_type = words.kind_bytes[functions.kind[last] * 3 + 1]
-        end = functions.start[last] + functions.size[last]
-        last_row = functions.start[last] + functions.row_start[functions.first_row[last + 1] - 1]
+        if groups.whole[last] and groups.function[last] < last:
+            first = groups.function[last]
+            cost = groups.best[first] + index_size + groups.whole[last]
+            if cost <= groups.best[last + 1]:
+                groups.best[last + 1] = cost
+                groups.first[last + 1] = first
+        fde_type = words.kind_bytes[pieces.kind[last] * 3 + 1]
+        end = pieces.start[last] + pieces.size[last]
+        last_row = pieces.start[last] + pieces.row_start[pieces.first_row[last + 1] - 1]
         rows = 0
         size = 0
         first = last
         while True:
-            rows += functions.first_row[first + 1] - functions.first_row[first]
+            rows += pieces.first_row[first + 1] - pieces.first_row[first]
             if rows > max_rows:
                 break
             size += blocks.size[first] - attribute
-            size -= (functions.first_row[first + 1] - functions.first_row[first]) << blocks.fre_type[first]
-            if end - functions.start[first] > max_span:
+            size -= (pieces.first_row[first + 1] - pieces.first_row[first]) << blocks.fre_type[first]
+            if first < groups.function[last] and end - pieces.start[first] > max_span:
                 break
             if first < last:
-                width = last_row - functions.start[first]
+                width = last_row - pieces.start[first]
                 width = 1 if width < 0x100 else 2 if width < 0x10000 else 4
                 cost = groups.best[first] + index_size + attribute + size + rows * width
                 if cost < groups.best[last + 1]:
@@ -174,9 +248,9 @@ def group(
                     groups.first[last + 1] = first
             if first == 0 or not groups.may_follow[first]:
                 break
-            rule = functions.first_row[first]
-            if functions.row_rule[rule - 1] == functions.row_rule[rule]:  # the boundary row repeats the one before it
-                rule = 2 * functions.row_rule[rule] + fde_type
+            rule = pieces.first_row[first]
+            if pieces.row_rule[rule - 1] == pieces.row_rule[rule]:  # the boundary row repeats the one before it
+                rule = 2 * pieces.row_rule[rule] + fde_type
                 size -= words.rule_at[rule + 1] - words.rule_at[rule]
                 rows -= 1
             first -= 1
@@ -186,42 +260,42 @@ def group(
 @cython.cfunc
 @cython.exceptval(-1)
 def mark(groups: Groups) -> cython.Py_ssize_t:
-    """Marks the functions that begin a group, and those that are one; returns the number of groups."""
+    """Marks the pieces that begin a group, and those that are one; returns the number of groups."""
     count: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(groups.head)
-    function: cython.Py_ssize_t
-    for function in range(end):
-        groups.head[function] = 0
-        groups.alone[function] = 0
+    piece: cython.Py_ssize_t
+    for piece in range(end):
+        groups.head[piece] = 0
+        groups.alone[piece] = 0
     while end > 0:
-        function = groups.first[end]
-        groups.head[function] = 1
-        groups.alone[function] = 1 if function == end - 1 else 0
-        end = function
+        piece = groups.first[end]
+        groups.head[piece] = 1
+        groups.alone[piece] = 1 if piece == end - 1 else 0
+        end = piece
         count += 1
     return count
 
 
-def rebuild(functions: Functions, groups: Groups, joined: Functions) -> int:
+def rebuild(pieces: Functions, groups: Groups, joined: Functions) -> int:
     """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows."""
     count: cython.Py_ssize_t = 0
-    function: cython.Py_ssize_t
+    piece: cython.Py_ssize_t
     rows: cython.Py_ssize_t = 0
     row: cython.Py_ssize_t
     base: cython.ulonglong = 0
-    for function in range(len(functions.start)):
-        if groups.head[function]:
-            base = functions.start[function]
+    for piece in range(len(pieces.start)):
+        if groups.head[piece]:
+            base = pieces.start[piece]
             joined.start[count] = base
-            joined.kind[count] = functions.kind[function]
+            joined.kind[count] = pieces.kind[piece]
             joined.first_row[count] = rows
             count += 1
-        joined.size[count - 1] = functions.start[function] + functions.size[function] - base
-        for row in range(functions.first_row[function], functions.first_row[function + 1]):
-            if rows > joined.first_row[count - 1] and joined.row_rule[rows - 1] == functions.row_rule[row]:
+        joined.size[count - 1] = pieces.start[piece] + pieces.size[piece] - base
+        for row in range(pieces.first_row[piece], pieces.first_row[piece + 1]):
+            if rows > joined.first_row[count - 1] and joined.row_rule[rows - 1] == pieces.row_rule[row]:
                 continue
-            joined.row_start[rows] = functions.start[function] - base + functions.row_start[row]
-            joined.row_rule[rows] = functions.row_rule[row]
+            joined.row_start[rows] = pieces.start[piece] - base + pieces.row_start[row]
+            joined.row_rule[rows] = pieces.row_rule[row]
             rows += 1
     joined.first_row[count] = rows
     return rows

@@ -1,4 +1,4 @@
-"""How small a section is made: levels of optimisation, from one FDE a function to neighbours joined under one."""
+"""How small a section is made: levels of optimisation, from one FDE a function to pieces of functions, alone or joined."""
 
 from __future__ import annotations
 
@@ -6,39 +6,46 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.elf.columns import Areas
 from sframegen.elf.padding import padding_states
 from sframegen.format.encode import Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
-from sframegen.tables.join import Groups, followers, group, rebuild
+from sframegen.tables.join import Groups, cut, followers, group, rebuild, take_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
+    from sframegen.format.abi import Abi
     from sframegen.format.words import EncodedRules
 
-ROUNDS = 2  # what functions share depends on which stay alone, and that on what they share
 MAX_GAP = 15  # bytes of padding between joined functions
+BODY = 24  # bytes of code; rows of prologues and epilogues hold for fewer
+NEVER = 0xFFFFFFFF  # bytes that no block has
 
 
 class Level(NamedTuple):
-    """`share`: functions with the same rows have them once. Neighbours share an FDE of at most this many rows and bytes of code."""
+    """`share`: ranges with the same rows have them once. Neighbours share an FDE of at most this many rows and bytes of code.
+
+    `rounds`: which of them do depends on which rows are shared, and that on which stay alone.
+    """
 
     share: bool
     max_rows: int = 0
     max_span: int = 0
+    rounds: int = 0
 
 
-# fast: no look-up scans more rows than in a function of middling size, and no row start takes more than one byte. size: the rows of
-# an FDE are still few enough for a linear scan.
+# fast: no look-up scans more rows than in a function of middling size; what joined functions cost, cuts of large ones make up for.
+# size: the rows of an FDE are still few enough for a linear scan.
 LevelName = Literal["none", "share", "fast", "size"]
 LEVELS: dict[LevelName, Level] = {
     "none": Level(share=False),
     "share": Level(share=True),
-    "fast": Level(True, 16, 256),
-    "size": Level(True, 64, 65536),
+    "fast": Level(True, 24, 1024, 1),
+    "size": Level(True, 64, 65536, 3),
 }
 
 
@@ -54,15 +61,17 @@ def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level:
     """The encoder of the table at that level: the same rules at every address that the table covers."""
     encoder = encoder_at(table, encoded, level)
     if level.max_rows and len(table):
-        table = join(table, encoder, level, may_follow(elf, table, borders))
-        encoder = encoder_at(table, encoded, level)
+        return join(table, encoder, level, may_follow(elf, table, borders))
     return encoder
 
 
 def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level) -> Encoder:
     """The encoder for the unchanged table, with blocks shared if the level says so."""
-    abi = encoded.abi
-    return Encoder(table, abi, encoded.layout, share=level.share and abi.shares_rows, encoded=encoded)
+    return Encoder(table, encoded.abi, encoded.layout, share=shares(encoded.abi, level), encoded=encoded)
+
+
+def shares(abi: Abi, level: Level) -> bool:
+    return level.share and abi.shares_rows
 
 
 def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
@@ -90,17 +99,33 @@ def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearra
     return marks
 
 
-def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> FunctionTable:
-    """Neighbours as one function where that makes the section smaller; padding between them is covered too.
+def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> Encoder:
+    """The encoder of the same rules in other FDEs, where that makes the section smaller; padding between neighbours is covered too.
 
-    `encoder`: the table's, so that what each function costs is known.
+    `encoder`: the table's, which says what each function costs.
     """
-    functions, words, _, blocks = encoder.columns()
-    groups = Groups(may_follow)
+    pieces, groups = cut_up(table, encoder, level, may_follow)
     layout = encoder.layout
-    count = len(table)
-    for _ in range(ROUNDS):
+    functions, words, _, blocks = encoder_at(pieces, encoder.encoded, level).columns()
+    count = 0
+    for _ in range(level.rounds):
         count = group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
     joined = FunctionTable.with_room(count, len(table.row_start), table.kinds, table.rules)
     joined.shrink(count, rebuild(functions, groups, joined.columns()))
-    return joined
+    found = encoder_at(joined, encoder.encoded, level)
+    return found if found.size_bytes < encoder.size_bytes else encoder
+
+
+def cut_up(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> tuple[FunctionTable, Groups]:
+    """The same rules in the smallest ranges that an FDE may be of, and which of them may share one."""
+    functions, words, _, blocks = encoder.columns()
+    sharers, begins = zeros("I", len(table)), bytearray(len(table.row_start))
+    worth = encoder.layout.index_size if shares(encoder.abi, level) else NEVER
+    count = cut(functions, words, blocks, sharers, begins, worth, BODY)
+    pieces = FunctionTable(
+        zeros("Q", count), zeros("I", count), zeros("H", count), zeros("I", count + 1), zeros("I", len(begins)),
+        table.row_rule, table.kinds, table.rules,
+    )  # fmt: skip
+    groups = Groups(count)
+    take_apart(functions, blocks, may_follow, sharers, begins, pieces.columns(), groups)
+    return pieces, groups

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from sframegen import add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
-from sframegen.format.abi import ABIS
+from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.optimize import LEVELS, Level, join
 from tests.support.oracles.compare import compare
 from tests.support.tables import edges, find, function_tables
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 ADDRESS = 0x3000
-SMALL = Level(share=True, max_rows=4, max_span=600)
+SMALL = Level(share=True, max_rows=4, max_span=600, rounds=2)
 
 
 FORMS = st.sampled_from([(abi, layout) for abi in ABIS for layout in WRITABLE.values()])
@@ -42,8 +43,8 @@ def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], 
         for f in range(len(table))
     )  # fmt: skip
     plain = Encoder(table, *form, share=level.share)
-    joined = join(table, plain, level, marks) if level.max_rows else table
-    encoder = Encoder(joined, *form, share=level.share)
+    encoder = join(table, plain, level, marks) if level.max_rows else plain
+    joined = encoder.table
     section = decode(encoder.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
         assert section.rule_at(pc) == find(section.table, pc) == find(table, pc), hex(pc)
@@ -53,6 +54,23 @@ def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], 
         if joined.start[function] not in table.start or joined.size[function] not in table.size:
             assert rows <= level.max_rows
             assert joined.size[function] <= level.max_span
+
+
+def test_functions_with_bodies_of_different_lengths_are_cut_to_have_rows_in_common() -> None:
+    """Prologues and epilogues are equal; nothing joins them."""
+    rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 9)]
+    table = FunctionTable(kinds=[Kind()], rules=rules)
+    for n in range(5):
+        body = 40 + 7 * n
+        prologue = [(2 * rule, rule) for rule in range(8)]
+        table.append(0x1000 * (n + 1), body + 40, 0, [*prologue, *((body + 2 * rule, 7 - rule) for rule in range(1, 8))])
+    plain = Encoder(table, AMD64, share=True)
+    cut = join(table, plain, LEVELS["fast"], bytes(len(table)))
+    assert (len(plain.table), plain.stored_rows) == (5, 75)
+    assert (len(cut.table), cut.stored_rows) == (10, 8 + 7)
+    section = decode(cut.encode(ADDRESS), ADDRESS)
+    for pc in edges(table):
+        assert section.rule_at(pc) == find(table, pc), hex(pc)
 
 
 # Each function with rows of its own: equal ones would rather share than join.

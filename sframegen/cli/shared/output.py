@@ -114,8 +114,8 @@ def level(default: str) -> Callable[[Decorated], Decorated]:
         type=click.Choice(["none", "share", "fast", "size"]),
         default=default,
         show_default=True,
-        help="none: one FDE per function. share: equal rows only once. fast: also join neighbours where look-ups stay fast."
-        " size: join more.",
+        help="none: one FDE per function. share: equal rows only once. fast: also cut functions and join neighbours where look-ups"
+        " stay fast. size: join more.",
     )
 
 
