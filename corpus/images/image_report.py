@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections import Counter
 from pathlib import Path
@@ -43,7 +44,8 @@ def markdown(trials: list[Trial], seconds: float) -> str:
     ]
     lines += [f"- {name}: `{' '.join(text.split())}`" for name, text in PROGRAMS.items()]
     versions = ", ".join(run(tool, "--version").split("\n")[0] for tool in ("skopeo", "umoci", "mmdebstrap"))
-    return "\n".join([*lines, "", f"{versions}; Linux {platform.release()}, {seconds:.0f} s.", ""])
+    machine = f"Linux {platform.release()}, {os.cpu_count()} processors, load {os.getloadavg()[2]:.0f}"
+    return "\n".join([*lines, "", f"{versions}; {machine}; {seconds:.0f} s.", ""])
 
 
 def _row(trial: Trial) -> tuple[str, ...]:
