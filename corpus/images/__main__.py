@@ -6,6 +6,7 @@ Exit status 1: something is not as it has to be.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -18,15 +19,19 @@ from corpus.images.layered import debian, make_layout
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m corpus.images", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--keep", type=Path, help="a directory for the archives of mmdebstrap, which the next run takes from there")
+    parser.add_argument(
+        "--keep", type=Path, help="a directory for the image and the archives it is made of, which the next run takes from there"
+    )
     parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
     options = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="corpus-images-") as scratch:
         kept = options.keep or Path(scratch, "kept")
         kept.mkdir(parents=True, exist_ok=True)
-        layout = Path(scratch, "layout")
-        make_layout(layout, Path(scratch), debian(kept))
+        layout = kept / "layout"
+        if not layout.exists():
+            make_layout(Path(scratch, "layout"), Path(scratch), debian(kept))
+            shutil.move(Path(scratch, "layout"), layout)
         trials = []
         for trial in try_layout(layout, Path(scratch), PROGRAMS):
             trials.append(trial)
