@@ -199,6 +199,12 @@ bench: .venv/docs-tools peers | machine ## sizes, times, memory, look-ups agains
 plots: .venv/docs-tools ## the plots and tables of docs/reports/performance.md again, from its JSON
 	.venv/bin/python -m benchmarks.run --from docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
 
+.PHONY: bench-size
+bench-size: .venv/docs-tools peers | machine ## where the bytes of sections go, beside GNU's and a lower bound
+	tools/get-gcc
+	$(PYTHON) -m corpus.fetch libLLVM libxul
+	.venv/bin/python -m benchmarks.breakdown
+
 .PHONY: bench-merge
 bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/reports/performance.md
 	tools/get-gcc
