@@ -158,8 +158,8 @@ def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: array[
         known = sum(ignored[1:])
         order = array("I")
         if count != len(fdes) or not ascends(fdes.start):
-            order = array("I", range(begin, section_end))
-            sort(fdes.start, order, zeros("I", count), zeros("I", 2048))
+            order = zeros("I", count)
+            sort(fdes.start, begin, order, zeros("I", count), zeros("I", 2048))
         kept = resolve(order, fdes.columns(), spans, found.columns(), ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
         for column in found:

@@ -9,3 +9,4 @@ cdef class Forms:
 cdef class FoundCalls:
     cdef public unsigned int[::1] function
     cdef public unsigned int[::1] padded_size
+    cdef public unsigned long long[::1] tails

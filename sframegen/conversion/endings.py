@@ -27,11 +27,39 @@ class Forms:
 
 
 class FoundCalls:
-    """The functions that end with a call that padding follows; the size of each function, in theirs the padding too."""
+    """The functions that end with a call that padding follows; the size of each function, in theirs the padding too.
 
-    def __init__(self, function: Column, padded_size: Column) -> None:
+    `tails` is room: the last eight bytes of each of the functions that are looked at next.
+    """
+
+    def __init__(self, function: Column, padded_size: Column, tails: Column) -> None:
         self.function = function
         self.padded_size = padded_size
+        self.tails = tails
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def read_tails(functions: Functions, areas: Areas, first: cython.Py_ssize_t, tails: FoundCalls) -> cython.Py_ssize_t:
+    """Fills the tails from function `first` on. Each is a wait for memory, and here they are waited for together."""
+    area: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    here: cython.Py_ssize_t
+    pos: cython.Py_ssize_t
+    count: cython.Py_ssize_t = min(len(functions.start) - first, len(tails.tails))
+    tail: cython.ulonglong
+    low: cython.ulonglong
+    for i in range(first, first + count):
+        low = functions.start[i] + functions.size[i]
+        while area < len(areas.end) and areas.end[area] < low:
+            area += 1
+        tail = 0
+        if area < len(areas.end) and areas.start[area] < low:
+            pos = areas.offset[area] + (low - areas.start[area])
+            for here in range(pos - min(functions.size[i], 8), pos):
+                tail = (tail << 8) | areas.data[here]
+        tails.tails[i - first] = tail
+    return count
 
 
 @cython.locals(repeats="const unsigned char[::1]", places="const unsigned long long[::1]")
@@ -61,13 +89,14 @@ def final_calls(
     form: cython.Py_ssize_t
     pos: cython.Py_ssize_t
     state: cython.Py_ssize_t
-    count: cython.Py_ssize_t
     step: cython.longlong
     is_call: cython.bint
     tail: cython.ulonglong
     low: cython.ulonglong
     high: cython.ulonglong
     for i in range(len(functions.start)):
+        if i % len(found.tails) == 0:
+            read_tails(functions, areas, i, found)
         low = functions.start[i] + functions.size[i]
         while piece < len(pieces.end) and pieces.end[piece] <= functions.start[i]:
             piece += 1
@@ -80,10 +109,7 @@ def final_calls(
         if area == len(areas.end) or areas.start[area] >= low:
             continue
         pos = areas.offset[area] + (low - areas.start[area])
-        count = min(functions.size[i], 8)
-        tail = 0
-        for here in range(pos - count, pos):
-            tail = (tail << 8) | areas.data[here]
+        tail = found.tails[i % len(found.tails)]
         is_call = False
         for form in range(len(forms.mask)):
             if tail & forms.mask[form] == forms.value[form]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.conversion.endings import Forms, FoundCalls, final_calls
-from sframegen.conversion.resolve import sort
+from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.tables.join import symbol_values
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.format.model import FunctionTable
+
+
+TAILS = 256  # functions whose ends are read at a time
 
 
 class FinalCalls(NamedTuple):
@@ -60,7 +63,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
             array("Q", [form.value for form in forms]),
             bytes(form.relative for form in forms),
         ),
-        FoundCalls(function, padded_size),
+        FoundCalls(function, padded_size, zeros("Q", TAILS)),
     )
     return FinalCalls(function[:found], padded_size, without, places)
 
@@ -72,6 +75,7 @@ def symbol_places(elf: ElfFile) -> array[int]:
         table = SymbolTable(elf, section)
         found = zeros("Q", len(table))
         values += found[: symbol_values(table.raw, elf.byte_order == "big", found)]
-    order = array("I", range(len(values)))
-    sort(values, order, zeros("I", len(values)), zeros("I", 2048))
-    return array("Q", map(values.__getitem__, order))
+    order, ordered = zeros("I", len(values)), zeros("Q", len(values))
+    sort(values, 0, order, zeros("I", len(values)), zeros("I", 2048))
+    pick(values, order, ordered)
+    return ordered

@@ -46,13 +46,18 @@ def ascends(start: Column) -> bool:
     spare="unsigned int[::1]",
     places="unsigned int[::1]",
 )
-def sort(start: Column, order: Column, spare: Column, places: Column) -> None:
-    """Sorts `order`, which are places in `start`, by what stands there; stable. `spare`: as long; `places`: 2048 entries."""
+def sort(start: Column, first: cython.Py_ssize_t, order: Column, spare: Column, places: Column) -> None:
+    """Fills `order` with `first` and the numbers that follow, sorted by what stands there in `start`; stable.
+
+    `spare`: as long; `places`: 2048 entries.
+    """
     shift: cython.int
     i: cython.Py_ssize_t
     digit: cython.Py_ssize_t
     count: cython.Py_ssize_t
     total: cython.Py_ssize_t
+    for i in range(len(order)):
+        order[i] = first + i
     for shift in range(0, 64, 11):  # by eleven bits a time, the lowest first
         for digit in range(2048):
             places[digit] = 0
@@ -74,6 +79,14 @@ def sort(start: Column, order: Column, spare: Column, places: Column) -> None:
             places[digit] += 1
         for i in range(len(order)):
             order[i] = spare[i]
+
+
+@cython.locals(values="const unsigned long long[::1]", order="const unsigned int[::1]", ordered="unsigned long long[::1]")
+def pick(values: Column, order: Column, ordered: Column) -> None:
+    """Fills `ordered` with the values at the places that `order` names."""
+    i: cython.Py_ssize_t
+    for i in range(len(order)):
+        ordered[i] = values[order[i]]
 
 
 class PieceColumns:

@@ -24,7 +24,7 @@ from sframegen.format.layouts import (
     V3,
     Header,
 )
-from sframegen.format.pack import Output, place, write_blocks, write_index
+from sframegen.format.pack import Output, hash_rows, place, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules, RuleWords
 
@@ -62,6 +62,8 @@ class Encoder:
         self.block_size, self.block_at = zeros("Q", len(table)), zeros("Q", len(table))
         total = zeros("Q", 2)
         seen = zeros("I", 2 << len(table).bit_length() if share else 0)
+        if share:
+            hash_rows(self.table.columns(), self.owner)
         unsaid_row = place(*self.columns(), seen, total)
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")

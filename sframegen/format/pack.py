@@ -33,14 +33,27 @@ class Output:
         return pos + width
 
 
+@cython.locals(keys="unsigned int[::1]")
+def hash_rows(functions: Functions, keys: Column) -> None:
+    """Fills for each function a number that those of one kind with the same rows have in common."""
+    function: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    key: cython.longlong
+    for function in range(len(functions.kind)):
+        key = 8 * (functions.first_row[function + 1] - functions.first_row[function]) + functions.kind[function]
+        for row in range(functions.first_row[function], functions.first_row[function + 1]):
+            key = ((key ^ functions.row_start[row]) * 0x10193 + functions.row_rule[row]) & 0x7FFFFFFF
+        keys[function] = key
+
+
 @cython.locals(seen="unsigned int[::1]", total="unsigned long long[::1]")
 def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, seen: Column, total: Column) -> int:
     """Fills `blocks`: each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
 
-    `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`.
-    `seen`: a table of a power of two pairs, zeros, by a hash of the rows: a function's number and that hash; what it has no room
-    for nearby has a block of its own.
-    With an empty one nothing is shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
+    `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`;
+    before the call that is the number of `hash_rows`. `seen`: a table of a power of two pairs, zeros, by that number: a function and
+    its number; what it has no room for nearby has a block of its own. With an empty one nothing is shared. Returns the first row
+    whose FDE type has no bytes for it, -1 if there is none.
     """
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
@@ -63,9 +76,7 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
         rows = functions.first_row[function + 1] - first
         other = function
         if mask >= 0:
-            key = 8 * rows + functions.kind[function]
-            for row in range(first, first + rows):
-                key = ((key ^ functions.row_start[row]) * 0x10193 + functions.row_rule[row]) & 0x7FFFFFFF
+            key = blocks.owner[function]
             slot = ((key * 0x45D9F3B) >> 24) & mask
             for _ in range(32):
                 if seen[2 * slot] == 0:

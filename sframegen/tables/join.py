@@ -58,18 +58,30 @@ def of_kinds(kind: Column, wanted: Bytes, functions: Column) -> int:
     return count
 
 
-@cython.locals(kind_bytes="const unsigned char[::1]", places="const unsigned long long[::1]", may_follow="unsigned char[::1]")
+@cython.locals(
+    kind_bytes="const unsigned char[::1]",
+    symbols="const unsigned long long[::1]",
+    unsaid="const unsigned long long[::1]",
+    may_follow="unsigned char[::1]",
+)
 def followers(
-    functions: Functions, kind_bytes: Bytes, areas: Areas, places: Column, max_gap: cython.ulonglong, may_follow: bytearray
+    functions: Functions,
+    kind_bytes: Bytes,
+    areas: Areas,
+    symbols: Column,
+    unsaid: Column,
+    max_gap: cython.ulonglong,
+    may_follow: bytearray,
 ) -> None:
     """Marks each function that may share an FDE with the one before it.
 
     Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, all of which the area's states accept as
-    padding, without any of the `places`, which symbols name. Functions and places ascend.
+    padding, without any of the places that `symbols` and `unsaid` name. Functions and these ascend.
     """
     function: cython.Py_ssize_t
     area: cython.Py_ssize_t = 0
-    place: cython.Py_ssize_t = 0
+    symbol: cython.Py_ssize_t = 0
+    left: cython.Py_ssize_t = 0
     pos: cython.Py_ssize_t
     state: cython.Py_ssize_t
     low: cython.ulonglong
@@ -81,9 +93,11 @@ def followers(
             continue
         if kind_bytes[3 * functions.kind[function]] & 0x10:  # PC type MASK
             continue
-        while place < len(places) and places[place] < low:
-            place += 1
-        if place < len(places) and places[place] < high:
+        while symbol < len(symbols) and symbols[symbol] < low:
+            symbol += 1
+        while left < len(unsaid) and unsaid[left] < low:
+            left += 1
+        if (symbol < len(symbols) and symbols[symbol] < high) or (left < len(unsaid) and unsaid[left] < high):
             continue
         while area < len(areas.end) and areas.end[area] <= functions.start[function - 1]:
             area += 1

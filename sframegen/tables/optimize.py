@@ -16,6 +16,7 @@ from sframegen.tables.join import Groups, cut, followers, group, rebuild, take_a
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi.columns import Column
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -52,8 +53,8 @@ LEVELS: dict[LevelName, Level] = {
 class Borders(NamedTuple):
     """What is not between functions that share an FDE."""
 
-    symbols: Iterable[int]  # addresses that symbols name
-    unsaid: Iterable[int] = ()  # addresses where code begins that is left out
+    symbols: Column  # addresses that symbols name, ascending
+    unsaid: Column = zeros("Q", 0)  # addresses where code begins that is left out, ascending
     ignored: Iterable[Range] = ()  # code of FDEs that are ignored: ranges, without overlaps
 
 
@@ -90,9 +91,8 @@ def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearra
         array("Q", [load.p_offset for load in loads]),
         b"",
     )
-    places = array("Q", sorted([*borders.symbols, *borders.unsaid]))
     marks = bytearray(len(table))
-    followers(table.columns(), kind_bytes(table.kinds), areas, places, MAX_GAP, marks)
+    followers(table.columns(), kind_bytes(table.kinds), areas, borders.symbols, borders.unsaid, MAX_GAP, marks)
     for start, end in borders.ignored:
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
         marks[first:last] = bytes(len(marks[first:last]))

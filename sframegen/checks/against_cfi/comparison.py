@@ -137,7 +137,7 @@ def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable
     """Add the table's rules to `rules`: plain form -> rule to print. The order of `rules` numbers them."""
     order = array("I", range(len(table)))
     if not ascends(table.start):
-        sort(table.start, order, zeros("I", len(order)), zeros("I", 2048))
+        sort(table.start, 0, order, zeros("I", len(order)), zeros("I", 2048))
     plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
     for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
         rules.setdefault(form, rule)
