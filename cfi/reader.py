@@ -26,7 +26,7 @@ SUPPORTED_VERSIONS = (1, 3, 4)
 WITHOUT_DATA = set("SBG")  # augmentation letters
 MAX_CODE_ALIGNMENT = 1 << 24  # times a 32-bit advance stays within 64 bits
 ADDRESS_SIZES = (4, 8)
-BATCH_ROWS = 1 << 19
+BATCH_ROWS = 1 << 14  # they stay in the cache until they are copied
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
@@ -78,10 +78,13 @@ def _read_section(section: CfiSection, registers: Registers, table: FdeTable, ba
     machine.start(PROGRAM, registers.fp, registers.sp, base, _shapes(cies), *shared)
     _check(machine, section)
     _run(machine, section, fdes, programs, longest, table, shared)
-    table.cie += array("I", [number + len(table.cies) for number in cie]) if table.cies else cie
+    if table.cies:
+        table.cie += array("I", [number + len(table.cies) for number in cie])
+        table.start += start
+        table.size += size
+    else:
+        table.start, table.size, table.cie = start, size, cie
     table.cies += cies
-    table.start += start
-    table.size += size
 
 
 def _shapes(cies: list[Cie]) -> array[int]:
