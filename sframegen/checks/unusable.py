@@ -6,8 +6,10 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.checks.finding import Finding, Severity
 from sframegen.format.model import FdeType
+from sframegen.tables.join import of_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,8 +81,10 @@ def _of_register(where: Where | None) -> bool:
 def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
     """(limit, start, bytes) of each row; of repeated blocks, all bytes from the function's start on."""
     if any(limits):
-        rules = {rule for rule, limit in enumerate(limits) if limit}
-        for row in (row for row, rule in enumerate(table.row_rule) if rule in rules):
+        limited = bytes(map(bool, limits))
+        rows = zeros("I", of_rules(table.row_rule, limited, zeros("I", 0)))
+        of_rules(table.row_rule, limited, rows)
+        for row in rows:
             function = bisect_right(table.first_row, row) - 1
             size, kind, limit = table.size[function], table.kinds[table.kind[function]], limits[table.row_rule[row]]
             last = row + 1 == table.first_row[function + 1]

@@ -121,8 +121,8 @@ class _Rules:
             self._add(translator.translate(cfi_rule))
 
     def _add(self, result: Rule | Repeated | Reason) -> None:
-        if isinstance(result, Reason):
-            fate, value = LEFT_OUT, REASONS.index(result)
+        if isinstance(result, Rule):
+            fate, value = ROW, self._number(result)
         elif isinstance(result, Repeated):
             fate, value = REPEATED, len(self.pattern_at) - 1
             for offset, rule in result.rows:
@@ -130,7 +130,7 @@ class _Rules:
                 self.pattern_rule.append(self._number(rule))
             self.pattern_at.append(len(self.pattern_start))
         else:
-            fate, value = ROW, self._number(result)
+            fate, value = LEFT_OUT, REASONS.index(result)
         self.fate.append(fate)
         self.value.append(value)
 

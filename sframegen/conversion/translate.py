@@ -61,17 +61,17 @@ class Translator:
 
     def _row(self, rule: CfiRule, cfa: Where | Reason) -> Rule | Reason:
         """The whole row, once its CFA is known."""
-        if isinstance(cfa, Reason):
+        if not isinstance(cfa, Where):  # asking for a Reason, an Enum, takes many times as long
             return cfa
         abi = self.words.abi
         if not _sp_is_implied(rule.sp, cfa, abi):
             return Reason.SP_RULE
         ra, fp = self._place(rule.ra), self._place(rule.fp)
-        if isinstance(ra, Reason):
+        if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
         if rule.ra_state and not (rule.ra_state == 1 and abi.ra_is_signed):
             return Reason.RA_SIGNED
-        if isinstance(fp, Reason):
+        if not (fp is None or isinstance(fp, Where)):
             return Reason.FP_UNDEFINED if rule.fp.kind is RuleKind.UNDEFINED else Reason.FP_RULE
         row = Rule(cfa, ra, fp, bool(rule.ra_state))
         return unsaid(row, self.words) or row

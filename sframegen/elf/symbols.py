@@ -172,7 +172,7 @@ def function_symbols(elf: ElfFile) -> list[Symbol]:
 def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Symbol]:
     """Return the last of `function_symbols` at or before each of the addresses; quicker than all of them."""
     table = _table_of_functions(elf)
-    if table is None:
+    if table is None or not addresses:
         return []
     limits = sorted(addresses)
     found: dict[int, Symbol] = {}  # by the first limit that is not below

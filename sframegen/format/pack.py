@@ -51,8 +51,8 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
     """Fills `blocks`: each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
 
     `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`;
-    before the call that is the number of `hash_rows`. `seen`: a table of a power of two pairs, zeros, by that number: a function and
-    its number; what it has no room for nearby has a block of its own. With an empty one nothing is shared. Returns the first row
+    before the call that is the number of `hash_rows`. `seen`: a table of a power of two pairs, zeros, by that number: a function,
+    and it; what it has no room for nearby has a block of its own. With an empty one nothing is shared. Returns the first row
     whose FDE type has no bytes for it, -1 if there is none.
     """
     function: cython.Py_ssize_t

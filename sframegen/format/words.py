@@ -66,24 +66,21 @@ class RuleWords:
         register, offset, deref = cfa
         word = _cfa_word(offset, self.abi)
         default = flex = b""
-        if word is None:
+        if word is None or (least := _size_of(word)) == len(DATAWORD_LIMITS):
             return default, flex
-        if not deref and register in (self.abi.sp, self.abi.fp):
+        if not deref and register in (self.abi.sp, self.abi.fp) and (saved := self._default_saved(ra, fp)) is not None:
             base = CFA_BASE_SP_BIT * (register == self.abi.sp)
-            default = self._bytes(info | base, SIGNED, (word,), self._default_saved(ra, fp))
-        if register is not None and register in self.abi.base_registers and self.layout.flex:
-            flex = self._bytes(info, UNSIGNED + SIGNED, (_control(cfa), word), self._flex_saved(ra, fp))
+            default = self._bytes(info | base, SIGNED, (word,), least, saved)
+        if register in self.abi.base_registers and (saved := self._flex_saved(ra, fp)) is not None:
+            flex = self._bytes(info, UNSIGNED + SIGNED, (_control(cfa), word), least, saved)
         return default, flex
 
-    def _bytes(self, info: int, shape: str, words: tuple[int, ...], saved: _Saved | None) -> bytes:
-        """`words`: the CFA's; the last is its offset. `shape`: signedness of each. Nothing if one is too large, or `saved` None."""
-        if saved is None:
-            return b""
-        size = max(saved.size, _size_of(words[-1]))
-        if size == len(DATAWORD_LIMITS):
-            return b""
-        info |= len(words) + saved.number << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
-        return _struct(self.abi.byte_order, "B", shape, size).pack(info, *words) + saved.raw[size]
+    def _bytes(self, info: int, shape: str, words: tuple[int, ...], least: int, saved: _Saved) -> bytes:
+        """`words`: the CFA's; `shape`: signedness of each; `least`: the size that they need."""
+        number, size, raw = saved
+        size = max(size, least)
+        info |= len(words) + number << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
+        return _struct(self.abi.byte_order, "B", shape, size).pack(info, *words) + raw[size]
 
     def _kept(self, shape: str, words: list[int]) -> _Saved | None:
         """`shape`: signedness of each. None if a word is too large."""
@@ -121,6 +118,8 @@ class RuleWords:
 
     def _saved_by_control(self, ra: Where | None, fp: Where | None) -> _Saved | None:
         """In flexible FDEs: a control word and an offset for each; a padding word alone where RA or FP has no rule of its own."""
+        if not self.layout.flex:
+            return None
         shape, words = "", []
         for where, offset in ((ra, self.abi.fixed_ra_offset), (fp, self.abi.fixed_fp_offset)):
             if where == fixed(offset):

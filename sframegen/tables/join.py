@@ -58,6 +58,19 @@ def of_kinds(kind: Column, wanted: Bytes, functions: Column) -> int:
     return count
 
 
+@cython.locals(row_rule="const unsigned int[::1]", wanted="const unsigned char[::1]", rows="unsigned int[::1]")
+def of_rules(row_rule: Column, wanted: Bytes, rows: Column) -> int:
+    """Fills the numbers of all rows whose rule is `wanted`, as far as there is room; returns how many there are."""
+    row: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    for row in range(len(row_rule)):
+        if wanted[row_rule[row]]:
+            if count < len(rows):
+                rows[count] = row
+            count += 1
+    return count
+
+
 @cython.locals(
     kind_bytes="const unsigned char[::1]",
     symbols="const unsigned long long[::1]",
