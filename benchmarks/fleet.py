@@ -1,8 +1,8 @@
 """The engine of `sframegen fleet run`: speed-up, separate scheduler and workers, kills, memory over many tasks, parts of the time.
 
-usage: python -m benchmarks.fleet [--report docs/reports/fleet-engine.md] [--synthetic 20000] [--cache DIR]
+usage: python -m benchmarks.fleet [--report docs/reports/fleet-engine.md] [--parts packages,tasks]
 
-The packages are 200 of Debian, chosen with a hash of their names, from the machine's own APT configuration.
+The packages are of Debian, chosen with a hash of their names, from the machine's own APT configuration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PACKAGES = 200
 SIZES = range(20_000, 3_000_000)  # of the .debs, in bytes
 TIMES = re.compile(r"seconds|peak_memory|worker")
 FLEET = [sys.executable, "-m", "sframegen", "fleet", "run"]
@@ -38,18 +37,16 @@ TERABYTE = 1e12
 STARTUP = 60  # seconds until another machine works, as an assumption
 BASE = "/usr/bin/true"  # what synthetic packages are made of
 
-SPEED_UP = """## Speed-up
+SPEED_UP = """### Speed-up
 
-{} packages of Debian: {:.0f} MB, {:.0f} MB unpacked, {} ELF files. The start of the cluster and the tables are part of the
-times."""
-PARTS = """## Where the time goes
+{} packages of Debian: {:.0f} MB, {:.0f} MB unpacked, {} ELF files. A survey; the start of the cluster and the tables are part of
+the times."""
+PARTS = """### Where the time goes
 
-Seconds of one process for the same packages, and for 1 GB of packages. All but the fetch are of one worker that rewrites. The fetch
-is from the mirror that the machine uses."""
-MANY = """## Memory and tasks
-
-{:,} packages with one small program each ({:,} bytes, in a tar archive), a scheduler and two workers as separate processes:
-{:.0f} tasks per second, from the start of the client to its end. The tables have {:.1f} MiB."""
+Seconds of one process for the same packages, and for 1 GB of packages. All but the fetch are of a run of two workers that rewrites,
+in {}. The fetch is from the mirror that the machine uses."""
+MANY = """{:,} packages with one small program each ({:,} bytes, in a tar archive), a scheduler and two workers as separate
+processes: {:.0f} tasks per second, from the start of the client to its end. The tables have {:.1f} MiB."""
 
 
 class Timed(NamedTuple):
@@ -60,7 +57,7 @@ class Timed(NamedTuple):
 # -- packages
 
 
-def chosen() -> list[str]:
+def chosen(count: int) -> list[str]:
     """Names of packages for this machine, the same wherever the same distribution is."""
     text = subprocess.run(["apt-cache", "dumpavail"], check=True, capture_output=True, text=True).stdout
     names = set()
@@ -68,7 +65,7 @@ def chosen() -> list[str]:
         fields = dict(re.findall(r"^(Package|Architecture|Size): (.*)$", paragraph, re.MULTILINE))
         if fields.get("Architecture", "all") != "all" and int(fields.get("Size", 0)) in SIZES:
             names.add(fields["Package"])
-    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:PACKAGES]
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:count]
 
 
 def download(names: Sequence[str], directory: Path) -> None:
@@ -165,15 +162,12 @@ def children(pid: int) -> list[int]:
 
 
 def speed_up(packages: Path, work: Path) -> list[list[str]]:
-    table = [["workers", "survey", "speed-up", "rewrite", "speed-up"]]
-    first: dict[str, float] = {}
+    table = [["workers", "time", "speed-up"]]
+    first = 0.0
     for workers in (1, 2, 4):
-        cells = [str(workers)]
-        for mode in ("survey", "rewrite"):
-            timed = fleet([packages], work / f"{mode}{workers}", "--mode", mode, "--workers", str(workers))
-            first.setdefault(mode, timed.seconds)
-            cells += [f"{timed.seconds:.1f} s", f"{first[mode] / timed.seconds:.2f}"]
-        table.append(cells)
+        timed = fleet([packages], work / f"survey{workers}", "--workers", str(workers))
+        first = first or timed.seconds
+        table.append([str(workers), f"{timed.seconds:.1f} s", f"{first / timed.seconds:.2f}"])
     return table
 
 
@@ -185,11 +179,11 @@ def separate(packages: Path, work: Path) -> str:
     return f"`dask scheduler` and two `dask worker`: {timed.seconds:.1f} s; {what}."
 
 
-def killed_worker(packages: Path, work: Path) -> str:
+def killed_worker(packages: Path, work: Path, count: int) -> str:
     out = work / "killed-worker"
     with cluster(work, 2) as (address, _, workers):
         run = subprocess.Popen([*FLEET, str(packages), "--output", str(out), "--quiet", "--scheduler", address])
-        _wait_for(out, PACKAGES // 4, run)
+        _wait_for(out, count // 4, run)
         for pid in children(workers[0].pid):  # of its nanny, which stays
             os.kill(pid, signal.SIGKILL)
         status = run.wait()
@@ -198,10 +192,10 @@ def killed_worker(packages: Path, work: Path) -> str:
     return f"`kill -9` of a worker after a quarter of the packages: {what}."
 
 
-def killed_client(packages: Path, work: Path) -> str:
+def killed_client(packages: Path, work: Path, count: int) -> str:
     out = work / "killed-client"
     run = subprocess.Popen([*FLEET, str(packages), "--output", str(out), "--quiet", "--workers", "2"])
-    _wait_for(out, PACKAGES // 2, run)
+    _wait_for(out, count // 2, run)
     run.kill()
     run.wait()
     done = results(out)
@@ -211,7 +205,7 @@ def killed_client(packages: Path, work: Path) -> str:
     again = fleet([packages], out)
     return (
         f"`kill -9` of the client after {done} packages: the rerun takes {earlier} results from the first and works on"
-        f" {PACKAGES - earlier}, in {timed.seconds:.1f} s; the tables {_equal(same)} an uninterrupted run's. A third run, with"
+        f" {count - earlier}, in {timed.seconds:.1f} s; the tables {_equal(same)} an uninterrupted run's. A third run, with"
         f" nothing left to do, takes {again.seconds:.1f} s."
     )
 
@@ -271,7 +265,7 @@ def stages(fetched: Timed, rewritten: Timed, seconds_overhead: float) -> list[St
     ]
 
 
-def on_paper(parts: Sequence[Stage], per_second: float, cores: int) -> str:
+def on_paper(parts: Sequence[Stage]) -> str:
     """The cost of a distribution, with the arithmetic."""
     survey = sum(part.per_gb for part in parts[:3])
     rewrite = survey + parts[3].per_gb
@@ -282,8 +276,6 @@ def on_paper(parts: Sequence[Stage], per_second: float, cores: int) -> str:
             f"- {name}: {each:.1f} s for 1 GB, so {hours:.1f} hours of one core for 1 TB: {hours / 8:.1f} h on 8 cores,"
             f" {60 * hours / 64:.0f} min on 64 of such."
         )
-    minutes = DISTRIBUTION / per_second / 60
-    lines.append(f"- Engine: {DISTRIBUTION:,} packages at {per_second:.0f} per second: {minutes:.0f} min on {cores} cores.")
     lines.append(
         f"- Network: a core that surveys takes {1000 / survey:.1f} MB of packages per second. A link of 1 Gbit/s (125 MB/s)"
         f" feeds {125 * survey / 1000:.0f} cores; on a machine with more of them, the link is what limits."
@@ -291,7 +283,7 @@ def on_paper(parts: Sequence[Stage], per_second: float, cores: int) -> str:
     pays = 2 * STARTUP * 8 / survey
     lines.append(
         f"- A second machine pays once it saves more than it takes to start. If that is {STARTUP} s, 8 cores each: one machine"
-        f" takes {survey / 8:.1f} s for 1 GB, two take half of it, so from {pays:.0f} GB of packages on."
+        f" takes {survey / 8:.1f} s for 1 GB, two take half of it, so a survey of more than {pays:.1f} GB is quicker on two."
     )
     return "\n".join(lines)
 
@@ -300,37 +292,52 @@ def table_of(table: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (table[0], ["---"] * len(table[0]), *table[1:]))
 
 
-def report(options: argparse.Namespace, work: Path) -> str:
-    names = chosen()
-    packages = options.cache / "debs"
+def about() -> str:
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    return f"One run: Python {platform.python_version()}, {cores} cores, {platform.machine()}; load average {load:.1f} before it."
+
+
+def packages_part(options: argparse.Namespace, work: Path) -> str:
+    begin = about()
+    names = chosen(options.packages)
+    packages = options.cache / f"debs-{options.packages}"
     download(names, packages)
     size = sum(path.stat().st_size for path in packages.glob("*.deb"))
-    load = os.getloadavg()[0]
     speeds = speed_up(packages, work)
+    engine = [separate(packages, work), killed_worker(packages, work, len(names)), killed_client(packages, work, len(names))]
     listing = work / "urls"
     listing.write_text("\n".join(urls(names)) + "\n")
     fetched = fleet([listing], work / "fetched", "--workers", "2")
-    rewritten = fleet([packages], work / "alone", "--mode", "rewrite", "--workers", "1")
+    rewritten = fleet([packages], work / "rewritten", "--mode", "rewrite", "--workers", "2")
     sums = rewritten.sums["package_sums"]
     worked = sum(sums[name] for name in ("seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing"))
-    parts = stages(fetched, rewritten, rewritten.seconds - worked)
-    engine = [separate(packages, work), killed_worker(packages, work), killed_client(packages, work)]
-    synthetic(options.cache / "synthetic", options.synthetic)
-    memory, per_second, table_bytes = many(options.cache / "synthetic", options.synthetic, work)
-    cores = len(os.sched_getaffinity(0))
-    program = Path(BASE).resolve().stat().st_size
+    parts = stages(fetched, rewritten, 2 * rewritten.seconds - worked)
     lines = [
-        f"One run: Python {platform.python_version()}, {cores} cores, {platform.machine()}; load average {load:.1f} before it.",
-        SPEED_UP.format(PACKAGES, size / 1e6, sums["unpacked_bytes"] / 1e6, sums["elf_files"]),
+        begin,
+        SPEED_UP.format(len(names), size / 1e6, sums["unpacked_bytes"] / 1e6, sums["elf_files"]),
         table_of(speeds),
-        PARTS,
-        table_of([["part", "time", "for 1 GB"], *(part.cells() for part in parts)]),
-        "## Other processes, and kills",
+        "### Other processes, and kills",
         "\n".join(f"- {line}" for line in engine),
-        MANY.format(options.synthetic, program, per_second, table_bytes / MIB),
+        PARTS.format(f"{rewritten.seconds:.1f} s"),
+        table_of([["part", "time", "for 1 GB"], *(part.cells() for part in parts)]),
+        f"### {DISTRIBUTION:,} packages and 1 TB, on paper",
+        on_paper(parts),
+    ]
+    return "\n\n".join(lines)
+
+
+def tasks_part(options: argparse.Namespace, work: Path) -> str:
+    begin = about()
+    directory = options.cache / f"synthetic-{options.synthetic}"
+    synthetic(directory, options.synthetic)
+    memory, per_second, table_bytes = many(directory, options.synthetic, work)
+    size = Path(BASE).resolve().stat().st_size
+    minutes = DISTRIBUTION / per_second / 60
+    lines = [
+        begin,
+        MANY.format(options.synthetic, size, per_second, table_bytes / MIB),
         table_of(memory),
-        f"## {DISTRIBUTION:,} packages and 1 TB, on paper",
-        on_paper(parts, per_second, cores),
+        f"{DISTRIBUTION:,} packages at this speed take {minutes:.0f} min: what the engine adds to the work on real packages.",
     ]
     return "\n\n".join(lines)
 
@@ -338,19 +345,24 @@ def report(options: argparse.Namespace, work: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--parts", default="packages,tasks")
+    parser.add_argument("--packages", type=int, default=200)
     parser.add_argument("--synthetic", type=int, default=20_000)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/sframegen/fleet")
     options = parser.parse_args()
-    with TemporaryDirectory() as work:
-        text = report(options, Path(work))
-    if options.report is None:
-        print(text)
-    else:
-        from benchmarks.figures import written_into  # noqa: PLC0415
+    for name in options.parts.split(","):
+        with TemporaryDirectory() as work:
+            text = ALL[name](options, Path(work))
+        if options.report is None:
+            print(text)
+        else:
+            from benchmarks.figures import written_into  # noqa: PLC0415
 
-        begin = "<!-- make bench-fleet writes this: begin -->"
-        options.report.write_text(written_into(options.report.read_text(), text, begin))
+            begin = f"<!-- make bench-fleet writes this: begin {name} -->"
+            options.report.write_text(written_into(options.report.read_text(), text, begin))
 
+
+ALL = {"packages": packages_part, "tasks": tasks_part}
 
 if __name__ == "__main__":
     main()

@@ -59,7 +59,8 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     """A client of the scheduler. Raises EngineError if there is none."""
     from distributed import Client, LocalCluster  # noqa: PLC0415 - of the extra `fleet`
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # deaths of workers are lines of the run's own
+    for name in ("distributed", *(name for name in logging.root.manager.loggerDict if name.startswith("distributed."))):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # deaths of workers are lines of the run's own
     with ExitStack() as stack:
         address: Any = cluster.scheduler
         if address is None:
