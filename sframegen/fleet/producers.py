@@ -46,7 +46,7 @@ COMMENTS = (
     InComment(re.compile(r"^(?:Swift|swiftlang)" + VERSION), "Swift", "Swift"),
     InComment(re.compile(r"^zig" + VERSION), "zig", "Zig"),
 )
-# Libraries that programs of one language need. A C++ library may have a part in Fortran, and not the other way round.
+# Libraries that programs of one language need. C++ comes before Fortran: a C++ library may have a part in Fortran.
 LIBRARIES = (
     (re.compile(r"^libgo\.so"), "Go"),
     (re.compile(r"^lib(?:gphobos|phobos2|druntime|gdruntime)\b"), "D"),
