@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SIZES = range(20_000, 3_000_000)  # of the .debs, in bytes
 TIMES = re.compile(r"seconds|peak_memory|worker")
-FLEET = [sys.executable, "-m", "sframegen", "fleet", "run"]
+FLEET = [sys.executable, "-P", "-m", "sframegen", "fleet", "run"]
 MIB = 1 << 20
 DONE = (0, 1)  # 1: packages were refused
 DISTRIBUTION = 60_000  # packages
@@ -122,7 +122,7 @@ def results(out: Path) -> int:
 @contextmanager
 def dask(*arguments: str, says: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A scheduler or worker, and the last word of the line in which it says that it is ready."""
-    with subprocess.Popen([sys.executable, "-m", "dask", *arguments], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-P", "-m", "dask", *arguments], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             yield process, next(line.split()[-1] for line in process.stderr if says in line)
