@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_PER_THREAD = 4
 MIN_IN_FLIGHT = 32  # so that clusters that grow with their work see some
+LOST = ("lost", "pending")  # states of a future whose result is being made again
+GONE = "the scheduler is gone; the same command continues the run"
 CONNECT_SECONDS = 30
 CLOSE_SECONDS = 10
 DASHBOARD = "127.0.0.1:8787"  # for this machine only, if bokeh is installed; another port where this one is taken
@@ -101,7 +103,8 @@ def results_of(client: Any, job: Job, waiting: Iterable[tuple[int, Item]]) -> It
     for number, item in suspects:
         tasks.submit(number, item, "alone-")
         unfinished: list[tuple[int, Item]] = []
-        yield from tasks.next(unfinished)
+        while tasks.in_flight:
+            yield from tasks.next(unfinished)
         if unfinished:
             output = OutputDirectory(job.output)
             yield number, item, refuse_or_fail(item, job.options, output, Outcome.FAILED, "the workers that worked on it died")
@@ -130,16 +133,25 @@ class Tasks:
 
     def next(self, suspects: list[tuple[int, Item]]) -> Iterator[tuple[int, Item, Finished]]:
         """The next that ends: its result, or one suspect more."""
+        from concurrent.futures import CancelledError  # noqa: PLC0415
+
         from distributed import KilledWorker  # noqa: PLC0415
 
         future = next(self.completed)
-        number, item = self.in_flight.pop(future.key)
+        number, item = self.in_flight[future.key]
+        if future.status in LOST:  # its worker has died since, and another one does it again: it finds the result
+            self.completed.add(future)
+            return
+        del self.in_flight[future.key]
         if future.status == "finished":
-            key, outcome, reason, is_new = future.result()
+            try:
+                key, outcome, reason, is_new = future.result()
+            except CancelledError as gone:
+                raise EngineError(GONE) from gone
             yield number, item, Finished(key, Outcome(outcome), reason, is_new)
             return
         if future.status != "error":
-            raise EngineError("the scheduler is gone; the same command continues the run")
+            raise EngineError(GONE)
         error = future.exception()
         if not isinstance(error, KilledWorker):
             reason = str(error) if isinstance(error, OutputError) else f"a worker cannot work: {type(error).__name__}: {error}"

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import __version__, api
-from sframegen.fleet.dask_engine import Cluster, OutputError, package_task
+from sframegen.fleet.dask_engine import Cluster, OutputError, Tasks, package_task
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory, read_result
-from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.result_rows import Finished, Outcome
 from sframegen.fleet.run_options import Mode, RunOptions
+from sframegen.fleet.sources.items import Item
 from tests import ROOT
 from tests.fleet.made_packages import programs, served, write_tar
 from tests.packages.images.image_inputs import entry, one_image
@@ -332,6 +333,34 @@ def test_a_worker_without_the_output_ends_the_run(tmp_path: Path, monkeypatch: p
         package_task(["x", "/x", "file", "", -1, ""], options, str(tmp_path / "none"), "token", __version__)
     with pytest.raises(OutputError, match=r"and the run is of 0\.0"):
         package_task(["x", "/x", "file", "", -1, ""], options, str(tmp_path), "token", "0.0")
+
+
+def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
+    """The worker held it, and died before the client had it: Dask makes it again."""
+
+    class Future:
+        key = "sframegen-token-0"
+        states = iter(["lost", "pending", "finished", "finished"])
+
+        @property
+        def status(self) -> str:
+            return next(self.states)
+
+        def result(self) -> tuple[str, str, str, bool]:
+            return "ab", "added", "", False
+
+    class Completed(list[Future]):
+        def __next__(self) -> Future:
+            return self.pop(0)
+
+        def add(self, future: Future) -> None:
+            self.append(future)
+
+    tasks = Tasks.__new__(Tasks)
+    tasks.completed, tasks.in_flight = Completed([Future()]), {Future.key: (0, Item("p.tar", "/p.tar"))}
+    assert [*tasks.next([]), *tasks.next([])] == []
+    assert list(tasks.next([])) == [(0, Item("p.tar", "/p.tar"), Finished("ab", Outcome.ADDED, "", is_new=False))]
+    assert tasks.in_flight == {}
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:
