@@ -133,9 +133,7 @@ class Tasks:
 
     def next(self, suspects: list[tuple[int, Item]]) -> Iterator[tuple[int, Item, Finished]]:
         """The next that ends: its result, or one suspect more."""
-        from concurrent.futures import CancelledError  # noqa: PLC0415
-
-        from distributed import KilledWorker  # noqa: PLC0415
+        from distributed import CancelledError, KilledWorker  # noqa: PLC0415
 
         future = next(self.completed)
         number, item = self.in_flight[future.key]
