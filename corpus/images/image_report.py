@@ -31,7 +31,12 @@ def markdown(trials: list[Trial], seconds: float) -> str:
     ]
     refused = Counter(why.partition(": ")[2] for trial in trials[:1] for why in trial.refused)
     if refused:
-        lines += ["Files of the image that stay as they are:", "", "| files | reason |", "| --- | --- |"]
+        lines += [
+            "Files that are refused and stay as they are; the others without a section have no call frame information:",
+            "",
+            "| files | reason |",
+            "| --- | --- |",
+        ]
         lines += [f"| {count} | {why} |" for why, count in refused.most_common()]
         lines.append("")
     faults = [f"- {trial.name}: {fault}" for trial in trials for fault in trial.faults]
