@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from sframegen.fleet.report.fleet_figures import COVERAGE, OTHER, STEPS
+from sframegen.fleet.report.fleet_figures import COVERAGE, GROWTH, OTHER, STEPS
 from sframegen.fleet.report.sums import quantiles
 
 if TYPE_CHECKING:
@@ -148,31 +148,33 @@ def _ratio_by_size(figures: FleetFigures) -> alt.LayerChart | None:
 
 
 def _growth(figures: FleetFigures) -> alt.Chart | None:
-    records = _histogram("ELF files", {place / 2: files for place, files in figures.growth.items()})
-    packages: dict[float, int] = {}
-    for growth in figures.package_growth:
-        place = min(max(int(growth * 2), 0), 40) / 2
-        packages[place] = packages.get(place, 0) + 1
-    records += _histogram("packages", packages)
+    counted = {"ELF files": figures.growth, "packages": figures.package_growth}
+    records = []
+    for of, numbers in counted.items():
+        total = sum(numbers)
+        for place, number in enumerate(numbers if total else ()):
+            least, most = GROWTH[place], GROWTH[place + 1] if place + 1 < len(GROWTH) else None
+            name = f"less than {most:g} %" if not place else f"{least:g} % to {most:g} %" if most else f"{least:g} % or more"
+            records.append({"class": name, "of": of, "number": number, "share": number / total})
     if not records:
         return None
+    groups = len({record["of"] for record in records})
     return (
-        _chart(records)
-        .mark_area(interpolate="step-after", fillOpacity=0.25, line=True)
+        _chart(records, (12 + 12 * groups) * len(GROWTH))
+        .mark_bar(cornerRadiusEnd=2)
         .encode(
-            x=alt.X("from:Q", title="growth in percent", scale=alt.Scale(nice=False)),
-            y=alt.Y("share:Q", title="share", axis=alt.Axis(format="%"), stack=None),
-            color=alt.Color("of:N", title="share of", legend=alt.Legend(orient="top", titleAnchor="middle", titleOrient="left")),
-            tooltip=["of:N", alt.Tooltip("from:Q", title="from %"), alt.Tooltip("number:Q", format=",")],
+            x=alt.X("share:Q", title="share", axis=alt.Axis(format="%")),
+            y=alt.Y("class:N", sort=None, title=None),
+            yOffset=alt.YOffset("of:N", sort=None),
+            color=alt.Color("of:N", sort=None, title=None, legend=alt.Legend(orient="top")),
+            tooltip=[
+                "of:N",
+                alt.Tooltip("class:N", title="growth"),
+                alt.Tooltip("number:Q", format=","),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
         )
     )
-
-
-def _histogram(name: str, counted: dict[float, int]) -> Records:
-    """Halves of a percent, with those that nothing has."""
-    total = sum(counted.values())
-    places = range(int(max(counted, default=-1) * 2) + 2) if counted else range(0)
-    return [{"of": name, "from": p / 2, "number": counted.get(p / 2, 0), "share": counted.get(p / 2, 0) / total} for p in places]
 
 
 def _ratio_of_groups(groups: dict[str, Sums]) -> alt.LayerChart | None:
@@ -243,7 +245,7 @@ def _time(figures: FleetFigures) -> alt.Chart | None:
         _chart(records, max(ROW_HEIGHT * 2 * rows, 60))
         .mark_bar()
         .encode(
-            x=alt.X("rate:Q", title="seconds on one core for 1 GB of packages"),
+            x=alt.X("rate:Q", title="seconds of one process for 1 GB of packages"),
             y=alt.Y("kind:N", sort=None, title=None),
             color=alt.Color("step:N", sort=list(STEP_NAMES.values()), title=None, legend=alt.Legend(orient="top", columns=4)),
             order="order:Q",

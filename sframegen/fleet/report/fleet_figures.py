@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from array import array
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +24,8 @@ OTHER = "other"
 STEPS = ("fetching", "reading", "converting", "writing")  #: those of a package, with a column of seconds for each
 # Lower ends of coverage classes in percent.
 COVERAGE = (100, 99.99, 99.9, 99, 95, 0)
+# The same of growth; what shrinks is in the first.
+GROWTH = (0, 1, 2, 5, 10, 20, 50, 100)
 NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b", re.IGNORECASE)
 
 
@@ -70,7 +72,7 @@ class FleetFigures:
         self.packages: Counter[str] = Counter()  #: by outcome
         self.package_bytes = self.unpacked_bytes = self.fetched_bytes = 0
         self.rewritten = [0, 0, 0]  #: packages, their bytes, and those of the new ones
-        self.package_growth = array("f")
+        self.package_growth = [0] * len(GROWTH)  #: packages in each class
         self.steps: dict[str, list[float]] = {}  #: kind of package -> bytes, packages, seconds of each step
         self.peak_memory = 0
         self.files: Counter[str] = Counter()  #: by outcome
@@ -80,7 +82,7 @@ class FleetFigures:
         }
         self.coverage = [[0, 0, 0] for _ in COVERAGE]  #: files, bytes with CFI, those of them left out
         self.ratios: dict[int, list[int]] = {}  #: in twentieths -> files, bytes of .eh_frame + .eh_frame_hdr
-        self.growth: Counter[int] = Counter()  #: of ELF files, in half percents -> files
+        self.growth = [0] * len(GROWTH)  #: ELF files in each class
         self.left_out: Counter[str] = Counter()
         self.no_cfi: Counter[str] = Counter()
         self.reasons: dict[tuple[str, str, str], Reason] = {}  #: file or package, outcome, reason
@@ -104,8 +106,7 @@ class FleetFigures:
         self.peak_memory = max(self.peak_memory, row.peak_memory_bytes)
         seconds = [getattr(row, f"seconds_{step}") for step in STEPS]
         if row.new_package_bytes and row.package_bytes:
-            growth = 100 * (row.new_package_bytes / row.package_bytes - 1)
-            self.package_growth.append(growth)
+            self.package_growth[_growth_class(row.package_bytes, row.new_package_bytes)] += 1
             for place, value in enumerate((1, row.package_bytes, row.new_package_bytes)):
                 self.rewritten[place] += value
         if row.reason:
@@ -153,14 +154,18 @@ class FleetFigures:
             here[1] += eh_frame_bytes(row)
             self.by["size"][str(eh_frame_bytes(row).bit_length() - 1)].add(row)
         if row.file_bytes and row.new_file_bytes:
-            growth = 100 * (row.new_file_bytes / row.file_bytes - 1)
-            self.growth[min(max(int(growth * 2), 0), 40)] += 1
+            self.growth[_growth_class(row.file_bytes, row.new_file_bytes)] += 1
 
     def _reason(self, what: str, row: FileRow | PackageRow, number: int, name: str, size: int) -> None:
         """Numbers are left out of a reason, so that files that differ only in an address or a size count together."""
         key = (what, str(row.outcome), NUMBER.sub("…", row.reason))
         reason = _bounded(key, self.reasons, REASONS, (what, str(row.outcome), OTHER))
         self.reasons.setdefault(reason, Reason()).add(number, name, size)
+
+
+def _growth_class(before: int, after: int) -> int:
+    percent = 100 * (after / before - 1)
+    return max(bisect_right(GROWTH, percent) - 1, 0)
 
 
 def compiler(row: FileRow) -> str:

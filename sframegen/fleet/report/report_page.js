@@ -54,12 +54,12 @@ function head() {
   const [rewritten, before, after] = packages.rewritten;
   const lede = [`${count(shipped, "package")} of ${size(packages.bytes)} contain ${count(seen, "ELF file")}; ${number(files.files)} of them get a section.`];
   if (files.code) lede.push(`The sections cover ${share(files.covered, files.code)} of ${size(files.code)} of code that has call frame information.`);
-  if (files.silent) lede.push(`${size(files.silent)} of code have no such information.`);
-  if (files.ehFrame) lede.push(`They are ${ratio(files.section, files.ehFrame)} of the size of .eh_frame and .eh_frame_hdr.`);
+  if (files.ehFrame) lede.push(`Their size is ${ratio(files.section, files.ehFrame)} of that of .eh_frame and .eh_frame_hdr.`);
   if (rewritten) lede.push(`Packages grow by ${growth(before, after).replace("+", "")}.`);
+  if (files.silent) lede.push(`Another ${size(files.silent)} of code have no call frame information.`);
   byId("lede").textContent = lede.join(" ");
   const names = { sframegen: "sframegen", mode: "mode", started: "begun", ended: "ended" };
-  byId("run").textContent = Object.entries(names).filter(([key]) => run[key]).map(([key, name]) => `${name} ${run[key]}`).join(" · ");
+  byId("run").textContent = Object.entries(names).filter(([key]) => run[key]).map(([key, name]) => `${name} ${run[key].replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d).*/, "$1 $2 UTC")}`).join(" · ");
 
   const used = Object.values(packages.steps).reduce((sum, value) => sum + value, 0);
   const complete = summary.coverage[0].files, counted = summary.coverage.reduce((sum, row) => sum + row.files, 0);
@@ -70,7 +70,7 @@ function head() {
     card("Coverage", share(files.covered, files.code) || "–", `${number(files.covered)} of ${number(files.code)} bytes of code with CFI`, counted ? `${number(complete)} of ${count(counted, "file")} wholly` : ""),
     card("Section to .eh_frame", ratio(files.section, files.ehFrame) || "–", `${size(files.section)} to ${size(files.ehFrame)}`, files.ratios.length ? `median of files ${files.ratios[1].toFixed(2)}` : ""),
     card("Growth", rewritten ? growth(before, after) : growth(files.fileBytes, files.newFileBytes) || "–", rewritten ? `${count(rewritten, "package")}, ${size(before)} to ${size(after)}` : files.newFileBytes ? "of ELF files" : "nothing was rewritten", rewritten && files.newFileBytes ? `ELF files ${growth(files.fileBytes, files.newFileBytes)}` : ""),
-    card("Time for 1 GB", packages.bytes ? seconds((1e9 * used) / packages.bytes) : "–", `of packages, on one core; ${seconds(used)} in all`, packages.memory ? `at most ${size(packages.memory)} of memory for one` : ""),
+    card("Time for 1 GB", packages.bytes ? seconds((1e9 * used) / packages.bytes) : "–", `of packages, in one process; ${seconds(used)} in all`, packages.memory ? `at most ${size(packages.memory)} of memory for one` : ""),
   );
 }
 
@@ -79,12 +79,12 @@ const CHARTS = {
   coverage: ["Coverage", "Files by the share of their code with CFI that the section covers. Lengths are by square root, so that few files show."],
   ratio: ["Section size", "How the sizes of section and .eh_frame + .eh_frame_hdr compare, once for files and once for their bytes."],
   ratioBySize: ["Section size by size of .eh_frame", "Small files pay for a header. The line is the median, the band has 80 % of the files."],
-  growth: ["Growth", "ELF files with their section; packages as shipped, if they were rewritten. The last step has all that grow more."],
+  growth: ["Growth", "ELF files with their section; packages as shipped, if they were rewritten. Small files grow most: new parts begin on pages of their own."],
   language: ["Section size by language", "Bar: 80 % of the files. Tick: the median. Dot: all bytes together."],
   compiler: ["Section size by compiler", "Those with the most code. Bar: 80 % of the files. Tick: the median. Dot: all bytes together."],
   leftOut: ["Left out", "Bytes of code whose CFI SFrame cannot express. Lengths are by square root."],
   noCfi: ["Executable bytes without CFI", "No call frame information describes them. Lengths are by square root."],
-  time: ["Where the time goes", "Seconds of one core for 1 GB of packages of each kind."],
+  time: ["Where the time goes", "Seconds of one process for 1 GB of packages of each kind."],
 };
 const drawn = [];
 
