@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -34,27 +33,27 @@ FLEET = (sys.executable, "-P", "-m", "sframegen", "fleet")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m corpus.survey", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--manifest", type=Path, default=MANIFEST)
-    parser.add_argument(
-        "--output", type=Path, default=cache_directory() / "survey" / "results", help="of the runs; kept for the next"
-    )
+    parser.add_argument("--output", type=Path, default=cache_directory() / "survey" / "results", help="where results are left")
     parser.add_argument("--report", type=Path, help="write the summary to this file")
     parser.add_argument("--page", type=Path, help="write the page to this file")
     parser.add_argument("--rewrite-up-to", metavar="MB", type=float, default=3, help="also rewrite packages up to this size")
     parser.add_argument("--judge", metavar="N", type=int, default=200, help="files to look at again")
+    parser.add_argument("--from-results", action="store_true", help="report what the last run left")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
     packages = [package for group in fetched(options.manifest) for package in group]
     options.output.mkdir(parents=True, exist_ok=True)
     surveyed, rewritten = options.output / "survey", options.output / "rewrite"
-    seconds = run(packages, surveyed, "survey")
     small = [package for package in packages if package.file.stat().st_size <= options.rewrite_up_to * 1e6]
-    seconds_rewriting = run(small, rewritten, "rewrite")
+    if not options.from_results:
+        run(packages, surveyed, "survey")
+        run(small, rewritten, "rewrite")
     page = [] if options.page is None else ["-o", str(options.page)]
     subprocess.run([*FLEET, "report", str(surveyed), *page], check=True)
 
     judged = judge_all(surveyed, packages, options.judge, options.seed)
-    results = Results(packages, surveyed, rewritten, options.rewrite_up_to, judged, (seconds, seconds_rewriting))
+    results = Results(packages, surveyed, rewritten, options.rewrite_up_to, judged)
     text = markdown(results)
     if options.report:
         options.report.write_text(text)
@@ -64,8 +63,8 @@ def main() -> int:
     return int(bool(failed) or any(one.faults for one in judged))
 
 
-def run(packages: Iterable[Fetched], output: Path, mode: str) -> float:
-    """Return the seconds that processors worked. Exit status 1 only says that something is refused: that is in the results."""
+def run(packages: Iterable[Fetched], output: Path, mode: str) -> None:
+    """Exit status 1 only says that something is refused: that is in the results."""
     shutil.rmtree(output, ignore_errors=True)  # what another state of sframegen found, for its version may be the same
     # A directory of their own, so that packages have short names in the results, and the cache may have others.
     chosen = output.with_name(f"{output.name}-packages")
@@ -74,12 +73,9 @@ def run(packages: Iterable[Fetched], output: Path, mode: str) -> float:
         name = chosen / package.file.parent.name / package.file.name
         name.parent.mkdir(parents=True, exist_ok=True)
         os.link(package.file, name)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([*FLEET, "run", str(chosen), "--output", str(output), "--mode", mode], check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(done.returncode)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def judge_all(surveyed: Path, packages: Iterable[Fetched], number: int, seed: int) -> list[Judged]:

