@@ -1,9 +1,9 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, FUZZ_FLAGS,
-# ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images,
-# corpus/survey, corpus/churn, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, tests/fuzz, tests/attacks and
-# tests/checks/damages get.
+# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS,
+# FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks,
+# corpus/images, corpus/survey, corpus/rewritten, corpus/churn, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions,
+# tests/fuzz, tests/attacks and tests/checks/damages get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -316,6 +316,14 @@ stacks-show: .venv/test-tools test-machine ## programs stopped at random moments
 	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
 
 # mmdebstrap fetches about 100 MB of packages from where the machine's own come from.
+# Torch alone takes minutes; REWRITTEN_FLAGS='numpy bash' tries only these.
+.PHONY: rewritten-show
+rewritten-show: .venv/test-tools | machine ## wheels and Debian packages with sections, tried before and after, as root: docs/reports/rewritten.md; REWRITTEN_FLAGS
+	@packages=(); \
+	for pair in mmdebstrap:mmdebstrap debsums:debsums lintian:lintian; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(install_packages)
+	.venv/bin/python -m corpus.rewritten --report docs/reports/rewritten.md $(REWRITTEN_FLAGS)
+
 .PHONY: images-show
 images-show: .venv/test-tools test-machine ## a container image of Debian packages with sections, as root: docs/reports/images.md; IMAGES_FLAGS
 	.venv/bin/python -m corpus.images --report docs/reports/images.md $(IMAGES_FLAGS)

@@ -1,0 +1,1 @@
+"""Real wheels and Debian packages, before and after they get sections."""

@@ -1,0 +1,57 @@
+"""Wheels, Debian packages and sources of tests, from pip and apt as the machine has them configured; kept in CACHE/rewritten."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corpus.fetch.__main__ import download
+from tests import ROOT
+from tests.support.peers import cache_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+APT_SUITE = ROOT / "tools" / "apt-suite"
+HOME = "rewritten"
+
+
+def wheel(requirement: str) -> Path:
+    """The wheel that pip takes for this interpreter."""
+    return _one(
+        f"wheels-{sys.implementation.cache_tag}/{requirement}", lambda folder: _pip(folder, "--only-binary=:all:", requirement)
+    )
+
+
+def deb(package: str, suite: str) -> Path:
+    return _one(f"{suite}/{package}", lambda folder: download([package], suite, folder / "debs"))
+
+
+def sources(*, sdist: str = "", source: str = "") -> Path:
+    """An archive of sources: a project's on the package index, or the upstream part of a Debian source package."""
+    if sdist:
+        return _one(f"sources/{sdist}", lambda folder: _pip(folder, "--no-binary=:all:", sdist))
+    command: list[str | Path] = [APT_SUITE, "sid:source", "apt-get", "-qq", "source", "--tar-only", "--download-only", source]
+    return _one(f"sources/{source}", lambda folder: subprocess.run(command, cwd=folder, check=True))
+
+
+def _pip(folder: Path, *arguments: str) -> None:
+    command: list[str | Path] = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, *arguments]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+
+
+def _one(name: str, fetch: Callable[[Path], object]) -> Path:
+    """The file that `fetch` leaves in an empty folder, or left there in an earlier run."""
+    kept = cache_directory() / HOME / name
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".") as scratch:
+            new = Path(scratch, "new")
+            new.mkdir()
+            fetch(new)
+            new.rename(kept)
+    [file] = [path for path in kept.rglob("*") if path.is_file() and path.suffix != ".asc"]
+    return file
