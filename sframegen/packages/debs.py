@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import posixpath
 import re
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
@@ -12,7 +13,7 @@ from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, Compression, compression_of, packed, unpacked
-from sframegen.packages.passing import Pass, in_entry, pieces, size_of
+from sframegen.packages.passing import Pass, in_entry, is_checksum, pieces, size_of
 from sframegen.packages.tar_entries import BLOCK, Admission, Entry, Rules, entries, pass_compressed, with_size
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
             control = Control(one, _part(source, parts.control), compression_of(bytes(parts.control.contents[:MAGIC_SIZE])))
         data = one.free_file("data")
         with in_entry(parts.data.name), data.open("w+b") as file:
-            is_changed = pass_compressed(one, _part(source, parts.data), None if target is None else file, RULES)
+            is_changed = pass_compressed(
+                one, _part(source, parts.data), None if target is None else file, RULES, control.checksums()
+            )
             file.flush()
             if is_changed and target is not None:
                 control.change(changes, one.hard_links)
@@ -106,7 +109,7 @@ class Control:
         stream = unpacked(source, compression)
         for entry in entries(stream, tail.write):
             path = admit(entry)
-            left -= entry.stored
+            left -= entry.stored + len(entry.header)
             if left < 0:
                 raise FormatError(f"{path}: more than {MAX_CONTROL_BYTES:,} bytes")
             data = b"".join(pieces(stream, entry.stored + -entry.stored % BLOCK, path))[: entry.stored]
@@ -121,17 +124,23 @@ class Control:
         """Correct md5sums and Installed-Size, where they are there. Raises FormatError where the sum of a file was wrong before."""
 
         def summed(line: re.Match[bytes]) -> bytes:
-            path = os.fsdecode(line[3]).removeprefix("./")
+            path = _path(line)
             change = changes.get(hard_links.get(path, path))
             if change is None:
                 return line[0]
             if change.old_md5.encode() != line[1]:
-                raise FormatError(f"{os.fsdecode(line[3])}: its sum is another than in md5sums")
+                raise FormatError(f"{path}: its sum is another than in md5sums")
             return change.new_md5.encode() + line[2] + line[3]
 
         kilobytes = sum(change.kilobytes for change in changes.values())
         self._edit("md5sums", lambda text: MD5SUMS_LINE.sub(summed, text))
         self._edit("control", lambda text: INSTALLED_SIZE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + kilobytes), text, count=1))
+
+    def checksums(self) -> set[str] | None:
+        """Return the paths of files that can have the checksum of another one; None if the package does not list its files."""
+        at = self._at.get("md5sums")
+        paths = [] if at is None else [_path(line) for line in MD5SUMS_LINE.finditer(self._entries[at][1])]
+        return {path for path in paths if is_checksum(path)} if paths else None
 
     def _edit(self, path: str, edit: Callable[[bytes], bytes]) -> None:
         at = self._at.get(path)
@@ -149,6 +158,11 @@ class Control:
                 file.write(bytes(-len(data) % BLOCK))
             file.write(self._tail)
         return out.getvalue()
+
+
+def _path(line: re.Match[bytes]) -> str:
+    """The path in a line of md5sums, as entries have it."""
+    return posixpath.normpath(line[3].decode("utf-8", "surrogateescape"))
 
 
 def _part(source: BinaryIO, member: Member) -> BinaryIO:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import posixpath
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
+from linker.files.rename_into_place import OF_CONTENT
+from linker.files.signatures import beside
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Container, Iterator
 
     # Called with a path in the package, a private copy of that ELF file, and a path that is free: True if it wrote there the file
     # that takes its place. Raises nothing for a file that it refuses; what it raises ends the pass.
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 MAX_ENTRIES = 1_000_000
 MAX_NAME = 4096  # characters
+MAX_HEADER_BYTES = MAX_ENTRIES << 10  # of all entries together, without the block that each has; many are kept in memory
 MAX_ENTRY_BYTES = 64 << 30
 MAX_UNPACKED_BYTES = 256 << 30
 # Real packages unpack to 3 to 20 times their size; zlib packs at most 1,032 times, xz and zstd many thousand times.
@@ -72,11 +75,12 @@ class Pass:
         self.kind = kind
         self.warnings: list[str] = []
         self.hard_links: dict[str, str] = {}  # of tar archives: the path of each, and that of the file
+        self.checksums: Container[str] = ()  # paths of the entries, or of those that `is_checksum` finds
         self.seconds_writing = 0.0
         self.elf_files = self.changed = 0
         self._visit = visit
-        self._signed, self._force = signed, force
-        self._entries = self._unpacked_bytes = 0
+        self._signed, self.force = signed, force
+        self._entries = self._unpacked_bytes = self._header_bytes = 0
         self._limit = min(max(ALLOWED_ANYHOW, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
         self._started = monotonic()
         self._seconds_visiting = 0.0
@@ -92,12 +96,25 @@ class Pass:
         """A private path, which is free unless the caller has used it."""
         return Path(self._directory.name, name)
 
-    def entry(self, name: str) -> str:
-        """Count an entry; return its path in the package. Raises FormatError for a name that could lead elsewhere."""
+    def entry(self, name: str, header_bytes: int = 0) -> str:
+        """Count an entry; return its path in the package. Raises FormatError for a name that could lead elsewhere.
+
+        `header_bytes`: of its extended headers.
+        """
         self._entries += 1
+        self._header_bytes += header_bytes
         if self._entries > MAX_ENTRIES:
             raise FormatError(f"more than {MAX_ENTRIES:,} entries")
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise FormatError(f"extended headers of more than {MAX_HEADER_BYTES:,} bytes")
         return checked_name(name)
+
+    @contextmanager
+    def counted_again(self) -> Iterator[None]:
+        """The block reads entries that are read again after it: they count once."""
+        counted = self._entries, self._unpacked_bytes, self._header_bytes
+        yield
+        self._entries, self._unpacked_bytes, self._header_bytes = counted
 
     def regular(self, path: str, size: int) -> None:
         """Count a file's bytes. Raises FormatError where it is too large, or all of them are."""
@@ -107,13 +124,17 @@ class Pass:
         if self._unpacked_bytes > self._limit:
             raise FormatError(f"{path}: with this file, the package unpacks to more than {self._limit:,} bytes")
 
-    def visit(self, path: str, beginning: bytes, rest: Readable, size: int) -> Content | None:
+    def visit(self, path: str, beginning: bytes, rest: Readable, size: int, attributes: Collection[str] = ()) -> Content | None:
         """Visit a file of `size` bytes if it is a linked ELF file; None: nothing of `rest` was read.
 
-        `beginning`: its first bytes, EHDR_SIZE of them if it has as many. The caller may move the file that it gets. Raises
+        One that has a checksum outside of it is left alone, with a warning, unless `force`. `beginning`: its first bytes, EHDR_SIZE
+        of them if it has as many. `attributes`: names of its extended ones. The caller may move the file that it gets. Raises
         FormatError where `rest` ends early, RefusedError where a signature would no longer hold, and what the visit raises.
         """
         if not is_linked(beginning[:EHDR_SIZE]):
+            return None
+        if not self.force and (checksum := checksum_of([path], self.checksums, attributes)):
+            self.warnings.append(f"{path}: signed: {checksum}")
             return None
         self.elf_files += 1
         given = self.free_file("given")
@@ -131,7 +152,7 @@ class Pass:
             with suppress(FileNotFoundError):
                 changed.unlink()
             return Content(given, size, changed=False)
-        if self._signed and not self._force:
+        if self._signed and not self.force:
             raise RefusedError(Refusal.SIGNED, f"signed: {self._signed}")
         given.unlink()
         self.changed += 1
@@ -170,6 +191,18 @@ class Timed:
     def write(self, data: bytes, /) -> None:
         with self._pass.writing():
             self._target.write(data)
+
+
+def is_checksum(path: str) -> bool:
+    """True for the name of a file that can have the checksum of another one."""
+    return path.endswith((".hmac", ".chk"))
+
+
+def checksum_of(paths: Collection[str], names: Container[str], attributes: Collection[str]) -> str:
+    """What would no longer hold if the file with these paths and attributes changed, "" if there is nothing outside of it."""
+    found = [f"its attribute {attribute}" for attribute in OF_CONTENT if attribute in attributes]
+    places = (str(place) for path in paths for place in beside(PurePosixPath(path)))
+    return ", ".join(found + [f"a checksum in {place}" for place in places if place in names])
 
 
 def checked_name(name: str) -> str:

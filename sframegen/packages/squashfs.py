@@ -18,7 +18,7 @@ from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
 from sframegen.packages.passing import CHUNK, Pass, size_of
 from sframegen.packages.piped_tools import reading, running, tool
-from sframegen.packages.tar_entries import Rules, visit_tar, write_tar
+from sframegen.packages.tar_entries import Rules, checksums_in, visit_tar, write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,6 @@ class Superblock(NamedTuple):
 
 def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A squashfs image. `pass_through` in kinds.py has the contract."""
-    del force  # it has no signature
     size = size_of(source)
     superblock = _superblock(source, size)
     if target is not None and superblock.compressor == NOT_WRITTEN:
@@ -60,9 +59,12 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
         )
     if target is not None:
         _check_padding(source, superblock.used)
-    with Pass("squashfs", size, visit) as one:
+    with Pass("squashfs", size, visit, force=force) as one:
         if superblock.flags & NOT_COMPRESSED:
             one.warnings.append("parts of the image are stored without compression; tar2sqfs compresses them")
+        if not force:
+            with _reading(source) as stream:
+                one.checksums = checksums_in(one, stream, RULES)
         with _reading(source) as stream:
             changed = visit_tar(one, stream, RULES)
         if target is not None and changed:

@@ -11,10 +11,22 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
-from sframegen.packages.passing import CHUNK, Pass, Timed, check_link, checked_name, copied, leads_out, pieces, size_of, skip
+from sframegen.packages.passing import (
+    CHUNK,
+    Pass,
+    Timed,
+    check_link,
+    checked_name,
+    copied,
+    is_checksum,
+    leads_out,
+    pieces,
+    size_of,
+    skip,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from sframegen.packages.passing import Content, Passed, Readable, Visit, Writable
 
@@ -26,6 +38,7 @@ TYPE_AT = 156
 EXTENDED, LONG_NAMES = (b"x", b"g", b"X"), (b"L", b"K")
 MAX_DIGITS = 7  # of the length of a record
 MAX_SIZE = 8**11  # in its field
+ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before their names, in extended headers
 SIZE_FIELD, CHECKSUM_FIELD = slice(124, 136), slice(148, 156)
 # What tarfile raises for bad headers, besides its own errors: numbers that are none, chains of extended headers.
 BAD_HEADER = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError)
@@ -48,21 +61,29 @@ class Entry(NamedTuple):
 
 def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A tar archive, compressed or not. `pass_through` in kinds.py has the contract."""
-    del force  # it has no signature
-    with Pass("tar", size_of(source), visit) as one:
+    with Pass("tar", size_of(source), visit, force=force) as one:
         pass_compressed(one, source, target)
         return one.passed()
 
 
-def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules: Rules | None = None) -> bool:
+def pass_compressed(
+    one: Pass,
+    source: BinaryIO,
+    target: BinaryIO | None,
+    rules: Rules | None = None,
+    checksums: Container[str] | None = None,
+) -> bool:
     """`pass_tar` for a file of any compression, from where it is to its end; the new one has the same compression.
 
     False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
-    than reading.
+    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known.
     """
     start = source.tell()
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(start)
+    if not one.force:
+        one.checksums = checksums_in(one, unpacked(source, compression), rules or Rules()) if checksums is None else checksums
+        source.seek(start)
     changed = visit_tar(one, unpacked(source, compression), rules or Rules())
     if target is not None and changed:
         source.seek(start)
@@ -81,7 +102,7 @@ def pass_tar(one: Pass, source: Readable, target: Writable, rules: Rules | None 
     for entry in entries(source, write):
         path = admit(entry)
         beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
-        content = one.visit(path, beginning, source, entry.stored) if entry.is_whole else None
+        content = one.visit(path, beginning, source, entry.stored, attributes_of(entry)) if entry.is_whole else None
         padding = -entry.stored % BLOCK
         if content is not None and content.changed:
             skip(source, padding, path)
@@ -96,6 +117,19 @@ def pass_tar(one: Pass, source: Readable, target: Writable, rules: Rules | None 
             write(piece)
 
 
+def checksums_in(one: Pass, source: Readable, rules: Rules) -> set[str]:
+    """Return the paths in a tar stream of files that can have the checksum of another one."""
+    found = set()
+    with one.counted_again():
+        admit = Admission(one, rules)
+        for entry in entries(source, _nothing):
+            path = admit(entry)
+            if is_checksum(path):
+                found.add(path)
+            skip(source, entry.stored + -entry.stored % BLOCK, path)
+    return found
+
+
 def visit_tar(one: Pass, source: Readable, rules: Rules) -> dict[int, Content]:
     """Visit the files of a tar stream; return the changed ones, by the number of their entry."""
     changed: dict[int, Content] = {}
@@ -103,7 +137,7 @@ def visit_tar(one: Pass, source: Readable, rules: Rules) -> dict[int, Content]:
     for number, entry in enumerate(entries(source, _nothing)):
         path = admit(entry)
         beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
-        content = one.visit(path, beginning, source, entry.stored) if entry.is_whole else None
+        content = one.visit(path, beginning, source, entry.stored, attributes_of(entry)) if entry.is_whole else None
         if content is not None and content.changed:
             changed[number] = content
         elif content is not None:
@@ -177,14 +211,15 @@ class Admission:
     def __call__(self, entry: Entry) -> str:
         """The entry's path in the package. Raises FormatError."""
         info = entry.info
-        path = self._pass.entry(info.name)
+        path = self._pass.entry(info.name, len(entry.header) - BLOCK)
         self._pass.regular(path, entry.stored)
         if (info.ischr() or info.isblk() or info.isfifo()) and not self._rules.devices:
             raise FormatError(f"{path}: a device or FIFO, which has no business in such a package")
         if info.islnk():
             if leads_out(info.linkname):
                 raise FormatError(f"{path}: a hard link that leads out of the package: {info.linkname}")
-            self._pass.hard_links[path] = checked_name(info.linkname)
+            target = checked_name(info.linkname)
+            self._pass.hard_links[path] = self._pass.hard_links.get(target, target)
         if info.issym() and not self._rules.links_up:
             check_link(path, info.linkname)
         if info.isreg() and not self._rules.repeated:
@@ -192,6 +227,11 @@ class Admission:
                 raise FormatError(f"{path}: a second file of this name")
             self._files.add(path)
         return path
+
+
+def attributes_of(entry: Entry) -> set[str]:
+    """Names of the extended attributes that an entry gives its file."""
+    return {key.removeprefix(start) for key in entry.info.pax_headers for start in ATTRIBUTES if key.startswith(start)}
 
 
 def with_size(header: bytes, size: int) -> bytes:

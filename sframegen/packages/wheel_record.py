@@ -10,14 +10,14 @@ from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.passing import CHUNK
+from sframegen.packages.passing import CHUNK, MAX_ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.packages.passing import Readable
 
-MAX_RECORD_BYTES = 64 << 20
+MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
 ALGORITHMS = ("sha256", "sha384", "sha512")  # the binary distribution format asks for sha256 or better
 DIST_INFO = r"[^/]+\.dist-info/RECORD"
 
@@ -46,11 +46,11 @@ class Record:
         self._lines: list[tuple[Row | None, str]] = []  # with its text; None: an empty line
         self._seen: set[str] = set()
         try:
-            lines = list(io.StringIO(data.decode(), newline=""))
-            reader = csv.reader(lines, strict=True)
-            done = 0
+            taken: list[str] = []
+            reader = csv.reader(_lines(data.decode(), taken), strict=True)
             for fields in reader:
-                text, done = "".join(lines[done : reader.line_num]), reader.line_num
+                text, done = "".join(taken), reader.line_num
+                taken.clear()
                 if len(fields) not in (0, len(Row._fields)):
                     raise FormatError(f"line {done}: {len(fields)} columns; RECORD has three")
                 row = Row(*fields) if fields else None
@@ -95,6 +95,15 @@ class Record:
             new = io.StringIO()
             csv.writer(new, lineterminator=end).writerow(row)
             yield new.getvalue()
+
+
+def _lines(text: str, taken: list[str]) -> Iterator[str]:
+    """The lines, which are also added to `taken`. Raises FormatError where they are too many, or one is too long."""
+    for number, line in enumerate(io.StringIO(text, newline=""), 1):
+        if number > MAX_ENTRIES or len(line) > MAX_LINE:
+            raise FormatError(f"line {number}: more than RECORD of a wheel has")
+        taken.append(line)
+        yield line
 
 
 class Hashed:

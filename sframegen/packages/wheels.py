@@ -62,6 +62,7 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
         with Pass("wheel", size, visit, signed=signed, force=force) as one:
             found = entries(one, given, infos)
             record = _record(given, found)
+            one.checksums = {entry.path for entry in found}
             contents = {}
             for entry in found:
                 if not entry.info.is_dir():

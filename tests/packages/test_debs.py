@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -162,3 +163,13 @@ def test_sources_say_what_they_are(tmp_path: Path) -> None:
     path.write_text("Format: 3.0 (quilt)\n")
     with pytest.raises(FormatError, match="a source package"):
         add_section(path)
+
+
+def test_a_hard_link_to_a_hard_link_gets_the_sum_of_the_file(library: bytes, tmp_path: Path) -> None:
+    names = ("a.so", "b.so", "c.so")
+    about = tar([("./control", CONTROL), ("./md5sums", sums(dict.fromkeys(names, library)))])
+    links = [(entry(f"./{name}", tarfile.LNKTYPE, f"./{of}"), b"") for of, name in pairwise(names)]
+    path = deb(tmp_path / "x.deb", tar([("./a.so", library), *links]), about)
+    add_section(path, verify=False)
+    given = {line.split()[0].decode() for line in archive(path, "control.tar")["md5sums"].splitlines()}
+    assert given == {hashlib.md5(archive(path, "data.tar")["a.so"]).hexdigest()}

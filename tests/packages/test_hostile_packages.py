@@ -22,11 +22,11 @@ from click.testing import CliRunner
 from sframegen import FormatError, add_section
 from sframegen.cli.commands import cli
 from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
-from sframegen.packages import passing
+from sframegen.packages import debs, passing, wheel_record
 from sframegen.packages.compression import MAX_XZ_MEMORY
 from sframegen.packages.tar_entries import MAX_HEADER_BYTES
 from tests import ROOT
-from tests.packages.package_makers import CONTROL, NAME, RECORD, deb_of, entry, row, tar, wheel
+from tests.packages.package_makers import CONTROL, NAME, RECORD, deb, deb_of, entry, row, tar, wheel
 
 if TYPE_CHECKING:
     import io
@@ -338,3 +338,28 @@ def test_elf_files_do_without_what_reads_packages(library: bytes, tmp_path: Path
     loaded = set(subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True).stdout.split())
     ours = {name for name in loaded if name.startswith("sframegen.packages.")}
     assert ours | loaded & {"tarfile", "zipfile", "gzip"} == {"sframegen.packages.kinds"}
+
+
+def test_records_of_empty_lines_and_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line costs hundreds of bytes of memory, and compresses to a few bits."""
+    monkeypatch.setattr(wheel_record, "MAX_ENTRIES", 1000)
+    for text in ("\n" * 1001, "," * (wheel_record.MAX_LINE + 1)):
+        path = wheel(tmp_path / NAME, {}, record=lambda _, text=text: text)  # type: ignore[misc]
+        assert "more than RECORD of a wheel has" in refused(path)
+
+
+def test_headers_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories and links have no contents, and their names and attributes are kept."""
+    monkeypatch.setattr(passing, "MAX_HEADER_BYTES", 1 << 20)
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(
+        tar([(entry(f"{number}{'/x' * 1000}", tarfile.LNKTYPE, "y" * 2000), b"") for number in range(300)], mode="w:gz")
+    )
+    assert "extended headers of more than 1,048,576 bytes" in refused(path)
+
+
+def test_headers_of_a_control_archive_count(library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debs, "MAX_CONTROL_BYTES", 1 << 16)
+    about = tar([("./control", CONTROL), *((entry(str(number), tarfile.DIRTYPE), b"") for number in range(200))], mode="w:xz")
+    path = deb(tmp_path / "x.deb", tar([("./a.so", library)], mode="w:xz"), about, suffix=".xz")
+    assert "more than 65,536 bytes" in refused(path)

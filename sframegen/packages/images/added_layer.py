@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from linker.files.rename_into_place import OF_CONTENT
-from linker.files.signatures import beside
 from sframegen.packages.compression import MAGIC_SIZE
 from sframegen.packages.images.documents import DIGEST, Document, dumped, parsed, shown
-from sframegen.packages.images.layers import NewLayer, apply_layer, attributes_of, visit_layer
+from sframegen.packages.images.layers import NewLayer, apply_layer, visit_layer
+from sframegen.packages.passing import checksum_of
+from sframegen.packages.tar_entries import attributes_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from sframegen.packages.images.layers import Layer
     from sframegen.packages.images.root_tree import Inode, RootTree
     from sframegen.packages.passing import Pass
-    from sframegen.packages.tar_entries import Entry
 
 MADE_WITH = "sframegen"
 
@@ -58,7 +56,7 @@ def add_layer(
         apply_layer(one, files, layer, number, tree)
     wanted: dict[int, dict[Inode, list[str]]] = {}
     for inode, paths in tree.elf_files().items():
-        if inode.entry is not None and not force and (checksum := _checksum(tree, inode.entry, paths)):
+        if inode.entry is not None and not force and (checksum := checksum_of(paths, tree, attributes_of(inode.entry))):
             one.warnings.append(f"{name}{paths[0]}: signed: {checksum}")
             continue
         wanted.setdefault(inode.layer, {})[inode] = paths
@@ -77,14 +75,6 @@ def add_layer(
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return NewImage(_with_layer(config, diff_id), path, diff_id, f"sha256:{digest}", path.stat().st_size)
-
-
-def _checksum(tree: RootTree, entry: Entry, paths: list[str]) -> str:
-    """What would no longer hold if the file changed, "" if there is nothing outside of it."""
-    places = [str(place) for path in paths for place in beside(PurePosixPath(path))]
-    attributes = [attribute for attribute in OF_CONTENT if attribute in attributes_of(entry)]
-    found = [f"a checksum in {place}" for place in places if place in tree]
-    return ", ".join([f"its attribute {attribute}" for attribute in attributes] + found)
 
 
 def _with_layer(config: bytes, diff_id: str) -> bytes:

@@ -14,7 +14,7 @@ from sframegen.format.abi import is_linked
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
 from sframegen.packages.images.root_tree import path_of
 from sframegen.packages.passing import CHUNK, Timed, copied, pieces, skip
-from sframegen.packages.tar_entries import BLOCK, TYPE_AT, entries, with_size
+from sframegen.packages.tar_entries import ATTRIBUTES, BLOCK, TYPE_AT, attributes_of, entries, with_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Content, Pass, Readable
     from sframegen.packages.tar_entries import Entry
 
-ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before their names, in extended headers
 # Made again from the path, or of the old contents.
 NOT_KEPT = {"path", "linkpath", "hdrcharset", *(f"{start}{name}" for start in ATTRIBUTES for name in OF_CONTENT)}
 ZEROS = bytes(BLOCK)
@@ -82,7 +81,7 @@ def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: R
     with layer.opened(files) as stream:
         is_alone = True  # its header blocks say all of it: none of an earlier entry hold for it
         for at, entry in enumerate(entries(stream, _ignore)):
-            path = one.entry(entry.info.name.lstrip("/") or ".")  # names begin at the root of the image
+            path = one.entry(entry.info.name.lstrip("/") or ".", len(entry.header) - BLOCK)  # names begin at the root of the image
             one.regular(path, entry.stored)
             is_alone = is_alone and entry.header[TYPE_AT : TYPE_AT + 1] != tarfile.XGLTYPE
             beginning = b"".join(pieces(stream, min(EHDR_SIZE, entry.stored), path))
@@ -158,11 +157,6 @@ class NewLayer:
     def _write(self, data: bytes) -> None:
         self._hash.update(data)
         self._target.write(data)
-
-
-def attributes_of(entry: Entry) -> set[str]:
-    """Names of the extended attributes that an entry gives its file."""
-    return {key.removeprefix(start) for key in entry.info.pax_headers for start in ATTRIBUTES if key.startswith(start)}
 
 
 def _header(entry: Entry, path: str) -> bytes:

@@ -65,9 +65,9 @@ class RootTree:
     def __init__(self) -> None:
         self.root = Directory()
 
-    def __contains__(self, path: str) -> bool:
+    def __contains__(self, path: object) -> bool:
         """True if the image has a file at this path, in which no directory is a symbolic link."""
-        *parents, name = path.split("/")
+        *parents, name = str(path).split("/")
         here: Directory | Link | Inode | None = self.root
         for parent in parents:
             here = here.names.get(parent) if isinstance(here, Directory) else None
