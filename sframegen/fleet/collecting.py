@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from linker.files.location import locate
 from linker.files.rename_into_place import writing_new
@@ -106,8 +106,8 @@ def collect(output: OutputDirectory) -> Totals:
     """
     totals = Totals()
     with ExitStack() as stack:
-        files = Table(FileRow, stack.enter_context(_new(output, "files.parquet")))
-        packages = Table(PackageRow, stack.enter_context(_new(output, "packages.parquet")))
+        files = stack.enter_context(Table(FileRow, stack.enter_context(_new(output, "files.parquet"))))
+        packages = stack.enter_context(Table(PackageRow, stack.enter_context(_new(output, "packages.parquet"))))
         listing = stack.enter_context(_new(output, "packages.json"))
         for number, key in enumerate(output.keys()):
             result = read_result(output.result(key))
@@ -119,8 +119,6 @@ def collect(output: OutputDirectory) -> Totals:
                 totals.add_file(row)
                 files.add(row)
         listing.write(b"\n]\n" if totals.packages else b"[]\n")
-        files.end()
-        packages.end()
     output.write_json(output.at("summary.json"), totals.to_json())
     return totals
 
@@ -132,7 +130,7 @@ def _new(output: OutputDirectory, name: str) -> Iterator[BinaryIO]:
 
 
 class Table:
-    """A Parquet file, written in groups of rows."""
+    """A block that writes a Parquet file in groups of rows."""
 
     def __init__(self, kind: type[FileRow | PackageRow], file: BinaryIO) -> None:
         import pyarrow as pa  # noqa: PLC0415 - of the extra `fleet`
@@ -155,9 +153,16 @@ class Table:
         if len(self.rows) >= ROW_GROUP:
             self._write()
 
-    def end(self) -> None:
-        self._write()
-        self.writer.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._write()
+                self.writer.close()
+        finally:
+            self.writer.is_open = False  # else its destructor closes it again, and prints that it cannot
 
     def _write(self) -> None:
         if self.rows:

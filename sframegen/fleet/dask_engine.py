@@ -6,12 +6,11 @@ import logging
 import os
 import threading
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import catch_warnings
 
-from cfi.errors import SframegenError
+from cfi.errors import FormatError, SframegenError
 from sframegen import __version__
 from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
@@ -19,6 +18,7 @@ from sframegen.fleet.package_process import LimitError, PackageProcess
 from sframegen.fleet.result_rows import Finished, Outcome, one_line
 from sframegen.fleet.run_options import RunOptions
 from sframegen.fleet.sources import items
+from sframegen.fleet.sources.fetching import opened_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -185,8 +185,9 @@ def _check_output(output: str, token: str, address: str) -> None:
     if getattr(_local, "token", None) == token:
         return
     try:
-        is_there = token in Path(output, "run.json").read_text(encoding="ascii")
-    except (OSError, ValueError):
+        with opened_file(f"{output}/run.json") as file:
+            is_there = token.encode() in file.read()
+    except (OSError, FormatError):
         is_there = False
     if not is_there or not os.access(output, os.W_OK):
         raise OutputError(f"the worker {address} cannot write to {output}: give a directory that all workers share")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 MAX_COMMENT_BYTES = 1 << 20
+MAX_TEXT_BYTES = 400  # of a text in it: patterns take the third power of its length, and compilers need 120
 MAX_SEARCHED_BYTES = 1 << 28
 
 
@@ -103,7 +104,7 @@ def _of_comment(elf: ElfFile) -> Producer:
     section = elf.section(".comment")
     if section is None or section.header.sh_size > MAX_COMMENT_BYTES:
         return Producer()
-    texts = [text.decode("utf-8", "replace") for text in bytes(elf.stored(section)).split(b"\0") if text]
+    texts = [text[:MAX_TEXT_BYTES].decode("utf-8", "replace") for text in bytes(elf.stored(section)).split(b"\0") if text]
     found = Counter(producer for text in texts if (producer := _in_comment(text)) is not None)
     return max(found, key=lambda one: (bool(one.language), found[one], one.version), default=Producer())
 

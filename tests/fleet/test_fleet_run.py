@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import gc
+import io
 import json
 import os
 import re
@@ -14,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import __version__, api
+from sframegen.fleet.collecting import Table
 from sframegen.fleet.dask_engine import Cluster, OutputError, Tasks, package_task
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory, read_result
-from sframegen.fleet.result_rows import Finished, Outcome
+from sframegen.fleet.result_rows import Finished, Outcome, PackageRow
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests import ROOT
@@ -381,3 +385,21 @@ def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -
     assert files["small.tar"]["outcome"] == Outcome.REFUSED
     assert files["small.tar"]["reason"]
     assert list((tmp_path / "out/packages").iterdir()) == []
+
+
+def test_a_full_disk_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow's writer would try again, and print what it cannot raise."""
+
+    class Full(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            if self.tell() > 100:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    with pytest.raises(OSError, match="No space left"), Table(PackageRow, Full()) as table:
+        table.add(PackageRow("x", "x"))
+    del table
+    gc.collect()
+    assert said == []

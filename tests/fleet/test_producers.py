@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -42,6 +43,12 @@ def test_compilers_name_themselves(compile_c: Compiler) -> None:
     version = subprocess.run(["gcc", "-dumpfullversion"], check=True, capture_output=True, text=True).stdout.strip()
     assert (found.producer, found.producer_version, found.language) == ("GCC", version, "C")
     assert row(compile_c(CXX, "-x", "c++", "-lstdc++")).language == "C++"
+
+
+def test_a_comment_that_patterns_would_search_for_hours(compile_c: Compiler) -> None:
+    texts = "; ".join(f'.rept 5000; .ascii "{text}"; .endr' for text in ("Compiler", " Version", "clang version "))
+    comment = f'.pushsection .comment; .byte 0; .ascii "Intel(R) "; {texts}; .byte 0; .popsection'
+    assert row(compile_c(f"__asm__({json.dumps(comment)});\n{C}")).producer == "GCC"
 
 
 def test_clang(tmp_path: Path) -> None:

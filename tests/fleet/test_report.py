@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
@@ -282,6 +283,18 @@ def test_damaged_results_are_one_line(tmp_path: Path, damaged: str, content: byt
     assert "\n" not in str(caught.value)
     assert damaged in str(caught.value)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_description_of_the_run_that_nobody_can_read(tmp_path: Path) -> None:
+    write_run(tmp_path, *RUN)
+    path = tmp_path / "run.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(FormatError, match=r"run\.json: not JSON"):
+        make_report(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FormatError, match=r"run\.json: not a regular file"):
+        make_report(tmp_path)
 
 
 def test_another_version_of_the_table_is_refused(tmp_path: Path) -> None:

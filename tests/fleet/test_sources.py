@@ -14,7 +14,7 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.fleet.sources import fetching, repository_indexes
-from sframegen.fleet.sources.items import ItemKind, shown
+from sframegen.fleet.sources.items import Item, ItemKind, shown
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.made_packages import served, write_tar
 
@@ -266,3 +266,13 @@ def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: p
 def test_results_have_no_secrets_of_urls() -> None:
     assert shown("https://me:word@host/a?sig=1#x") == "https://host/a"
     assert shown("zip://x::https://me:word@host/a?sig=1") == "zip://x::https://host/a"
+
+
+def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None:
+    with served(tmp_path) as (url, _):
+        place = f"{url.replace('://', '://user:secret@')}/none.deb?token=secret"
+        with pytest.raises(OSError, match="cannot be fetched: HTTP status 404") as missing:
+            fetching.identity_of(Item("x", place))
+    with pytest.raises(OSError, match="cannot be fetched: ") as gone:
+        fetching.identity_of(Item("x", place))
+    assert "secret" not in f"{missing.value} {gone.value}"

@@ -17,12 +17,14 @@ from sframegen.fleet.report.page_tables import FileTable, PackageTable, shown
 from sframegen.fleet.report.report_page import report_page
 from sframegen.fleet.report.stored_rows import stored_files, stored_packages
 from sframegen.fleet.result_rows import FileRow, PackageRow
+from sframegen.fleet.sources.fetching import opened_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.fleet.report.sums import Sums
 
+MAX_RUN_BYTES = 1 << 26
 SHOWN_OF_RUN = ("sframegen", "started", "ended")
 
 
@@ -107,10 +109,11 @@ def _groups(groups: dict[str, Sums]) -> list[dict[str, Any]]:
 def _run(path: Path) -> dict[str, Any]:
     """Return what the page says of the run itself: {} if nothing is known of it. Raises FormatError, OSError."""
     try:
-        run = json.loads(path.read_bytes())
+        with opened_file(str(path)) as file:
+            run = json.loads(file.read(MAX_RUN_BYTES))
     except FileNotFoundError:
         return {}
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FormatError("not JSON", file=str(path)) from None
     if not isinstance(run, dict):
         raise FormatError("not the description of a run", file=str(path))

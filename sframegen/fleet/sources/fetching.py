@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
@@ -23,6 +24,7 @@ MAX_PACKAGE_BYTES = 16 << 30
 # What file systems of fsspec call the version of a file, besides its size.
 VERSIONS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
 STREAMED = ("http:", "https:")  # in one request: not all servers give ranges
+URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 # aiohttp takes proxies from the environment only if it is asked to.
 OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": {"trust_env": True}} for scheme in ("http", "https")}
 
@@ -45,10 +47,13 @@ def in_one_line(place: str) -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    status = getattr(error, "status", None)  # of HTTP; its text would have the URL, with secrets
+    """Why a file cannot be fetched. Texts of libraries have URLs, with secrets."""
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # fsspec's own has the URL for its text, whatever the reason is
+    status = getattr(error, "status", None)  # of HTTP
     if status:
         return f"HTTP status {status}"
-    return str(error) or type(error).__name__
+    return URL_IN_TEXT.sub(lambda found: shown(found[0]), str(error)) or type(error).__name__
 
 
 def filesystem(url: str) -> tuple[Any, str]:
