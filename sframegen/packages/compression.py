@@ -29,7 +29,7 @@ SMALL, MAX_SMALL_STREAMS = 4096, 1000
 GZIP_LEVELS = {2: 9, 4: 1}  # by the flag that says how it was made
 # Base-2 logarithm of the window: the level of zstd that uses it, of several the one that tools take unless told otherwise.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
-SINGLE_SEGMENT = 0x20  # flag: the frame has no window, its size is known
+SINGLE_SEGMENT, CHECKED = 0x20, 0x04  # flags: the frame has no window, its size is known; a checksum of its contents follows it
 
 
 class Compression(NamedTuple):
@@ -37,7 +37,7 @@ class Compression(NamedTuple):
 
     name: str  #: "gz", "xz", "bz2", "zst"
     level: int
-    check: int = -1  #: of xz
+    check: int = -1  #: of xz, its kind; of zstd, 1 if each frame ends with one, else 0
     mtime: int = 0  #: of gzip
 
 
@@ -51,7 +51,7 @@ def compression_of(beginning: bytes) -> Compression | None:
     if beginning.startswith(b"BZh") and beginning[3:4].isdigit():
         return Compression("bz2", max(1, int(beginning[3:4])))
     if beginning.startswith(b"\x28\xb5\x2f\xfd"):
-        return Compression("zst", _zstd_level(beginning))
+        return Compression("zst", _zstd_level(beginning), check=int(len(beginning) > 4 and beginning[4] & CHECKED > 0))
     return None
 
 
@@ -81,7 +81,10 @@ def _writer(target: BinaryIO, compression: Compression) -> BinaryIO:
         return cast("BinaryIO", lzma.LZMAFile(target, "wb", check=check, preset=level))
     if compression.name == "bz2":
         return cast("BinaryIO", bz2.BZ2File(target, "wb", compresslevel=level))
-    return cast("BinaryIO", zstd_library().ZstdFile(target, "wb", level=level))
+    zstd = zstd_library()
+    parameters = zstd.CompressionParameter
+    options = {int(parameters.compression_level): level, int(parameters.checksum_flag): compression.check}
+    return cast("BinaryIO", zstd.ZstdFile(target, "wb", options=options))
 
 
 class _Decompressor(Protocol):

@@ -31,7 +31,7 @@ def test_levels_are_kept(name: str, level: int, known: int) -> None:
     found = compression_of(out.getvalue()[:MAGIC_SIZE])
     assert found is not None
     assert (found.name, found.level) == (name, known)
-    assert found.check == (lzma.CHECK_CRC32 if name == "xz" else -1)
+    assert found.check == {"xz": lzma.CHECK_CRC32, "zst": 1}.get(name, -1)
     assert found.mtime == (1700000000 if name == "gz" else 0)
     assert unpacked(io.BytesIO(out.getvalue()), found).read() == DATA
 
@@ -53,3 +53,13 @@ def test_streams_that_follow_one_another_are_one(pack: type[bytes]) -> None:
     data = b"".join(pack(DATA[at : at + 100_000]) for at in range(0, len(DATA), 100_000))
     padding = b"" if data.startswith((b"BZh", b"\x28\xb5")) else bytes(64)
     assert unpacked(io.BytesIO(data + padding), compression_of(data)).read() == DATA
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_checksums_of_zstd_frames_are_kept(*, is_checked: bool) -> None:
+    zstd = zstd_library()
+    given = zstd.compress(b"text" * 1000, options={int(zstd.CompressionParameter.checksum_flag): int(is_checked)})
+    out = io.BytesIO()
+    with packed(out, compression_of(given)) as file:
+        file.write(b"text" * 1000)
+    assert bool(out.getvalue()[4] & 4) == is_checked

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Pass
 
 MADE_WITH = "sframegen"
+MAX_LAYERS = 1000  # engines stop at 127; a list of some 100,000 that name one blob takes hours to read
 
 
 class NewImage(NamedTuple):
@@ -39,6 +40,8 @@ def diff_ids(config: Document, where: str) -> list[str]:
     found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(found, list):
         raise FormatError(f"{where}: no list of layers in rootfs.diff_ids")
+    if len(found) > MAX_LAYERS:
+        raise FormatError(f"{where}: {len(found):,} layers; at most {MAX_LAYERS:,} are read")
     for digest in found:
         if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
             raise FormatError(f"{where}: {shown(digest)} is no digest of sha256 or sha512")

@@ -295,3 +295,14 @@ def test_descriptor_with_a_copy_of_the_contents(tmp_path: Path) -> None:
     [new] = json.loads((path / "index.json").read_bytes())["manifests"]
     assert new["digest"] != base["digest"]
     assert "data" not in new
+
+
+def test_one_layer_many_thousand_times(tmp_path: Path) -> None:
+    """Each would be unpacked again."""
+
+    def repeat(manifest: dict[str, Any], layout: Layout) -> None:
+        base = layer(entry("a", elf()))
+        manifest["layers"] *= 1001
+        manifest["config"] = layout.document(config_of([base] * 1001), CONFIG)
+
+    refused(with_manifest(repeat), tmp_path, "1,001 layers; at most 1,000 are read")
