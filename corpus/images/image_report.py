@@ -49,7 +49,7 @@ def markdown(trials: list[Trial], seconds: float) -> str:
     ]
     lines += [f"- {name}: `{' '.join(text.split())}`" for name, text in PROGRAMS.items()]
     versions = ", ".join(run(tool, "--version").split("\n")[0] for tool in ("skopeo", "umoci", "mmdebstrap"))
-    machine = f"Linux {platform.release()}, {os.cpu_count()} processors, load {os.getloadavg()[2]:.0f}"
+    machine = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} processors, load {os.getloadavg()[2]:.0f}"
     return "\n".join([*lines, "", f"{versions}; {machine}; {seconds:.0f} s.", ""])
 
 
