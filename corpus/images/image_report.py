@@ -32,7 +32,7 @@ def markdown(trials: list[Trial], seconds: float) -> str:
     refused = Counter(why.partition(": ")[2] for trial in trials[:1] for why in trial.refused)
     if refused:
         lines += [
-            "Files that are refused and stay as they are; the others without a section have no call frame information:",
+            "Files that are refused and unchanged; the others without a section have no call frame information:",
             "",
             "| files | reason |",
             "| --- | --- |",

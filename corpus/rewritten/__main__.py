@@ -92,7 +92,7 @@ def try_debs(names: list[str], manifest: dict[str, Any], scratch: Path) -> list[
     steps = (
         ("dpkg -i", "after", "dpkg --install"),
         ("dpkg -i of the old", "before", "dpkg --install"),
-        ("apt-get install", "after", "apt-get install -qq --reinstall --allow-downgrades --no-download"),
+        ("apt-get install", "after", "apt-get install -qq -o Dpkg::Use-Pty=0 --reinstall --allow-downgrades"),
     )
     for step, which, command in steps:
         output = root.install([getattr(one, which) for one in results], command)

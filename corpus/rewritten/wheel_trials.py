@@ -59,7 +59,7 @@ class Environment:
     def others(self, wheels: Sequence[Path]) -> list[str]:
         """All that is installed except these wheels, with versions."""
         mine = {name_of(wheel) for wheel in wheels}
-        lines = self.run("-m", "pip", "freeze").splitlines()
+        lines = self.run("-m", "pip", "freeze", "--all").splitlines()
         return [line for line in lines if re.split(r" @ |==", line)[0].lower().replace("-", "_") not in mine]
 
     def site_packages(self) -> Path:

@@ -155,7 +155,7 @@ def larger(survey: Survey) -> list[str]:
 
 
 def growth(results: Results) -> list[str]:
-    """Of the packages that were rewritten."""
+    """The growth of the packages that were rewritten."""
     kinds: defaultdict[str, list[PackageRow]] = defaultdict(list)
     seconds = dict.fromkeys(STEPS, 0.0)
     for row in stored_packages(results.rewritten / "packages.parquet"):

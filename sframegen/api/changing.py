@@ -97,8 +97,7 @@ def convert(
             raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
         encoder = Encoder(table, abi, layout, share=abi.shares_rows)
         encoder.flags |= layout.flags & merger.flags
-        unloaded = unloaded_of(elf)
-        step = _exchange(elf, encoder) if unloaded is None else _add_again(elf, encoder, unloaded)
+        step = _step(elf, encoder)
         change = replace(
             change,
             functions=len(table),
@@ -131,8 +130,15 @@ class _Step(NamedTuple):
     verify: Callable[[Path, Reader], list[str]]
 
 
+def _step(elf: ElfFile, encoder: Encoder) -> _Step:
+    """A loaded section stays in its place if it fits there. Otherwise ours is added again: Version 2 can need more room."""
+    unloaded = unloaded_of(elf)
+    if unloaded is None and (encoder.size_bytes <= find_place(elf).room or original_of(elf) is None):
+        return _exchange(elf, encoder)
+    return _add_again(elf, encoder, unloaded)
+
+
 def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
-    """A loaded section stays in its place."""
     place = find_place(elf)
     exchange = plan_exchange(elf, place, encoder.encode(place.address))
     original = original_of(elf)
@@ -141,15 +147,18 @@ def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
     return _Step(exchange, place.size, restores, write, partial(verify_exchange, exchange, elf))
 
 
-def _add_again(elf: ElfFile, encoder: Encoder, section: Section) -> _Step:
-    """One that is not loaded is taken out, and the new one added."""
+def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Step:
+    """The section is taken out, and the new one added. `unloaded`: where it is not loaded."""
     if sum(map(is_sframe, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)
-    stored = Stored.of(encoder, "zstd" if section.header.sh_flags & SHF_COMPRESSED else None, elf.byte_order)
+    stored, size = None, find_place(elf).size if unloaded is None else 0
+    if unloaded is not None:
+        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF_COMPRESSED else None, elf.byte_order)
+        size = len(elf.contents(unloaded))
     plan = plan_section(base, encoder, stored=stored)
     write = partial(write_all, elf, all_writes(plan, base, encoder, stored), record=base.record)
-    return _Step(plan, len(elf.contents(section)), base.given, write, partial(findings_of, plan, base))
+    return _Step(plan, size, base.given, write, partial(findings_of, plan, base))
 
 
 def remove(

@@ -15,7 +15,7 @@ from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.conversion.convert import convert_sources
 from sframegen.elf.compressed import Compression
-from sframegen.elf.opening import map_file
+from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
@@ -46,11 +46,8 @@ R = TypeVar("R", "Summary", "VersionChange", "SectionRemoval", "Merged")
 
 def is_package(path: str, data: memoryview | None = None) -> bool:
     """True if the file is a package, such as a wheel. `data`: its bytes, if they are known. Raises FormatError, OSError."""
-    if data is None:
-        data, _ = map_file(path)
-    if bytes(data[:4]) == b"\x7fELF":
-        return False
-    return kind_of(path, bytes(data[:BEGINNING])) is not None
+    beginning = beginning_of(path, BEGINNING) if data is None else bytes(data[:BEGINNING])
+    return not beginning.startswith(b"\x7fELF") and kind_of(path, beginning) is not None
 
 
 def check_linked(elf: ElfFile) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sframegen.checks.check import Consumer
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
@@ -82,10 +83,9 @@ def check(
                 raise FormatError("the second reader reads the call frame information of linked files only")
             return check_objects(given)
         stores = Stores(sections)
-        detached = stores.find_for(given, lambda data: data) if sframe_of(given) is None else None
         report = check_file(
             given,
-            detached=detached,
+            detached=_detached(given, stores),
             consumer=consumer,
             debug_file=None if debug_file is None else Path(debug_file),
             instructions=instructions,
@@ -94,3 +94,11 @@ def check(
             progress=progress,
         )
         return replace(report, warnings=(*stores.take_notes(), *report.warnings))
+
+
+def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:
+    """The section in a store for a file that has none; None also where its own is damaged, which the check of the file says."""
+    try:
+        return stores.find_for(elf, lambda data: data) if sframe_of(elf) is None else None
+    except FormatError:
+        return None

@@ -45,6 +45,15 @@ def map_descriptor(descriptor: int, shown: str, *, small: int = 0) -> tuple[memo
     return memoryview(os.pread(descriptor, status.st_size, 0)), status
 
 
+def beginning_of(path: str, size: int) -> bytes:
+    """Up to `size` bytes of a regular file. Raises FormatError if it is none, or OSError."""
+    descriptor = open_regular(path, path)
+    try:
+        return os.pread(descriptor, size, 0)
+    finally:
+        os.close(descriptor)
+
+
 def map_file(path: str | Path, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
     """The same of the file at `path`, which is closed again. Raises FormatError, or OSError where it cannot be opened."""
     descriptor = open_regular(os.fspath(path), str(path))

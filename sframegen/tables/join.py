@@ -184,7 +184,7 @@ class Groups:
 def take_apart(
     functions: Functions, blocks: Blocks, may_follow: Bytes, sharers: Column, begins: Bytes, pieces: Functions, groups: Groups
 ) -> None:
-    """Fills the pieces that `cut` marked, but for their rules, which are the functions', and what `groups` says of them."""
+    """Fills the pieces that `cut` marked, except their rules, which are the functions', and what `groups` says of them."""
     piece: cython.Py_ssize_t = 0
     first: cython.Py_ssize_t
     function: cython.Py_ssize_t

@@ -445,6 +445,22 @@ def test_version_2_is_true_to_the_cfi_as_readelf_reads_it(compile_c: Compiler, p
     assert verdicts[Verdict.INEXPRESSIBLE] < verdicts[Verdict.EQUAL] / 100
 
 
+def test_a_section_of_ours_that_does_not_fit_in_its_place_is_added_again(tmp_path: Path) -> None:
+    """Version 3 has less for each FDE that shares its rows with another one."""
+    program = tmp_path / "bash"
+    shutil.copy("/bin/bash", program)
+    sframegen.add_section(program)
+    before = read_sframe(open_elf(program))
+    change = sframegen.convert(program, 2)
+    after = read_sframe(open_elf(program))
+    assert (change.from_version, after.header.version) == (3, 2)
+    assert change.section_bytes == len(after.data) > len(before.data) == change.section_bytes_before
+    assert difference(before.table, after.table) == (None, sum(change.left_out.values()))
+    assert subprocess.run([program, "-c", "exit 3"], check=False).returncode == 3
+    sframegen.remove(program)
+    assert program.read_bytes() == Path("/bin/bash").read_bytes()
+
+
 def test_versions_that_are_not_written(file: Path) -> None:
     with pytest.raises(ValueError, match="version 1 is not written, only 2, 3"):
         api.convert(file, 1)

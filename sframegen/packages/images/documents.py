@@ -28,7 +28,7 @@ class ImageFiles(Protocol):
         """A regular file, to read from its beginning. Raises FormatError where there is none."""
 
     def size(self, name: str) -> int:
-        """Of a file that is there, in bytes."""
+        """The size of a file that is there, in bytes."""
 
 
 class Descriptor(NamedTuple):

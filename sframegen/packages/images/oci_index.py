@@ -219,7 +219,7 @@ def _leads_to_several(index: Document) -> bool:
 
 
 def _name(descriptor: Descriptor) -> str:
-    """Of an image among several, before the paths in it: its platform and the beginning of its digest."""
+    """What stands before the paths in an image among several: its platform and the beginning of its digest."""
     platform = descriptor.given.get("platform")
     parts = [platform.get(key) for key in ("os", "architecture", "variant")] if isinstance(platform, dict) else []
     known = [part for part in parts if isinstance(part, str) and part]
