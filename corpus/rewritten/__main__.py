@@ -113,7 +113,7 @@ def try_installed(one: Rewritten, root: Root, job: str, said: str, step: tuple[s
         path = info.name.removeprefix("./")
         if info.isreg() and contents.startswith(b"\x7fELF"):
             installed = root.directory / path
-            if installed.read_bytes() != contents or installed.stat().st_mode & 0o7777 != info.mode:
+            if installed.read_bytes() != contents or installed.stat().st_mode != root.modes.get(path):
                 one.differences.append(f"{name}: {path}: another file or mode is installed")
             paths.append(path)
     if job:

@@ -57,7 +57,9 @@ def compared(one: Rewritten, scratch: Path) -> None:
             one.differences.append(f"{old.name}: other bytes after `sframegen remove`")
     if changed != one.sections:
         one.differences.append(f"{changed} files have changed, {one.sections} are reported")
-    _control(one, {info.name.removeprefix("./"): contents for info, contents in new_files})
+    files = {info.name.removeprefix("./"): contents for info, contents in new_files}
+    links = {info.name: info.linkname for info, _ in new_files if info.islnk()}
+    _control(one, files | {name.removeprefix("./"): files[to.removeprefix("./")] for name, to in links.items()})
     _lintian(one)
 
 

@@ -26,6 +26,9 @@ class Root:
         include = f"--include={','.join([*packages, 'netbase', 'libpython3.13-stdlib'])}"
         command: list[str | Path] = ["mmdebstrap", "--mode=root", "--quiet", "--variant=minbase", include, suite, directory, "-"]
         subprocess.run(command, check=True, text=True, input=sources)
+        files = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+        # As the packages' scripts leave them.
+        self.modes = {path.relative_to(directory).as_posix(): path.stat().st_mode for path in files}
 
     def run(self, command: str) -> str:
         """What a shell in the root prints; its exit status is a last line of it."""

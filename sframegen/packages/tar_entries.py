@@ -28,7 +28,7 @@ from sframegen.packages.passing import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
-    from sframegen.packages.passing import Content, Passed, Readable, Visit, Writable
+    from sframegen.packages.passing import Content, Passed, Readable, Visit
 
 BLOCK = 512
 MAX_HEADER_BYTES = 1 << 20  # of one entry, with its long names and extended headers
@@ -73,7 +73,7 @@ def pass_compressed(
     rules: Rules | None = None,
     checksums: Container[str] | None = None,
 ) -> bool:
-    """`pass_tar` for a file of any compression, from where it is to its end; the new one has the same compression.
+    """Pass a tar archive of any compression, from where the file is to its end; the new one has the same compression.
 
     False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
     than reading, and once more to find `checksums`, as `Pass` has them, where they are not known.
@@ -90,31 +90,6 @@ def pass_compressed(
         with packed(target, compression) as out:
             write_tar(unpacked(source, compression), changed, Timed(out, one).write)
     return bool(changed)
-
-
-def pass_tar(one: Pass, source: Readable, target: Writable, rules: Rules | None = None) -> None:
-    """Pass a tar stream through the visits of a pass, at once; neither stream need be able to seek.
-
-    All of `source` is read, also what follows the end of the archive. Raises FormatError for what is no tar stream, is cut off,
-    or has an entry that `rules` or the pass forbid; RefusedError and what visits raise.
-    """
-    admit, write = Admission(one, rules or Rules()), target.write
-    for entry in entries(source, write):
-        path = admit(entry)
-        beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
-        content = one.visit(path, beginning, source, entry.stored, attributes_of(entry)) if entry.is_whole else None
-        padding = -entry.stored % BLOCK
-        if content is not None and content.changed:
-            skip(source, padding, path)
-            write_changed(entry, content, write)
-            continue
-        write(entry.header)
-        if content is None:
-            write(beginning)
-        else:
-            copied(content, write)
-        for piece in pieces(source, padding + (0 if content else entry.stored - len(beginning)), path):
-            write(piece)
 
 
 def checksums_in(one: Pass, source: Readable, rules: Rules) -> set[str]:
