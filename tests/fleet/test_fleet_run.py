@@ -247,8 +247,12 @@ def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) 
 
     def kill(path: str, port: int) -> bool:
         if path == "/03.tar":
-            (client,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.raddr}
-            os.kill(psutil.Process(client).ppid(), signal.SIGKILL)
+            # A client that has died already has no number, and another worker is then its package's next.
+            clients = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.raddr}
+            for client in clients - {None, os.getpid()}:
+                worker = psutil.Process(client).parent()
+                if worker is not None and "spawn_main" in " ".join(worker.cmdline()):
+                    worker.kill()
         return path != "/03.tar"
 
     with served(pool, kill) as (url, requests):
