@@ -10,12 +10,13 @@ import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import aiohttp
 
 OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -89,10 +90,11 @@ class Page:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Skips the test where there is no Chromium."""
+    """Skips the test where there is no Chromium, or not the extra `fleet`."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("no chromium: apt-get install chromium")
+    pytest.importorskip("aiohttp")
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as data,
         subprocess.Popen([chromium, *OPTIONS, f"--user-data-dir={data}"], stderr=subprocess.PIPE) as process,
@@ -111,6 +113,8 @@ def browser() -> Iterator[Browser]:
 
 
 async def _session() -> aiohttp.ClientSession:
+    import aiohttp  # noqa: PLC0415 - of the extra `fleet`
+
     return aiohttp.ClientSession()
 
 

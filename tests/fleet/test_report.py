@@ -18,14 +18,9 @@ from click.testing import CliRunner
 
 from cfi.errors import FormatError
 from sframegen.cli.fleet import command
-from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
-
-pytest.importorskip("pyarrow", reason="no pyarrow: pip install .[fleet]")
-pytest.importorskip("altair", reason="no altair: pip install .[fleet]")
-
-from sframegen.fleet.report.make_report import make_report
 from sframegen.fleet.report.page_tables import FileTable
-from tests.fleet.stored_run import write_run
+from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
+from tests.fleet.stored_run import report_of, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,7 +135,7 @@ RUN = (
 
 def made(out: Path, packages: list[PackageRow], files: list[FileRow]) -> Page:
     write_run(out, packages, files)
-    return Page(make_report(out))
+    return Page(report_of(out))
 
 
 def test_sums_equal_a_recount(tmp_path: Path) -> None:
@@ -279,7 +274,7 @@ def test_damaged_results_are_one_line(tmp_path: Path, damaged: str, content: byt
     write_run(tmp_path, *RUN)
     (tmp_path / damaged).write_bytes(content)
     with pytest.raises(FormatError) as caught:
-        make_report(tmp_path)
+        report_of(tmp_path)
     assert "\n" not in str(caught.value)
     assert damaged in str(caught.value)
     assert not (tmp_path / "report.html").exists()
@@ -290,11 +285,11 @@ def test_a_description_of_the_run_that_nobody_can_read(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("[" * 200_000)
     with pytest.raises(FormatError, match=r"run\.json: not JSON"):
-        make_report(tmp_path)
+        report_of(tmp_path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(FormatError, match=r"run\.json: not a regular file"):
-        make_report(tmp_path)
+        report_of(tmp_path)
 
 
 def test_another_version_of_the_table_is_refused(tmp_path: Path) -> None:
@@ -303,7 +298,7 @@ def test_another_version_of_the_table_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "more", *RUN)
     (tmp_path / "more" / "packages.parquet").replace(tmp_path / "packages.parquet")
     with pytest.raises(FormatError, match=r"no columns .*build_id"):
-        make_report(tmp_path)
+        report_of(tmp_path)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="no pyarrow: pip install .[fleet]")
-pytest.importorskip("altair", reason="no altair: pip install .[fleet]")
-pytest.importorskip("aiohttp", reason="no aiohttp: pip install .[fleet]")
-
-from sframegen.fleet.report.make_report import make_report
 from sframegen.fleet.result_rows import Outcome
 from tests.fleet.browser import Browser, Page, browser
-from tests.fleet.stored_run import write_run
+from tests.fleet.stored_run import report_of, write_run
 from tests.fleet.test_report import HOSTILE, RUN, file, package
 
 if TYPE_CHECKING:
@@ -41,7 +36,7 @@ def page(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Page:
     ]
     out = tmp_path_factory.mktemp("run")
     write_run(out, [*packages, package(3)], [*files, *more])
-    return chromium.open(make_report(out))
+    return chromium.open(report_of(out))
 
 
 def shown(page: Page, cell: int = 0) -> list[str]:
@@ -147,7 +142,7 @@ def test_hostile_names_run_nothing(chromium: Browser, tmp_path: Path) -> None:
         texts = {"package": name, "language": name, "producer": name, "machine": name, "warnings": [name]}
         files.append(file(n, name, **texts, left_out={name: 5}, no_cfi={name: 7}))
     write_run(tmp_path, packages, files)
-    page = chromium.open(make_report(tmp_path), "#f/0")
+    page = chromium.open(report_of(tmp_path), "#f/0")
     assert page.run("document.getElementById('details-title').innerText").endswith(HOSTILE[0])
     elements = page.run("[...new Set([...document.body.querySelectorAll('*')].map((one) => one.localName))]")
     assert set(elements) & {"img", "iframe", "object", "embed", "link"} == set()
