@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
-from linker.inject.verify import verify_writes
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PHDR_SIZE, SHDR_SIZE, Phdr, packed
 
@@ -70,4 +69,6 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path, reader: Reader) -> list[str]:
     """Return the findings about the file at `result`, which the reader reads, too."""
+    from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
+
     return verify_writes(elf, *headers_for(elf, exchange.place, exchange.size), exchange.writes, result, reader)

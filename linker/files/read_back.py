@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from linker.files.refusals import Refusal, RefusedError
@@ -127,14 +128,10 @@ def _with_elftools(path: Path) -> ReadBack | None:
     """The records of the tables only: pyelftools refuses files where the contents of a section is not what its type says."""
     from elftools.common.exceptions import ELFError  # noqa: PLC0415 - not for LIEF
     from elftools.common.utils import struct_parse  # noqa: PLC0415
-    from elftools.elf import enums  # noqa: PLC0415
     from elftools.elf.elffile import ELFFile  # noqa: PLC0415
     from elftools.elf.sections import StringTableSection  # noqa: PLC0415
 
-    numbers: dict[str, int] = {}  # of names that it gives instead
-    for name, names in vars(enums).items():
-        if name.startswith(("ENUM_P_TYPE", "ENUM_SH_TYPE", "ENUM_E_TYPE", "ENUM_E_MACHINE")):
-            numbers.update(names)
+    numbers = _numbers()
 
     def fields(record: Mapping[str, Any], *kinds: str) -> dict[str, Any]:
         return {field: numbers[value] if field in kinds and isinstance(value, str) else value for field, value in record.items()}
@@ -161,6 +158,16 @@ def _with_elftools(path: Path) -> ReadBack | None:
         return None
     identity = {field: header[field] for field in ("e_type", "e_machine", "e_entry", "e_flags")}
     return ReadBack(header["e_phoff"], segments, sections, identity)
+
+
+@cache
+def _numbers() -> dict[str, int]:
+    """The numbers for which pyelftools gives names."""
+    from elftools.elf import enums  # noqa: PLC0415 - not for LIEF
+
+    kinds = ("ENUM_P_TYPE", "ENUM_SH_TYPE", "ENUM_E_TYPE", "ENUM_E_MACHINE")
+    tables = [table for name, table in vars(enums).items() if name.startswith(kinds)]
+    return {name: number for table in tables for name, number in table.items()}
 
 
 def _places(table: int, size: int, count: int) -> range:

@@ -32,7 +32,6 @@ from sframegen.api.common import (
     verify_plan,
     with_written,
 )
-from sframegen.api.detaching import add_detached
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED
@@ -140,6 +139,8 @@ def add_section(
             from sframegen.api.packaged import read_package  # noqa: PLC0415 - here and below: only for packages
 
             return _of_package(os.fspath(path), read_package(path, each))
+        from sframegen.api.detaching import add_detached  # noqa: PLC0415
+
         return add_detached(
             path,
             detached,

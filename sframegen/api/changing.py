@@ -16,7 +16,6 @@ from linker.existing.take_out import plan_removal, unchanged
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
-from linker.inject.verify import verify_writes
 from linker.objects.add_to_objects import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
 from sframegen.api.common import findings_of, is_package, layout_of, planned, refuse, with_written
@@ -221,6 +220,8 @@ def remove(
             raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
 
         def check(written: Path, reader: Reader) -> None:
+            from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
+
             refuse(verify_writes(result, *plan, written, reader))
 
         return with_written(removal, target.write(write, check))

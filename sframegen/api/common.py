@@ -10,7 +10,6 @@ from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
-from linker.inject.verify import verify
 from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
 from sframegen.conversion.convert import convert_sources
@@ -46,7 +45,7 @@ R = TypeVar("R", "Summary", "VersionChange", "SectionRemoval", "Merged")
 
 def is_package(path: str, data: memoryview | None = None) -> bool:
     """True if the file is a package, such as a wheel. `data`: its bytes, if they are known. Raises FormatError, OSError."""
-    beginning = beginning_of(path, BEGINNING) if data is None else bytes(data[:BEGINNING])
+    beginning = beginning_of(path, path, BEGINNING) if data is None else bytes(data[:BEGINNING])
     return not beginning.startswith(b"\x7fELF") and kind_of(path, beginning) is not None
 
 
@@ -100,6 +99,8 @@ def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path, reade
 def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> list[str]:
     if isinstance(plan, Exchange):
         return verify_exchange(plan, base.given, written, reader)
+    from linker.inject.verify import verify  # noqa: PLC0415 - only where results are read back
+
     return verify(plan, base.elf, written, reader)
 
 

@@ -14,7 +14,7 @@ from cfi.errors import SframegenError
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import output_of, state_of
 from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note, verification
-from sframegen.elf.opening import open_regular
+from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable
 from sframegen.format.abi import is_linked
@@ -92,9 +92,7 @@ def command(
         ctx.exit(status)
 
     def add() -> None:
-        with os.fdopen(open_regular(output, output), "rb") as file:
-            header = file.read(EHDR_SIZE)
-        if is_linked(header):
+        if is_linked(beginning_of(output, output, EHDR_SIZE)):
             from sframegen import api  # noqa: PLC0415 - takes longer than most links
 
             summary = api.add_section(

@@ -45,9 +45,9 @@ def map_descriptor(descriptor: int, shown: str, *, small: int = 0) -> tuple[memo
     return memoryview(os.pread(descriptor, status.st_size, 0)), status
 
 
-def beginning_of(path: str, size: int) -> bytes:
-    """Up to `size` bytes of a regular file. Raises FormatError if it is none, or OSError."""
-    descriptor = open_regular(path, path)
+def beginning_of(name: str, shown: str, size: int, flags: int = 0, *, directory: int | None = None) -> bytes:
+    """Up to `size` bytes of the file that `open_regular` opens. Raises what that raises, and OSError."""
+    descriptor = open_regular(name, shown, flags, directory=directory)
     try:
         return os.pread(descriptor, size, 0)
     finally:

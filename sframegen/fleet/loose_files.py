@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, BinaryIO
 from cfi.errors import SframegenError
 from linker.files.location import below, locate, make_directory
 from linker.files.rename_into_place import Source, write_atomically
-from sframegen.elf.opening import open_regular
+from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.fleet.sources.fetching import digest, opened_file
 from sframegen.fleet.sources.items import ItemKind
-from sframegen.fleet.sources.listing import is_package
+from sframegen.fleet.sources.listing import BEGINNING, is_package
 from sframegen.format.abi import is_linked
 from sframegen.packages.passing import Passed
 
@@ -42,14 +42,10 @@ def _is_linked_file(entry: os.DirEntry[str]) -> bool:
     if not entry.is_file(follow_symlinks=False):
         return False
     try:
-        descriptor = open_regular(entry.path, entry.path, os.O_NOFOLLOW)
+        beginning = beginning_of(entry.path, entry.path, BEGINNING, os.O_NOFOLLOW)
     except (SframegenError, OSError):
         return False
-    try:
-        beginning = os.read(descriptor, 4096)
-        return is_linked(beginning[:EHDR_SIZE]) and not is_package(entry.name, beginning)
-    finally:
-        os.close(descriptor)
+    return is_linked(beginning[:EHDR_SIZE]) and not is_package(entry.name, beginning)
 
 
 def digest_of(item: Item) -> str:

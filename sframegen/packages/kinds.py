@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -29,7 +30,12 @@ class Kind(NamedTuple):
 
     name: str
     has: Callable[[str, bytes], bool]  # the kind has a file of that name and beginning
-    passer: Callable[[], Callable[..., Passed]]
+    module: str  # in this package
+    function: str  # that passes it through
+
+    def passer(self) -> Callable[..., Passed]:
+        found: Callable[..., Passed] = getattr(import_module(f"sframegen.packages.{self.module}"), self.function)
+        return found
 
 
 def kind_of(path: str | os.PathLike[str], beginning: bytes) -> Kind | None:
@@ -77,26 +83,8 @@ def _is_wheel(name: str, beginning: bytes) -> bool:
     return beginning.startswith(b"PK\3\4") and name.lower().endswith(".whl")
 
 
-def _wheel() -> Callable[..., Passed]:
-    from sframegen.packages.wheels import pass_wheel  # noqa: PLC0415 - this and the others: only where one is passed
-
-    return pass_wheel
-
-
 def _is_deb(_: str, beginning: bytes) -> bool:
     return beginning.startswith(b"!<arch>\ndebian-binary")
-
-
-def _deb() -> Callable[..., Passed]:
-    from sframegen.packages.debs import pass_deb  # noqa: PLC0415
-
-    return pass_deb
-
-
-def _tar() -> Callable[..., Passed]:
-    from sframegen.packages.tar_entries import pass_archive  # noqa: PLC0415
-
-    return pass_archive
 
 
 def _is_image(name: str, beginning: bytes) -> bool:
@@ -107,37 +95,19 @@ def _is_image(name: str, beginning: bytes) -> bool:
     return may_be_image(beginning)
 
 
-def _image() -> Callable[..., Passed]:
-    from sframegen.packages.images.image_archive import pass_image  # noqa: PLC0415
-
-    return pass_image
-
-
 def _is_squashfs(_: str, beginning: bytes) -> bool:
     return beginning.startswith(b"hsqs")
-
-
-def _squashfs() -> Callable[..., Passed]:
-    from sframegen.packages.squashfs import pass_image  # noqa: PLC0415
-
-    return pass_image
 
 
 def _is_rpm(_: str, beginning: bytes) -> bool:
     return beginning.startswith(b"\xed\xab\xee\xdb")
 
 
-def _rpm() -> Callable[..., Passed]:
-    from sframegen.packages.rpms import pass_rpm  # noqa: PLC0415
-
-    return pass_rpm
-
-
 KINDS = (
-    Kind("wheel", _is_wheel, _wheel),
-    Kind("deb", _is_deb, _deb),
-    Kind("rpm", _is_rpm, _rpm),
-    Kind("squashfs", _is_squashfs, _squashfs),
-    Kind("image archive", _is_image, _image),  # before tar, which it is, too
-    Kind("tar", _is_tar, _tar),
+    Kind("wheel", _is_wheel, "wheels", "pass_wheel"),
+    Kind("deb", _is_deb, "debs", "pass_deb"),
+    Kind("rpm", _is_rpm, "rpms", "pass_rpm"),
+    Kind("squashfs", _is_squashfs, "squashfs", "pass_image"),
+    Kind("image archive", _is_image, "images.image_archive", "pass_image"),  # before tar, which it is, too
+    Kind("tar", _is_tar, "tar_entries", "pass_archive"),
 )

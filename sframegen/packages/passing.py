@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 from contextlib import contextmanager, suppress
@@ -40,6 +41,20 @@ class Readable(Protocol):
 
 class Writable(Protocol):
     def write(self, data: bytes, /) -> object: ...
+
+
+class HashedStream:
+    """A stream, and the hash and number of the bytes that were read of it."""
+
+    def __init__(self, source: Readable, algorithm: str) -> None:
+        self._source, self.hash = source, hashlib.new(algorithm)
+        self.at = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._source.read(size)
+        self.hash.update(data)
+        self.at += len(data)
+        return data
 
 
 class Passed(NamedTuple):

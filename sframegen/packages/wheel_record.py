@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import re
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.passing import CHUNK, MAX_ENTRIES
+from sframegen.packages.passing import CHUNK, MAX_ENTRIES, HashedStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +79,7 @@ class Record:
         hashed = Hashed(row if row.hash else row._replace(hash=f"{ALGORITHMS[0]}="), file)
         while hashed.read(CHUNK):
             pass
-        self._rows[path] = Row(path, hashed.hash(), str(size))
+        self._rows[path] = Row(path, hashed.text(), str(size))
 
     def rewritten(self) -> bytes:
         return "".join(self._rewritten_lines()).encode()
@@ -106,33 +105,26 @@ def _lines(text: str, taken: list[str]) -> Iterator[str]:
         yield line
 
 
-class Hashed:
-    """Reads a file, and hashes what is read as its row does."""
+class Hashed(HashedStream):
+    """A file, hashed as its row is."""
 
     def __init__(self, row: Row, file: Readable) -> None:
         """Raises FormatError for an algorithm that wheels do not use."""
-        self._row, self._file = row, file
+        self._row = row
         self._algorithm = row.hash.partition("=")[0]
         if row.hash and self._algorithm not in ALGORITHMS:
             raise FormatError(f"{row.path}: hash {self._algorithm} in RECORD; wheels have {', '.join(ALGORITHMS)}")
-        self._hash = hashlib.new(self._algorithm or ALGORITHMS[0])
-        self._size = 0
+        super().__init__(file, self._algorithm or ALGORITHMS[0])
 
-    def read(self, size: int, /) -> bytes:
-        data = self._file.read(size)
-        self._hash.update(data)
-        self._size += len(data)
-        return data
-
-    def hash(self) -> str:
+    def text(self) -> str:
         """As RECORD has it."""
-        return f"{self._algorithm}={urlsafe_b64encode(self._hash.digest()).rstrip(b'=').decode()}"
+        return f"{self._algorithm}={urlsafe_b64encode(self.hash.digest()).rstrip(b'=').decode()}"
 
     def check(self, size: int) -> None:
         """Raises FormatError unless the row has the hash of all that was read, and that size."""
-        if self._size != size:
-            raise FormatError(f"{self._row.path}: {self._size:,} bytes, not {size:,} as its header has it")
+        if self.at != size:
+            raise FormatError(f"{self._row.path}: {self.at:,} bytes, not {size:,} as its header has it")
         if self._row.size and self._row.size != str(size):
             raise FormatError(f"{self._row.path}: {size:,} bytes, but {self._row.size} in RECORD")
-        if self._row.hash and self._row.hash.rstrip("=") != self.hash():
+        if self._row.hash and self._row.hash.rstrip("=") != self.text():
             raise FormatError(f"{self._row.path}: its hash is another than in RECORD")

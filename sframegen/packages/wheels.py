@@ -186,7 +186,7 @@ def _located(given: ZipFile, info: ZipInfo, path: str) -> Entry:
 
 
 def _copy(source: IO[bytes], entry: Entry, out: ZipFile) -> None:
-    """Copy an entry with its own header, compressed as it is."""
+    """Copy an entry: its header, and its bytes, which stay compressed."""
     file = _file_of(out)
     info = copy.copy(entry.info)
     info.header_offset = file.seek(out.start_dir)

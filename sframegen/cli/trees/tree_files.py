@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.files.location import below, locate
-from sframegen.elf.opening import open_regular
+from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 
@@ -120,7 +120,7 @@ def find(trees: Trees, exclusions: Exclusions) -> Found:
             key = status.st_dev, status.st_ino
             if excluded and status.st_nlink > 1:
                 left_out.add(key)
-            elif not excluded and is_linked(_beginning(directory, place[2], name.full)):
+            elif not excluded and is_linked(beginning_of(place[2], name.full, EHDR_SIZE, os.O_NOFOLLOW, directory=directory)):
                 names.setdefault(key, []).append(name)
         except (FormatError, OSError) as error:
             if not excluded:
@@ -128,14 +128,6 @@ def find(trees: Trees, exclusions: Exclusions) -> Found:
     order = {root: number for number, root in enumerate(trees.roots)}
     files = [sorted(found, key=lambda name: (order[name.root], name.path)) for key, found in names.items() if key not in left_out]
     return Found(sorted(files, key=lambda found: (order[found[0].root], found[0].path)), unreadable)
-
-
-def _beginning(directory: int, name: str, shown: str) -> bytes:
-    descriptor = open_regular(name, shown, os.O_NOFOLLOW, directory=directory)
-    try:
-        return os.read(descriptor, EHDR_SIZE)
-    finally:
-        os.close(descriptor)
 
 
 def _regular_files(

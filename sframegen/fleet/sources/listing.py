@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
 
 from cfi.errors import FormatError
-from sframegen.elf.opening import open_regular
+from sframegen.elf.opening import beginning_of, open_regular
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.fleet.sources.fetching import filesystem, in_one_line
 from sframegen.fleet.sources.items import Item, ItemKind, checked, clean, is_url, local_path, name_of_place, shown
@@ -132,7 +132,7 @@ def _of_glob(pattern: str) -> Iterator[Item]:
 
 
 def _of_file(path: str) -> Iterator[Item]:
-    beginning = _beginning(path)
+    beginning = beginning_of(path, path, BEGINNING)
     if is_package(path, beginning):
         return iter([checked(Item(os.path.basename(path), path))])  # noqa: PTH119
     if beginning.startswith(b"\x7fELF"):
@@ -162,14 +162,6 @@ def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
                 yield checked(Item(name_of_place(os.path.abspath(place)), place, kind))  # noqa: PTH100
 
 
-def _beginning(path: str, flags: int = 0, directory: int | None = None) -> bytes:
-    descriptor = open_regular(path, path, flags, directory=directory)
-    try:
-        return os.read(descriptor, BEGINNING)
-    finally:
-        os.close(descriptor)
-
-
 def _of_directory(root: str) -> Iterator[Item]:
     """Packages below it in the order of their names; a directory's linked ELF files are one. Symbolic links are not followed."""
     waiting = [""]
@@ -196,7 +188,7 @@ def _of_directory(root: str) -> Iterator[Item]:
                     below.append(path)
                 elif entry.is_file(follow_symlinks=False):
                     try:
-                        beginning = _beginning(entry.name, os.O_NOFOLLOW, descriptor)
+                        beginning = beginning_of(entry.name, entry.name, BEGINNING, os.O_NOFOLLOW, directory=descriptor)
                     except OSError as error:
                         yield Item(path, os.path.join(root, path), refused=f"cannot be read: {error.strerror}")  # noqa: PTH118
                         continue

@@ -13,7 +13,7 @@ from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
 from sframegen.packages.images.root_tree import path_of
-from sframegen.packages.passing import CHUNK, Timed, copied, pieces, skip
+from sframegen.packages.passing import CHUNK, HashedStream, Timed, copied, pieces, skip
 from sframegen.packages.tar_entries import ATTRIBUTES, BLOCK, TYPE_AT, attributes_of, entries, with_size
 
 if TYPE_CHECKING:
@@ -54,25 +54,18 @@ class Layer(NamedTuple):
                 stored.finish(self.file, "contents")
 
 
-class Hashed:
-    """A stream and the digest of what was read of it."""
+class Hashed(HashedStream):
+    """A stream, and the digest that it is to have."""
 
     def __init__(self, source: Readable, expected: str) -> None:
         """`expected`: the digest of all of it."""
         algorithm, _, self._expected = expected.partition(":")
-        self._source, self._hash = source, hashlib.new(algorithm)
-        self.at = 0
-
-    def read(self, size: int, /) -> bytes:
-        data = self._source.read(size)
-        self._hash.update(data)
-        self.at += len(data)
-        return data
+        super().__init__(source, algorithm)
 
     def finish(self, name: str, what: str) -> None:
         while self.read(CHUNK):
             pass
-        if self._hash.hexdigest() != self._expected:
+        if self.hash.hexdigest() != self._expected:
             raise FormatError(f"{name}: its {what} have another digest")
 
 
