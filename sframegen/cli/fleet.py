@@ -21,21 +21,14 @@ MIN_MEMORY = 1 << 28
 COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles
 
 
-class Size(click.ParamType[int]):
-    """A number of bytes, or of KiB, MiB, GiB, TiB with that letter."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = SIZE.match(str(value))
-        if match is None:
-            self.fail(f"{value!r} is no size such as 512M or 4G", param, ctx)
-        size = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
-        if size < MIN_MEMORY:
-            self.fail(f"{value} is too little for any package: at least {MIN_MEMORY >> 20}M", param, ctx)
-        return size
+def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
+    match = SIZE.match(text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no size such as 512M or 4G")
+    size = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
+    if size < MIN_MEMORY:
+        raise click.BadParameter(f"{text} is too little for any package: at least {MIN_MEMORY >> 20}M")
+    return size
 
 
 def _needs_extra() -> None:
@@ -77,7 +70,12 @@ def command() -> None:
     help="Time for one package.",
 )
 @click.option(
-    "--memory", metavar="SIZE", type=Size(), default="4G", show_default=True, help="Memory (address space) for one package."
+    "--memory",
+    metavar="SIZE",
+    callback=_size,
+    default="4G",
+    show_default=True,
+    help="Memory (address space) for one package: 512M, or 4G.",
 )
 @click.option("--force", is_flag=True, help="Also change signed packages and files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the sums as JSON.")
