@@ -17,6 +17,7 @@ COMMANDS = {
     "add-tree": "Add an SFrame section to all programs and libraries of a build root.",
     "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
     "convert": "Rewrite SFrame sections in another version of the format.",
+    "doctor": "Print what this installation is, and which parts of it work.",
     "dump": "Print SFrame sections in the format of GNU readelf.",
     "fleet": "Add sections to many packages, or survey them: on one machine or a cluster.",
     "integration": "Print the paths of the files for build systems and packaging.",

@@ -21,8 +21,19 @@ def main() -> None:
         from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415 - here and below: not before signals are taken care of
 
         refuse_strangers()
-        from sframegen.cli.commands import main as command_line  # noqa: PLC0415
+        try:
+            from sframegen.cli.commands import main as command_line  # noqa: PLC0415
+        except Exception:  # whatever a damaged click raises
+            if sys.argv[1:2] != ["doctor"]:
+                raise
+            from contextlib import suppress  # noqa: PLC0415
 
+            from sframegen.cli.installation.description import text  # noqa: PLC0415
+
+            with suppress(BrokenPipeError):
+                print(text(as_json="--json" in sys.argv[2:]))
+                sys.stdout.flush()
+            return
         command_line()
     except SystemExit as end:
         leave(end)

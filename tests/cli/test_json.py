@@ -139,6 +139,18 @@ def test_dump(file: Path) -> None:
             assert list(row) == ["offset", "address", "rule", "cfa", "ra", "fp", "ra_signed"]
 
 
+def test_doctor() -> None:
+    document = printed("doctor")
+    installation, part = TABLES["doctor"]
+    assert_documented(document, installation)
+    assert document["parts"]
+    for each in document["parts"]:
+        assert_documented(each, part)
+    section = PAGE.partition("\n## doctor")[2].partition("\n## ")[0]
+    for group in {each["group"] for each in document["parts"]}:
+        assert f"`{group}`" in section
+
+
 def test_register(file: Path) -> None:
     printed("add-section", file)
     for interface in ("sframe", "prctl", "codectl"):

@@ -1,0 +1,351 @@
+"""How each part of an installation is tried. An attempt returns what it found, or raises; what it tries is imported in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from sframegen.elf.text import count_of
+from sframegen.program.build import MODULES, is_compiled
+
+if TYPE_CHECKING:
+    from linker.files.read_back import Reader
+
+SPECIFIERS = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?\s*([^;\s]*)")
+BOUND = re.compile(r"(>=|<)([\d.]+)")
+END_OF_TAR = bytes(10240)
+MANGLED, DEMANGLED = "_ZN1a1bEi", "a::b(int)"
+RET = b"\xc3"
+COMPLETIONS = {  # by shell: files of its own, then files with a line that asks for it
+    "bash": (
+        ("/usr/share/bash-completion/completions/sframegen", "~/.local/share/bash-completion/completions/sframegen"),
+        ("~/.bashrc", "~/.bash_profile", "~/.bash_completion", "/etc/bash.bashrc"),
+    ),
+    "zsh": (
+        ("/usr/share/zsh/site-functions/_sframegen", "/usr/share/zsh/vendor-completions/_sframegen"),
+        ("~/.zshrc", "/etc/zsh/zshrc"),
+    ),
+    "fish": (
+        ("/usr/share/fish/vendor_completions.d/sframegen.fish", "~/.config/fish/completions/sframegen.fish"),
+        ("~/.config/fish/config.fish",),
+    ),
+}
+
+
+class DoesNotWorkError(Exception):
+    """Why, in one line."""
+
+
+class Dependency(NamedTuple):
+    """A package that pip installs, and the module that it gives."""
+
+    project: str
+    module: str
+    use: str
+
+
+DEPENDENCIES = (
+    Dependency("click", "click", "every command but this one"),
+    Dependency("capstone", "capstone", "--synthesize, and check --instructions"),
+    Dependency("lief", "lief", "reading back large files and many"),
+    Dependency("pyelftools", "elftools", "reading back, and check"),
+    *[Dependency("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),
+)
+FLEET = (
+    Dependency("altair", "altair", "fleet report"),
+    Dependency("distributed", "distributed", "fleet run"),
+    Dependency("fsspec", "fsspec", "fleet run"),
+    Dependency("pyarrow", "pyarrow", "fleet"),
+    Dependency("python-debian", "debian", "fleet run"),
+    Dependency("vl-convert-python", "vl_convert", "fleet report"),
+)
+
+
+# --- sframegen itself ------------------------------------------------------------------------------------------------------------
+
+
+def compiled() -> str:
+    missing = [name for name in MODULES if not is_compiled(name)]
+    for name in MODULES:
+        import_module(name)
+    if missing:
+        which = "all" if len(missing) == len(MODULES) else ", ".join(missing)
+        raise DoesNotWorkError(f"interpreted: {which}")
+    return f"{len(MODULES)}, each imported"
+
+
+def add_section() -> str:
+    """The whole way: a section for a program of this machine, in a copy of it, and read from there."""
+    import sframegen  # noqa: PLC0415 - here and below: what is tried
+
+    program = os.path.realpath(shutil.which("true") or sys.executable)
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, "copy")
+        summary = sframegen.add_section(program, output=copy)
+        if not summary.section_bytes:
+            return f"nothing to add to {program}: {summary.note}"
+        rows = len(sframegen.read(copy).table.start)
+    return f"{summary.rows:,} rows for {rows:,} functions of {program}, in a copy"
+
+
+# --- Libraries -------------------------------------------------------------------------------------------------------------------
+
+
+def dependency(one: Dependency) -> str:
+    """Its version, if it is one that sframegen can use, after it has done what sframegen needs it for."""
+    if find_spec(one.module.partition(".")[0]) is None or find_spec(one.module) is None:
+        raise DoesNotWorkError("not installed")
+    try:
+        import_module(one.module)
+        _USES.get(one.project, _imported)()
+    except Exception as error:
+        place = getattr(find_spec(one.module), "origin", None)
+        raise DoesNotWorkError(f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")) from error
+    try:
+        version = metadata.version(one.project)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
+    bound = bounds().get(one.project, "")
+    if not within(version, bound):
+        raise DoesNotWorkError(f"version {version}, where sframegen needs {bound}")
+    return version
+
+
+def _imported() -> None:
+    """Nothing more than the import."""
+
+
+def _make_command() -> None:
+    import click  # noqa: PLC0415
+
+    _expect(click.Command("name").name, "name")
+
+
+def _disassemble() -> None:
+    from sframegen.code.isa.disassembly import disassembler  # noqa: PLC0415
+
+    [(_, size, mnemonic, _)] = disassembler("CS_ARCH_X86", "CS_MODE_64").texts(RET, 0)
+    _expect((size, mnemonic), (1, "ret"))
+
+
+def _read_with_lief() -> None:
+    _read_with("lief")
+
+
+def _read_with_elftools() -> None:
+    _read_with("elftools")
+
+
+def _read_with(reader: Reader) -> None:
+    from linker.files.read_back import READERS  # noqa: PLC0415
+    from sframegen.elf.file import open_elf  # noqa: PLC0415
+
+    program = os.path.realpath(shutil.which("true") or sys.executable)
+    said = READERS[reader](Path(program))
+    _expect(said and len(said.segments), len(open_elf(program).segments))
+
+
+def _compress() -> None:
+    from sframegen.elf.compressed import zstd_library  # noqa: PLC0415
+
+    zstd = zstd_library()
+    _expect(zstd.decompress(zstd.compress(END_OF_TAR, 19)), END_OF_TAR)
+
+
+_USES = {
+    "click": _make_command,
+    "capstone": _disassemble,
+    "lief": _read_with_lief,
+    "pyelftools": _read_with_elftools,
+    "backports.zstd": _compress,
+}
+
+
+def bounds() -> dict[str, str]:
+    """Project: the versions that this installation of sframegen allows; empty where it has no metadata."""
+    try:
+        lines = metadata.requires("sframegen") or ()
+    except metadata.PackageNotFoundError:
+        return {}
+    return {match[1]: match[2] for line in lines if (match := SPECIFIERS.match(line))}
+
+
+def within(version: str, bound: str) -> bool:
+    """True if a version is allowed: `5.0.9` is, of `<5.1,>=5.0.2`. What follows the numbers, such as `rc1`, does not count."""
+
+    def numbers(text: str) -> tuple[int, ...]:
+        found = [int(part) for part in re.findall(r"\d+", (re.match(r"[\d.]*", text) or [""])[0])]
+        while found and not found[-1]:
+            found.pop()
+        return tuple(found)
+
+    return all((numbers(version) < numbers(limit)) == (sign == "<") for sign, limit in BOUND.findall(bound))
+
+
+def source() -> str:
+    """What pip is asked for to install sframegen again: the directory that it came from, if that is still there, else its name."""
+    try:
+        origin = json.loads(metadata.distribution("sframegen").read_text("direct_url.json") or "{}").get("url", "")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = ""
+    place = unquote(origin.removeprefix("file://")) if origin.startswith("file://") else ""
+    return place if os.path.exists(place) else "sframegen"  # noqa: PTH110
+
+
+# --- profile ---------------------------------------------------------------------------------------------------------------------
+
+
+def profile_fact(name: str) -> str:
+    """One line of `sframegen profile --probe`."""
+    from sframegen.profile.probe import probe  # noqa: PLC0415
+
+    [fact] = [fact for fact in probe().facts if fact.name == name]
+    if not fact.fine:
+        raise DoesNotWorkError(fact.found)
+    return fact.found
+
+
+def walk_in_the_kernel() -> str:
+    """Loads the kernel program, and attaches it to this process."""
+    from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling  # noqa: PLC0415
+
+    walker = KernelWalker({os.getpid()}, Sampling())
+    try:
+        walker.attach()
+    finally:
+        walker.close()
+    return "the kernel program was loaded and attached"
+
+
+# --- Names -----------------------------------------------------------------------------------------------------------------------
+
+
+def demangler() -> str:
+    from sframegen.stack.names.demangle import demangle  # noqa: PLC0415
+
+    if demangle(MANGLED) != DEMANGLED:
+        raise DoesNotWorkError("not found")
+    return "demangles"
+
+
+def debug_files() -> str:
+    """Looks for the debug file of the C library, which each stack has."""
+    from sframegen.elf.file import open_elf  # noqa: PLC0415
+    from sframegen.elf.notes import build_id_of  # noqa: PLC0415
+    from sframegen.stack.names.file_names import DEBUG_FILES  # noqa: PLC0415
+
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
+        names = dict.fromkeys(line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "r-xp" in line)
+    libraries = [name for name in names if re.match(r"libc[.-]|ld-musl", os.path.basename(name))]  # noqa: PTH119 - of a text
+    if not libraries:
+        raise DoesNotWorkError("this Python has no C library of its own")
+    build_id = (build_id_of(open_elf(libraries[0])) or b"").hex()
+    path = f"{DEBUG_FILES}/{build_id[:2]}/{build_id[2:]}.debug"
+    try:
+        sections = open_elf(path).sections
+    except FileNotFoundError:
+        raise DoesNotWorkError(f"none for {libraries[0]}") from None
+    return f"{path}, {len(sections)} sections"
+
+
+def debuginfod() -> str:
+    """Starts the program; asks no server."""
+    _run("debuginfod-find", "--version")
+    servers = os.environ.get("DEBUGINFOD_URLS", "").split()
+    if not servers:
+        raise DoesNotWorkError("found, but DEBUGINFOD_URLS names no server")
+    return f"found, with {count_of(len(servers), 'server')}"
+
+
+# --- Packages --------------------------------------------------------------------------------------------------------------------
+
+
+def rpm2archive() -> str:
+    """Reads a package without files."""
+    from sframegen.packages.rpms import pass_rpm  # noqa: PLC0415
+
+    with TemporaryFile() as file:
+        file.write(_empty_rpm())
+        pass_rpm(file, lambda *_: False, None, force=False)
+    return "read a package"
+
+
+def _empty_rpm() -> bytes:
+    """The least that is a package: a lead, a header of signatures with a size, a header with name, version and format, no files."""
+
+    def header(*tags: tuple[int, int, bytes]) -> bytes:
+        index, store = b"", b""
+        for tag, kind, data in tags:
+            index += struct.pack(">4I", tag, kind, len(store), 1)
+            store += data
+        return b"\x8e\xad\xe8\x01" + struct.pack(">4x2I", len(tags), len(store)) + index + store
+
+    def text(tag: int, value: str) -> tuple[int, int, bytes]:
+        return tag, 6, value.encode() + b"\0"
+
+    signatures = header((1000, 4, bytes(4)))
+    lead = b"\xed\xab\xee\xdb\3\0\0\0\0\1" + b"empty".ljust(66, b"\0") + b"\0\1\0\5" + bytes(16)
+    names = (text(1000, "empty"), text(1001, "1"), text(1002, "1"), text(1021, "linux"), text(1022, "noarch"), text(1124, "cpio"))
+    end = b"070701" + b"0" * 8 * 11 + b"0000000B" + b"0" * 8 + b"TRAILER!!!\0\0\0\0"
+    return lead + signatures + bytes(-len(signatures) % 8) + header(*names) + end
+
+
+def squashfs() -> str:
+    """Writes an image without files, and reads it."""
+    from sframegen.packages.piped_tools import running, tool  # noqa: PLC0415
+    from sframegen.packages.squashfs import REMEDY, pass_image  # noqa: PLC0415
+
+    with TemporaryDirectory() as folder, TemporaryFile() as empty:
+        path = Path(folder, "image")
+        empty.write(END_OF_TAR)
+        empty.seek(0)
+        with running([tool("tar2sqfs", REMEDY), "-q", os.fspath(path)], stdin=empty):
+            pass
+        with path.open("rb") as image:
+            pass_image(image, lambda *_: False, None, force=False)
+    return "wrote and read an image"
+
+
+# --- Shell -----------------------------------------------------------------------------------------------------------------------
+
+
+def completion(shell: str) -> str:
+    """Looks where docs/installing.md puts it: what a shell reads when it starts is not run."""
+    if shell not in COMPLETIONS:
+        raise DoesNotWorkError(f"SHELL is {shell}, which has none" if shell else "SHELL is not set")
+    own, shared = ([os.path.expanduser(path) for path in paths] for paths in COMPLETIONS[shell])  # noqa: PTH111
+    files = [*own, os.path.join(sysconfig.get_path("data"), *own[0].split("/")[2:])]  # noqa: PTH118
+    for path in [*files, *shared]:
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                found = path in files or f"{shell}_source".encode() in file.read()
+        except OSError:
+            continue
+        if found:
+            return f"{shell}: {path}"
+    raise DoesNotWorkError(f"not installed for {shell}")
+
+
+def _run(*command: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise DoesNotWorkError("not on PATH")
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+    if done.returncode:
+        raise DoesNotWorkError(f"{' '.join(command)} ended with status {done.returncode}")
+
+
+def _expect(found: object, wanted: object) -> None:
+    if found != wanted:
+        raise DoesNotWorkError(f"gives {found}, not {wanted}")

@@ -1,0 +1,147 @@
+"""The parts of an installation: a row for each, with what tries it and the command that gets it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import SframegenError
+from sframegen.cli.installation import attempts
+from sframegen.elf.text import printable, shortened
+from sframegen.program.workers import outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+PATIENCE = 60  # seconds for one part: ends what hangs
+SHELLS = {
+    "bash": "echo 'eval \"$(_SFRAMEGEN_COMPLETE=bash_source sframegen)\"' >> ~/.bashrc",
+    "zsh": "echo 'eval \"$(_SFRAMEGEN_COMPLETE=zsh_source sframegen)\"' >> ~/.zshrc",
+    "fish": (
+        "mkdir -p ~/.config/fish/completions && "
+        "echo '_SFRAMEGEN_COMPLETE=fish_source sframegen | source' > ~/.config/fish/completions/sframegen.fish"
+    ),
+}
+
+
+class Part(NamedTuple):
+    """`attempt` returns what was found, or raises an exception that says why the part does not work."""
+
+    group: str
+    name: str
+    use: str  #: what works only with it
+    attempt: Callable[[], str]
+    remedy: str  #: one command; empty if there is none
+
+
+class Tried(NamedTuple):
+    """What came of an attempt."""
+
+    group: str
+    name: str
+    use: str
+    works: bool
+    found: str  #: one line: the version for instance, or why it does not work
+    remedy: str  #: the command; empty if it works, or if there is none
+
+    def lines(self) -> Iterator[str]:
+        yield f"{'ok' if self.works else 'no'}  {self.name}: {self.found}" + ("" if self.works else f"; needed for {self.use}")
+        if self.remedy:
+            yield f"      {self.remedy}"
+
+
+def all_parts() -> Iterator[Part]:
+    """In the order in which they are shown."""
+    ours = attempts.source()
+    again = installing("--force-reinstall", "--no-deps", ours)
+    yield Part("sframegen", "compiled modules", "speed: everything takes about 20 times as long", attempts.compiled, again)
+    yield Part("sframegen", "add-section", "everything", attempts.add_section, installing("--force-reinstall", ours))
+    for one in attempts.DEPENDENCIES:
+        remedy = installing("--force-reinstall", wanted(one.project))
+        yield Part("libraries", one.project, one.use, partial(attempts.dependency, one), remedy)
+    with_clang = " && ".join(filter(None, [package("clang", "/usr/bin/clang"), again]))
+    privileged = "" if os.geteuid() == 0 else as_root(f"{shlex.quote(sys.executable)} -m sframegen profile --probe")
+    profile = "profile in the kernel"
+    for fact, use, remedy in (
+        ("kernel", profile, ""),
+        ("kernel program", profile, with_clang),
+        ("libbpf.so.1", profile, package("libbpf1", "libbpf.so.1()(64bit)")),
+        ("capabilities", profile, privileged),
+        ("BPF", profile, privileged),
+        ("perf events of own processes", "profile", as_root("sysctl kernel.perf_event_paranoid=2")),
+        ("perf events of all processes", "profile --system", privileged),
+    ):
+        yield Part("profile", fact, use, partial(attempts.profile_fact, fact), remedy)
+    yield Part("profile", "walk in the kernel", profile, attempts.walk_in_the_kernel, privileged)
+    for group, name, use, attempt, debian, provided in (
+        ("names", "libstdc++.so.6", "names of C++ functions", attempts.demangler, "libstdc++6", "libstdc++.so.6()(64bit)"),
+        ("names", "debug files", "names of functions that libraries do not export", attempts.debug_files, "libc6-dbg", ""),
+        ("names", "debuginfod-find", "fetching debug files", attempts.debuginfod, "debuginfod", "/usr/bin/debuginfod-find"),
+        ("packages", "rpm2archive", "RPM packages", attempts.rpm2archive, "rpm2cpio", "/usr/bin/rpm2archive"),
+        ("packages", "sqfs2tar, tar2sqfs", "squashfs images", attempts.squashfs, "squashfs-tools-ng", "/usr/bin/sqfs2tar"),
+    ):
+        yield Part(group, name, use, attempt, package(debian, provided))
+    for one in attempts.FLEET:
+        yield Part("fleet", one.project, "fleet", partial(attempts.dependency, one), installing(f"{ours}[fleet]"))
+    shell = os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - of a text
+    yield Part("shell", "completion", "the TAB key", partial(attempts.completion, shell), SHELLS.get(shell, ""))
+
+
+def try_all(parts: Sequence[Part]) -> list[Tried]:
+    """Each part in a process of its own: a library that ends its process ends no more than that."""
+    found = sorted(outcomes(_try, parts, len(os.sched_getaffinity(0))), key=lambda outcome: outcome[0])
+    return [result if isinstance(result, Tried) else _refused(parts[number], result) for number, result in found]
+
+
+def _try(part: Part) -> Tried:
+    """In a process of its own, whose output is nobody's."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(PATIENCE)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+    try:
+        found = part.attempt()
+    except Exception as error:  # noqa: BLE001 - whatever a damaged installation raises
+        return _refused(part, error)
+    finally:
+        signal.alarm(0)
+    return Tried(part.group, part.name, part.use, True, shortened(printable(found)), "")
+
+
+def _refused(part: Part, error: Exception) -> Tried:
+    reason = " ".join(printable(str(error)).split())
+    if not isinstance(error, (attempts.DoesNotWorkError, SframegenError, OSError)) or not reason:
+        reason = f"{type(error).__name__}: {reason}"
+    return Tried(part.group, part.name, part.use, False, shortened(reason), part.remedy)
+
+
+def installing(*what: str) -> str:
+    """The command that installs Python packages where sframegen is: pip's; uv's where an environment has no pip."""
+    arguments = shlex.join(what)
+    if find_spec("pip") is None and shutil.which("uv"):
+        return f"uv pip install --python {shlex.quote(sys.executable)} {arguments}".replace("--force-reinstall", "--reinstall")
+    return f"{shlex.quote(sys.executable)} -m pip install {arguments}"
+
+
+def wanted(project: str) -> str:
+    """What pip is asked for: the versions that sframegen needs."""
+    return project + attempts.bounds().get(project, "")
+
+
+def package(debian: str, provided: str) -> str:
+    """The command that installs a package of the system: with its name in Debian, elsewhere with what it provides."""
+    manager = next((name for name in ("apt-get", "dnf", "zypper") if shutil.which(name)), "")
+    name = debian if manager == "apt-get" else shlex.quote(provided)
+    return as_root(f"{manager} install {name}") if manager and name else ""
+
+
+def as_root(command: str) -> str:
+    return command if os.geteuid() == 0 else f"sudo {command}"
