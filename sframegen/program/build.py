@@ -28,6 +28,7 @@ MODULES = (
     "sframegen.profile.tables.paginate",
     "sframegen.profile.walk.columns",
     "sframegen.profile.walk.steps",
+    "sframegen.stack.walking.walk",
     "sframegen.tables.join",
 )
 

@@ -12,13 +12,13 @@ from sframegen.stack.objects.loaded_objects import Objects
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.memory import NotCopiedError
 from sframegen.stack.snapshot.snapshot import StackError
-from sframegen.stack.walking.frames import Described, End, How, Thread
-from sframegen.stack.walking.walk import MAX_FRAMES, guess, walk
+from sframegen.stack.walking.frames import End, How, Thread
+from sframegen.stack.walking.walk import MAX_FRAMES, Described, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.stack.live.process import CopiedProcess, Process
-    from sframegen.stack.objects.loaded_objects import LoadedObject
+    from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
 
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
@@ -116,6 +116,9 @@ class _View:
         self.abi = snapshot.abi
         self.known = conventions_of(snapshot.abi)
         self.word = snapshot.memory.word
+        self.window = snapshot.memory.window
+        # Registered code is asked for each time, because its tables grow.
+        self.answers: Answers = ({}, {}) if len(registry) else objects.answers
         self.stack_at = snapshot.mappings.stack_at
         self.detail = ""
         self._returns: dict[int, bool] = {}
@@ -124,16 +127,16 @@ class _View:
         found = self._registered(pc if exact else pc - 1)
         if found:
             return found
-        answers = self.objects.answers
-        known = answers.get((pc, exact))
+        answers = self.objects.answers[exact]
+        known = answers.get(pc)
         if known is None:
             known = self._find(pc, pc if exact else pc - 1)
             if known not in UNSETTLED:
-                answers[pc, exact] = known
+                answers[pc] = known
         return known
 
     def _registered(self, address: int) -> Described | End | None:
-        """Look up registered code each time, because its tables grow. Nothing is guessed for it."""
+        """Look up registered code. Nothing is guessed for it."""
         region = self.registry.find(address)
         if region is None:
             return None

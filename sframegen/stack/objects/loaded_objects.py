@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cfi.errors import FormatError
 from sframegen.detached.detached_file import ADDRESS
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from sframegen.stack.objects.loaded_image import Image
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
-    from sframegen.stack.walking.frames import Described, End
+    from sframegen.stack.walking.frames import End
+    from sframegen.stack.walking.walk import Described
 
+Answers: TypeAlias = "tuple[dict[int, Described | End], dict[int, Described | End]]"  # by PC: of calls; where the PC is exact
 HEAD = 64  # bytes that identify a section
 MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and endless
 MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped many times
@@ -89,13 +91,13 @@ class Objects:
         self._snapshot: Snapshot | None = None
         self._mappings: Mappings | None = None
         self._verified: set[Mapping] = set()
-        self.answers: dict[tuple[int, bool], Described | End] = {}  # by PC, and whether the PC is exact
+        self.answers: Answers = ({}, {})
 
     def begin(self, snapshot: Snapshot) -> None:
         """Use this snapshot from now on; every object that is asked for is verified."""
         self._adopt(snapshot)
         self._defer = False
-        self.answers = {}
+        self._forget_answers()
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Read all loaded objects, while the process may still run: call `verify` after it."""
@@ -147,7 +149,7 @@ class Objects:
             rows = set(snapshot.mappings)
             for region in [region for region in self._regions if region.key not in rows]:
                 self._forget(region.key)
-            self.answers = {}
+            self._forget_answers()
 
     def _verify(self, loaded: LoadedObject) -> bool:
         """Return True if it is still there. Another object may have the same mappings, opened after this one was closed."""
@@ -155,10 +157,14 @@ class Objects:
         read = self._snapshot.memory.read
         if loaded.image and any(read(address, max(len(data), 1)) != data for address, data in loaded.image.seen):
             self._forget(loaded.row)
-            self.answers = {}
+            self._forget_answers()
             return False
         self._verified.add(loaded.row)
         return True
+
+    def _forget_answers(self) -> None:
+        for answers in self.answers:  # a walk may read them meanwhile
+            answers.clear()
 
     def _forget(self, key: Hashable) -> None:
         for region in self._regions.unregister(key):

@@ -27,6 +27,9 @@ class Reader(Protocol):
     def word(self, address: int) -> int | None:
         """Return the 8 bytes at `address` as a number; None if they cannot be read."""
 
+    def window(self, address: int) -> tuple[int, bytes]:
+        """Return the bytes around `address` that are kept, and where they begin; none if `word` must be asked."""
+
 
 class Memory:
     """Memory of a process that does not run, read by pages and kept."""
@@ -46,15 +49,21 @@ class Memory:
         """Return the 8 bytes at `address` as a number; None if they cannot be read."""
         place = address & PAGE - 1
         if place <= PAGE - 8:
-            page = self._pages.get(address >> PAGE_BITS)
-            if page is None:
-                page = self._fetch(address >> PAGE_BITS)
-            if len(page) != PAGE:
+            _, page = self.window(address)
+            if not page:
                 return None
             word: int = self._word(page, place)[0]
             return word
         raw = self._read(address, 8)
         return int.from_bytes(raw, self.byte_order) if len(raw) == 8 else None
+
+    def window(self, address: int) -> tuple[int, bytes]:
+        """Return the page, and where it begins; no bytes if it cannot be read wholly."""
+        number = address >> PAGE_BITS
+        page = self._pages.get(number)
+        if page is None:
+            page = self._fetch(number)
+        return number << PAGE_BITS, page if len(page) == PAGE else b""
 
     def _fetch(self, number: int) -> bytes:
         raw = self._read(number << PAGE_BITS, PAGE * READ_AHEAD)
@@ -77,7 +86,7 @@ class CopiedMemory:
         self._parts = [(start, data) for start, data in parts if len(data) >= 8]
         self._mappings = mappings
         self._word = Struct(MARKS[byte_order] + "Q").unpack_from
-        self._start, self._data = self._parts[0] if self._parts else (0, b"")
+        self._last = self._parts[0] if self._parts else (0, b"")
 
     def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - the protocol's
         """Raises NotCopiedError."""
@@ -85,14 +94,23 @@ class CopiedMemory:
 
     def word(self, address: int) -> int | None:
         """Return the 8 bytes at `address` as a number; None if the process has none there. Raises NotCopiedError."""
-        at = address - self._start
-        if not 0 <= at <= len(self._data) - 8:
-            found = next((part for part in self._parts if 0 <= address - part[0] <= len(part[1]) - 8), None)
+        start, data = self.window(address)
+        if data:
+            word: int = self._word(data, address - start)[0]
+            return word
+        if self._mappings.covers(address, 8):
+            raise NotCopiedError
+        return None
+
+    def window(self, address: int) -> tuple[int, bytes]:
+        """Return the copied part that has 8 bytes at `address`, and where it begins; no bytes if none has them."""
+        if not _has_word(self._last, address):
+            found = next((part for part in self._parts if _has_word(part, address)), None)
             if found is None:
-                if self._mappings.covers(address, 8):
-                    raise NotCopiedError
-                return None
-            self._start, self._data = found
-            at = address - self._start
-        word: int = self._word(self._data, at)[0]
-        return word
+                return address, b""
+            self._last = found
+        return self._last
+
+
+def _has_word(part: tuple[int, bytes], address: int) -> bool:
+    return 0 <= address - part[0] <= len(part[1]) - 8

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from sframegen.format.model import Rule
+from typing import NamedTuple
 
 ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -40,19 +37,6 @@ class How(Enum):
     REGISTERED = "registered"  # the process registered code without an ELF file
     SIGNAL = "signal context"  # the registers that the kernel saved
     FRAME_POINTER = "frame pointer"
-
-
-class Described(NamedTuple):
-    """The rule of some code. `sp_is_cfa`: the caller's SP follows from the CFA.
-
-    `failing`: for a guess, the end of the walk if it leads nowhere.
-    """
-
-    rule: Rule
-    signal: bool
-    how: How
-    sp_is_cfa: bool = True
-    failing: End | None = None
 
 
 class Frame(NamedTuple):

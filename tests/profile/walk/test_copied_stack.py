@@ -24,14 +24,16 @@ from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_image
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
-from sframegen.stack.walking.frames import Described, How
 from sframegen.stack.walking.frames import End as StackEnd
+from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.walk import Described
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.profile.tables.decoded_table import DecodedTable
+    from sframegen.stack.objects.loaded_objects import Answers
     from tests.support.peers import Compiler
 
 MACHINES = (AMD64, AARCH64)
@@ -86,10 +88,14 @@ class View:
 
     def __init__(self, abi: Abi, rules: list[Rule | None], signals: frozenset[int], stack: bytes) -> None:
         self.abi, self.rules, self.signals, self.stack = abi, rules, signals, stack
+        self.answers: Answers = ({}, {})
 
     def word(self, address: int) -> int | None:
         at = address - SP
         return int.from_bytes(self.stack[at : at + 8], "little") if 0 <= at <= len(self.stack) - 8 else None
+
+    def window(self, _address: int) -> tuple[int, bytes]:
+        return SP, self.stack
 
     def describe(self, pc: int, exact: bool) -> Described | StackEnd:
         address = pc if exact else pc - 1

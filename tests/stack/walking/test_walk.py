@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -14,8 +14,11 @@ from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.stack.abi.conventions import ALL_BITS
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import Registers, registers_of
-from sframegen.stack.walking.frames import Described, End, How
-from sframegen.stack.walking.walk import guess, walk
+from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.walk import Described, guess, walk
+
+if TYPE_CHECKING:
+    from sframegen.stack.objects.loaded_objects import Answers
 
 CODE = range(0x400000, 0x410000)
 STACK = (0x70000000, 0x70100000)
@@ -42,9 +45,13 @@ class Space:
         self.stacks = [STACK, OTHER_STACK]
         self.asked: list[int] = []
         self.after_calls = range(CODE.stop)
+        self.answers: Answers = ({}, {})
 
     def word(self, address: int) -> int | None:
         return self.words.get(address)
+
+    def window(self, address: int) -> tuple[int, bytes]:
+        return address, b""
 
     def describe(self, pc: int, exact: bool) -> Described | End:
         self.asked.append(pc if exact else pc - 1)
