@@ -112,6 +112,7 @@ def _asleep(pid: int) -> int:
 def stops(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
     """Seconds from the first stop of any thread to the last one's end, and the median of the threads' own."""
     times = folder / "times"
+    times.unlink(missing_ok=True)
     environment = {**os.environ, "LD_PRELOAD": str(folder / "ptrace_times.so"), "PTRACE_TIMES": str(times)}
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     begun: dict[str, int] = {}

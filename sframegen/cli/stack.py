@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +11,7 @@ from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
 from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import format_of, write
-from sframegen.profile.report.formats.folded import folded
-from sframegen.profile.report.traced import TracedStacks
 from sframegen.stack import report
-from sframegen.stack.core.core_process import Core
 from sframegen.stack.names.frame_names import Symbols
 from sframegen.stack.sampling import Command, Interrupts, Plan, Sampler
 from sframegen.stack.snapshot.snapshot import StackError
@@ -24,6 +20,8 @@ from sframegen.stack.walking.walk import MAX_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sframegen.profile.report.traced import TracedStacks
 
 MAX_NAMED = 3  # objects in the note that --convert may help
 
@@ -92,6 +90,8 @@ def command(
     symbols = Symbols(tracer.objects)
     stacks = None
     if form == "folded" or output:
+        from sframegen.profile.report.traced import TracedStacks  # noqa: PLC0415 - here and below: not for each run
+
         stacks = TracedStacks(symbols, interval, moments=bool(output and format_of(output).needs_moments))
     printer = Output(run, symbols, form, stacks, output, verbose=verbose, hint=not convert, stores=stores)
     if core:
@@ -142,8 +142,7 @@ class Output:
         elif self.form == "json":
             click.echo(report.as_json(sample, self.symbols, problems))
         elif sample.threads:
-            for line in report.text(sample, self.symbols, raw=self.form == "raw"):
-                click.echo(line)
+            click.echo("\n".join(report.text(sample, self.symbols, raw=self.form == "raw")))
         if self.verbose and sample.stopped_ms is not None:
             note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
 
@@ -152,6 +151,8 @@ class Output:
             with self.run.file(self.path):
                 write(self.stacks.named(), self.path)
         elif self.stacks:
+            from sframegen.profile.report.formats.folded import folded  # noqa: PLC0415
+
             for line in folded(self.stacks.named()):
                 click.echo(line)
         sys.stdout.flush()
@@ -168,6 +169,10 @@ def findings_of(run: Run) -> Iterator[None]:
 
 def of_core(path: str, exe: str | None, sysroot: str | None, tracer: Tracer, tid: int | None) -> tuple[report.Sample, list[str]]:
     """The one sample that a core is. Raises StackError, FormatError."""
+    from pathlib import Path  # noqa: PLC0415
+
+    from sframegen.stack.core.core_process import Core  # noqa: PLC0415
+
     core = Core(path, Path(exe) if exe else None, Path(sysroot) if sysroot else None, tid)
     threads = tracer.trace(core)
     for remark in core.remarks():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.text import printable
@@ -32,11 +31,15 @@ class Sample(NamedTuple):
 
 def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
     """Return lines like those of eu-stack; `raw`: addresses without names."""
+    names: dict[tuple[int, bool, bool], str] = {}
     yield f"PID {sample.pid} - {printable(sample.executable) or UNKNOWN}"
     for thread in sample.threads:
         yield f"TID {thread.tid}:"
         for number, frame in enumerate(thread.frames):
-            yield f"#{number:<2} {frame.pc:#018x}" + ("" if raw else _named(frame, symbols)) + GUESSED * frame.guessed
+            known = (frame.pc, frame.exact, frame.signal)
+            if known not in names:
+                names[known] = "" if raw else _named(frame, symbols)
+            yield f"#{number:<2} {frame.pc:#018x}{names[known]}{GUESSED * frame.guessed}"
         if thread.end not in BOTTOM:
             yield f"    {thread.end.value}" + (f": {thread.detail}" if thread.detail else "")
 
@@ -55,6 +58,8 @@ def function_of(frame: Frame, place: Place) -> str | None:
 
 def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
     """Return one JSON object. Addresses are numbers; `how` says how the caller of a frame was found."""
+    import json  # noqa: PLC0415 - only needed here
+
     threads = [
         {
             "tid": thread.tid,

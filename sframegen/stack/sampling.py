@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from functools import partial
@@ -83,11 +82,14 @@ class Command:
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
         """Raises OSError."""
+        import subprocess  # noqa: PLC0415 - slow to import, and most samples are of a process that runs
+
+        self._timeout = subprocess.TimeoutExpired
         self._process = subprocess.Popen(arguments)
         self.pid = self._process.pid
 
     def wait(self, seconds: float) -> None:
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(self._timeout):
             self._process.wait(seconds)
 
     def runs(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 GONE = "it has ended"
 OURSELVES = "it is the process that asks: it cannot stop itself"
@@ -11,11 +10,23 @@ FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
 PF_KTHREAD = 0x00200000
 
 
+PIECE = 1 << 16  # bytes read at a time
+
+
+def contents(path: str) -> bytes:
+    """Return a file of /proc. Raises OSError. Two are read for each thread: `open` takes three times as long."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, PIECE), b""))
+    finally:
+        os.close(descriptor)
+
+
 def threads_of(pid: int) -> list[int]:
     """Return the ids of its threads, the first thread first; none if the process has ended."""
     for _ in range(3):  # for a moment there is none, while another thread takes over the id of the first
         try:
-            found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+            found = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - pathlib takes longer
             break
         except OSError:
             found = []
@@ -25,7 +36,7 @@ def threads_of(pid: int) -> list[int]:
 def fields_of(tid: int) -> dict[str, str]:
     """Return the fields of /proc/TID/status; none if the thread has ended."""
     try:
-        lines = Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines()
+        lines = contents(f"/proc/{tid}/status").decode(errors="replace").splitlines()
     except OSError:
         return {}
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -33,7 +44,7 @@ def fields_of(tid: int) -> dict[str, str]:
 
 def _is_the_kernels(tid: int) -> bool:
     try:
-        _, _, numbers = Path(f"/proc/{tid}/stat").read_text(errors="replace").rpartition(") ")
+        _, _, numbers = contents(f"/proc/{tid}/stat").decode(errors="replace").rpartition(") ")
     except OSError:
         return False
     return bool(int(numbers.split()[FLAGS_FIELD]) & PF_KTHREAD)
@@ -50,13 +61,13 @@ def why_not(tid: int) -> str:
         return GONE
     if "VmSize" not in fields:  # a process that ends loses its memory first
         return "it is a thread of the kernel" if _is_the_kernels(tid) else GONE
-    if Path(f"/proc/self/task/{tid}").exists():
+    if os.access(f"/proc/self/task/{tid}", os.F_OK):
         return OURSELVES
     tracer = fields.get("TracerPid", "0").strip()
     if tracer not in ("0", str(os.getpid())):
         return f"process {tracer} traces it already"
     try:
-        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+        scope = contents("/proc/sys/kernel/yama/ptrace_scope").decode().strip()
     except OSError:
         scope = "0"
     if scope != "0":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
@@ -57,7 +56,7 @@ class Process:
         self.abi = host_abi()
         self._maps_text = b""
         self._mappings = Mappings()
-        if not Path(f"/proc/{pid}").is_dir():
+        if not os.access(f"/proc/{pid}", os.F_OK):
             raise StackError(f"process {pid}: no such process")
         self._folder = self._living()
         self._memory = self._open_memory()
@@ -102,7 +101,7 @@ class Process:
             places.append("exe")
         for path in places:
             try:
-                elf = open_elf(self._folder / path)
+                elf = open_elf(f"{self._folder}/{path}")
             except (OSError, FormatError):
                 continue
             elf.name = name
@@ -137,27 +136,27 @@ class Process:
     def _open_memory(self) -> int:
         for _ in range(3):  # the thread may be gone, because another one executes a program
             try:
-                return os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
+                return os.open(f"{self._folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 self._folder = self._living()
-        raise StackError(f"process {self.pid}: {proc.why_not(int(self._folder.name))}")
+        raise StackError(f"process {self.pid}: {proc.why_not(int(self._folder.removeprefix('/proc/')))}")
 
     def _maps(self) -> bytes:
         try:
-            return (self._folder / "maps").read_bytes()
+            return proc.contents(f"{self._folder}/maps")
         except OSError:
             return b""
 
-    def _living(self) -> Path:
+    def _living(self) -> str:
         """Return the folder of a thread that has not ended: the first may have, and then has no memory."""
         for tid in proc.threads_of(self.pid):
             if proc.fields_of(tid).get("State", "Z")[0] not in "ZX":
-                return Path(f"/proc/{tid}")
-        return Path(f"/proc/{self.pid}")
+                return f"/proc/{tid}"
+        return f"/proc/{self.pid}"
 
     def _executable(self) -> str:
         try:
-            return str((self._folder / "exe").readlink()).removesuffix(DELETED)
+            return os.readlink(f"{self._folder}/exe").removesuffix(DELETED)  # noqa: PTH115 - pathlib takes longer
         except OSError:
             return ""
 
@@ -179,7 +178,7 @@ class StoppedProcess:
 
     def thread_name(self, tid: int) -> str:
         try:
-            return Path(f"/proc/{self.pid}/task/{tid}/comm").read_text(errors="replace").removesuffix("\n")
+            return proc.contents(f"/proc/{self.pid}/task/{tid}/comm").decode(errors="replace").removesuffix("\n")
         except OSError:
             return ""
 

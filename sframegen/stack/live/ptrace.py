@@ -9,10 +9,9 @@ import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.live.proc import GONE, fields_of, lives, threads_of, why_not
+from sframegen.stack.live.proc import GONE, contents, fields_of, lives, threads_of, why_not
 from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _scheduled(tid: int, deadline: float) -> bytes:
     """Return the letter of its state, after any uninterruptible sleep (`D`): seized in one, it would stop much later."""
     while True:
         try:
-            state = Path(f"/proc/{tid}/stat").read_bytes().rpartition(b") ")[2][:1]
+            state = contents(f"/proc/{tid}/stat").rpartition(b") ")[2][:1]
         except OSError:
             return b""
         if state != SLEEPS_ON or time.monotonic() > deadline:

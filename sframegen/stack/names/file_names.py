@@ -6,10 +6,7 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi import reader
 from cfi.errors import FormatError
-from cfi.section import Registers
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import SHT_SYMTAB
@@ -76,6 +73,10 @@ class FileNames:
 
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:
     """Return ascending starts, and sizes, of the functions that have call frame information. SFrame joins neighbours."""
+    from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
+    from cfi.section import Registers  # noqa: PLC0415
+    from sframegen.conversion.sources import find_sources  # noqa: PLC0415
+
     try:
         abi = abi_of(file)
         fdes = reader.read(find_sources(file).sections, Registers(abi.fp, abi.sp))

@@ -10,11 +10,10 @@ import re
 import stat
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
-from sframegen.stack.live.proc import fields_of
+from sframegen.stack.live.proc import contents, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +147,7 @@ def _opened(process: _Process) -> Iterator[int]:
 
 def _ticks(pid: int) -> int:
     """Return when a process started, in clock ticks after boot. Raises OSError."""
-    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    text = contents(f"/proc/{pid}/stat").decode(errors="replace")
     try:
         return int(text.rpartition(") ")[2].split()[19])
     except (IndexError, ValueError):

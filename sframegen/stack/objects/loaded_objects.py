@@ -12,7 +12,6 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_image
-from sframegen.stack.objects.section_from_cfi import Converter
 from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.search import Found
     from sframegen.stack.objects.loaded_image import Image
+    from sframegen.stack.objects.section_from_cfi import Converter
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
     from sframegen.stack.walking.frames import End
@@ -83,7 +83,11 @@ class Objects:
         `stores`: searched first.
         """
         self._stores = stores or Stores()
-        self._converter = Converter() if convert else None
+        self._converter: Converter | None = None
+        if convert:
+            from sframegen.stack.objects.section_from_cfi import Converter  # noqa: PLC0415 - slow to import
+
+            self._converter = Converter()
         self.pending: list[LoadedObject] = []  # to convert while the process runs
         self._defer = False
         self._room = MAX_SECTIONS

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.registry.jit_list import JitRegions, list_address
-from sframegen.registry.jit_tables import JitTables, refresh_chains
 from sframegen.stack.objects.loaded_image import read_image
 
 if TYPE_CHECKING:
+    from sframegen.registry.jit_list import JitRegions
     from sframegen.registry.regions import Registry
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
@@ -35,6 +34,8 @@ class RuntimeCode:
             except FormatError:
                 regions.clear(self._registry)
         if self._lists:
+            from sframegen.registry.jit_tables import JitTables, refresh_chains  # noqa: PLC0415 - here and below: few have lists
+
             refresh_chains(region.describer for region in self._registry if isinstance(region.describer, JitTables))
 
     def _search(self, snapshot: Snapshot) -> None:
@@ -42,6 +43,9 @@ class RuntimeCode:
         rows = [row for row in snapshot.mappings if row.executable]
         if not self._lists and not any(_is_made(row) for row in rows):
             return
+        from sframegen.registry.jit_list import JitRegions  # noqa: PLC0415
+        from sframegen.registry.jit_tables import JitTables  # noqa: PLC0415
+
         self._addresses = {row: self._addresses[row] if row in self._addresses else _list_address(snapshot, row) for row in rows}
         addresses = {address for address in self._addresses.values() if address is not None}
         for address in self._lists.keys() - addresses:
@@ -56,6 +60,8 @@ def _is_made(row: Mapping) -> bool:
 
 
 def _list_address(snapshot: Snapshot, row: Mapping) -> int | None:
+    from sframegen.registry.jit_list import list_address  # noqa: PLC0415
+
     image = read_image(snapshot, row)
     try:
         address = list_address(image.file) if image and image.file else None
