@@ -1,19 +1,22 @@
 """How the modules that sframegen/program/build.py lists are compiled, and the kernel program, and what happens when they cannot be.
 
-Such a module is plain Python. With a C compiler it becomes an extension module; without one, or with SFRAMEGEN_PURE=1 in the
-environment, the same file is interpreted, slower and with the same results.
+Such a module is plain Python. With a C compiler it becomes an extension module of the limited API; without one, or with
+SFRAMEGEN_PURE=1 in the environment, the same file is interpreted, slower and with the same results.
 
 clang compiles the kernel program of `sframegen profile`. Without clang the package installs without that, and `profile` says so.
 """
 
 import os
 import runpy
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 COMPILED = runpy.run_path("sframegen/program/build.py")["MODULES"]
+# One file of each module for every Python from 3.11 on. Free-threaded Pythons have no limited API of that version.
+LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}
 
 
@@ -23,7 +26,11 @@ def extensions() -> list[Extension]:
     from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing is compiled
 
     # Without -g: debug information of generated C is four fifths of a module, and a fifth of the time to compile it.
-    modules = [Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-g0"]) for name in COMPILED]
+    macros = [("Py_LIMITED_API", "0x030B0000")] if LIMITED else []
+    modules = [
+        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-g0"], define_macros=macros, py_limited_api=LIMITED)
+        for name in COMPILED
+    ]
     modules = cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/cython")
     for module in modules:
         module.optional = True  # said here, because cythonize() forgets it
@@ -43,4 +50,8 @@ class BuildWithKernelProgram(build_py):  # type: ignore[misc]  # setuptools has 
             self.warn(f"the kernel program of sframegen profile is not built: {why}")
 
 
-setup(ext_modules=extensions(), cmdclass={"build_py": BuildWithKernelProgram}, options={"build_ext": {"parallel": os.cpu_count()}})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_py": BuildWithKernelProgram},
+    options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"} if LIMITED else {}},
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from linker.files.refusals import Refusal, RefusedError
@@ -39,10 +40,15 @@ class ReadBack(NamedTuple):
 
 
 def chosen(verify: bool | Reader, size: int) -> Reader | None:
-    """The reader of a file of that size; None where it is not to be read back. True: whichever is quicker."""
+    """The reader of a file of that size; None where it is not to be read back. True: whichever is quicker, and installed."""
     if not isinstance(verify, bool):
         return verify
-    return ("lief" if "lief" in sys.modules or size >= LARGE else "elftools") if verify else None
+    return ("lief" if "lief" in sys.modules or (size >= LARGE and lief_is_installed()) else "elftools") if verify else None
+
+
+def lief_is_installed() -> bool:
+    """False on machines for which LIEF has no wheels, s390x, unless it was built there."""
+    return find_spec("lief") is not None
 
 
 def load(reader: Reader) -> None:

@@ -45,7 +45,7 @@ def test_the_packages_under_test_are_installed_ones(expected_build: str) -> None
 
 
 def test_the_hot_modules_are_of_the_expected_build(expected_build: str) -> None:
-    suffix = {"compiled": ".so", "interpreted": ".py"}[expected_build]
+    suffix = {"compiled": ".abi3.so", "interpreted": ".py"}[expected_build]
     files = {name: import_module(name).__file__ or "" for name in MODULES}
     assert {name: file for name, file in files.items() if not file.endswith(suffix)} == {}
 
