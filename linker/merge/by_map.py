@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.merge.maps import read_map
-from linker.objects.function_places import described
 from linker.objects.laid_out import is_code
 from sframegen.elf.ranges import holder
-from sframegen.elf.records import RELA_SIZE, SHN_UNDEF
+from sframegen.elf.records import SHN_UNDEF
 from sframegen.tables.gather import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from linker.merge.input_objects import Code, InputObject
     from linker.merge.maps import Placement
-    from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.file import ElfFile
     from sframegen.tables.gather import Merger
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).
@@ -69,7 +69,7 @@ class LinkerMap:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})
                 places.setdefault(placement.section, []).append((address, placement.size))
 
-    def add(self, elf: ElfFile, path: str, member: str, merger: Merger) -> Counts | None:
+    def add(self, given: InputObject, path: str, member: str, merger: Merger) -> Counts | None:
         """Adds what an object's SFrame sections say, at the addresses of its code. None: the link was without this object.
 
         Raises FormatError where a section is bad, or the linked file has other code there.
@@ -79,19 +79,13 @@ class LinkerMap:
             return None
         functions = dropped = unknown = 0
         addresses: dict[int, int | None] | None = None
-        for section, numbers, offsets in described(elf):
+        for section, numbers, offsets in given.described():
             if addresses is None:
-                addresses = self._addresses(elf, member, self._places.get(key, {}))
-            starts = []
-            for number, offset in zip(numbers, offsets, strict=True):
-                address = addresses.get(number, DEAD)
-                unknown += address is None
-                starts.append(DEAD if address in (None, DEAD) else address + offset)
-            sizes = merger.add(section, starts)
-            for number, offset, size in zip(numbers, offsets, sizes, strict=True):
-                if number != SHN_UNDEF and offset + size > elf.sections[number].header.sh_size:
-                    what = f"a function of {size} bytes at {offset:#x} is not inside of {elf.sections[number].name}"
-                    raise elf.error(what, ".sframe")
+                addresses = self._addresses(given, member, self._places.get(key, {}))
+            bases = [addresses.get(number, DEAD) for number in numbers]
+            starts = [DEAD if base in (None, DEAD) else base + offset for base, offset in zip(bases, offsets, strict=True)]
+            _check_inside(given, numbers, offsets, merger.add(section, starts))
+            unknown += bases.count(None)
             functions += len(starts)
             dropped += starts.count(DEAD)
         self._taken[key] = functions
@@ -143,30 +137,28 @@ class LinkerMap:
         files = dict.fromkeys(file for file, _ in self._places)
         return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
-    def _addresses(self, elf: ElfFile, member: str, places: Places) -> dict[int, int | None]:
+    def _addresses(self, given: InputObject, member: str, places: Places) -> dict[int, int | None]:
         """Addresses of linked sections by number; None if it is one of several and the map does not distinguish them."""
-        alike: dict[tuple[str, int], list[Section]] = defaultdict(list)
-        for section in elf.sections:
-            if is_code(section):
-                alike[section.name, section.header.sh_size].append(section)
+        alike: dict[tuple[str, int], list[Code]] = defaultdict(list)
+        for code in given.code:
+            alike[code.name, code.size].append(code)
         found: dict[int, int | None] = {}
+
+        def matches(code: Code, address: int) -> bool:
+            return self._is_at(address, given.contents(code), CHANGED_BY_RELOCATION * code.relocations)
+
         for (name, size), sections in alike.items():
             candidates = [address for address, placed_size in places.get(name, ()) if placed_size == size]
-
-            def matches(section: Section, address: int) -> bool:
-                relocations = sum(table.header.sh_size for table in elf.relocation_tables.get(section.number, ())) // RELA_SIZE
-                return self._is_at(address, elf.contents(section), CHANGED_BY_RELOCATION * relocations)
-
             if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
-                found.update(zip((section.number for section in sections), candidates, strict=True))
+                found.update(zip((code.number for code in sections), candidates, strict=True))
             elif len(candidates) == len(sections) == 1 and not member:
-                raise elf.error(
+                raise given.elf.error(
                     f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link", name
                 )
             elif len(candidates) * len(sections) * size > MAX_COMPARED:
-                found.update((section.number, None) for section in sections)
+                found.update((code.number, None) for code in sections)
             else:
-                found.update(_assigned({s.number: [c for c in candidates if matches(s, c)] for s in sections}))
+                found.update(_assigned({code.number: [c for c in candidates if matches(code, c)] for code in sections}))
         return found
 
     def _is_at(self, address: int, code: memoryview, limit: int) -> bool:
@@ -176,6 +168,19 @@ class LinkerMap:
             return True
         different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
+
+
+def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
+    """Raises FormatError for a function that ends outside of its section."""
+    limits = {code.number: code.size for code in given.code}
+    places = list(zip(numbers, offsets, sizes, strict=True))
+    if all(offset + size <= limits.get(number, 0) for number, offset, size in places):
+        return
+    sections = given.elf.sections
+    for number, offset, size in places:
+        if number != SHN_UNDEF and offset + size > sections[number].header.sh_size:
+            what = f"a function of {size} bytes at {offset:#x} is not inside of {sections[number].name}"
+            raise given.elf.error(what, ".sframe")
 
 
 def _name(file: str, member: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO
 
 from cfi.errors import FormatError
 from sframegen.elf.records import MAX_ADDRESS
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Longer lines are refused: symbols of C++ have some ten thousand characters at most.
 MAX_LINE = 1 << 20
+BLOCK = 1 << 16  # characters that are read at a time
 
 # lld and mold: columns. Names of input sections are indented by 8, symbols by 16; lld names pieces of .eh_frame one by one.
 INDENT, SYMBOL_INDENT = " " * 8, " " * 16
@@ -29,6 +30,8 @@ GNU_ADDRESS = re.compile(r" 0x[0-9a-f]{16}")
 GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a script's, in the place of a file's name
 PATTERN = "("  # a script's, "*(.text)"
 GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
+# Most lines say nothing of a place: symbols, and sections of 0 bytes, with their names on a line of their own or not.
+GNU_EMPTY = re.compile(r"(?: {16}.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
 GNU_BEGIN = re.compile(r"\*default\* +0x[0-9a-f]+ +0x[0-9a-f]+")  # ends the memory regions, whatever the language of the headings
 GOLD_BEGIN, GOLD_FINAL = "Memory map", " ** file header"
 
@@ -46,19 +49,42 @@ class Placement(NamedTuple):
 
 
 class _Map:
-    """Lines without their ends, read one by one; knows which one an error is in."""
+    """Lines without their ends, one after the other; knows which one an error is in."""
 
     def __init__(self, stream: TextIO, file: str) -> None:
         self.stream = stream
         self.file = file
         self.number = 0
+        self._block = ""  # the next lines from `_at` on, and what there is of the one after them
+        self._at = 0
 
-    def __iter__(self) -> Iterator[str]:
-        while line := self.stream.readline(MAX_LINE):
-            self.number += 1
-            if line[-1] != "\n":
-                raise self.error("too long" if len(line) == MAX_LINE else "cut off, or this is no map")
-            yield line[:-1]
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        end = self._block.find("\n", self._at)
+        while end < 0 and len(self._block) - self._at < MAX_LINE:
+            more = self.stream.read(BLOCK)
+            if not more:
+                break
+            rest = len(self._block) - self._at
+            self._block, self._at = self._block[self._at :] + more, 0
+            end = self._block.find("\n", rest)
+        if self._at == len(self._block):
+            raise StopIteration
+        self.number += 1
+        if not 0 <= end < self._at + MAX_LINE:
+            raise self.error("too long" if len(self._block) - self._at >= MAX_LINE else "cut off, or this is no map")
+        line = self._block[self._at : end]
+        self._at = end + 1
+        return line
+
+    def skip(self, lines: re.Pattern[str]) -> None:
+        """Skip the lines here that the pattern matches, as far as they are read."""
+        found = lines.match(self._block, self._at)
+        if found:
+            self.number += self._block.count("\n", self._at, found.end())
+            self._at = found.end()
 
     def error(self, message: str, number: int = 0) -> FormatError:
         return FormatError(message, f"line {number or self.number}", file=self.file)
@@ -95,38 +121,39 @@ def split_member(name: str) -> tuple[str, str]:
     return name, ""
 
 
-# The first line; the others: address, size, name; the base of sizes.
+# The first line; the others: address, size, name; lines of symbols and of sections of 0 bytes; the base of sizes.
 COLUMNS = (
     (
         re.compile(r" +VMA +LMA +Size +Align +Out +In +Symbol"),
         re.compile(r" *([0-9a-f]{1,16}) +[0-9a-f]{1,16} +([0-9a-f]{1,16}) +[0-9]{1,20} (.*)"),
+        re.compile(r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +(?:0 +[0-9]{1,20} {9}|[0-9a-f]{1,16} +[0-9]{1,20} {17}).*\n)+"),
         16,
     ),
     (
         re.compile(r" +VMA +Size +Align +Out +In +Symbol"),
         re.compile(r" *(0|0x[0-9a-f]{1,16}) +([0-9]{1,20}) +[0-9]{1,20} (.*)"),
+        re.compile(r"(?: *(?:0|0x[0-9a-f]{1,16}) +(?:0 +[0-9]{1,20} {9}|[0-9]{1,20} +[0-9]{1,20} {17}).*\n)+"),
         10,
     ),
 )
 
 
 def _read(lines: _Map) -> Iterator[Placement]:
-    found = iter(lines)
-    first = next(found, "")
-    for header, row, base in COLUMNS:
+    first = next(lines, "")
+    for header, row, empty, base in COLUMNS:
         if header.fullmatch(first):
-            yield from _columns(lines, found, row, base)
+            yield from _columns(lines, row, empty, base)
             return
-    for line in found:
+    for line in lines:
         if GNU_BEGIN.fullmatch(line) or line == GOLD_BEGIN:
-            yield from _gnu(lines, found, needs_header=line == GOLD_BEGIN)
+            yield from _gnu(lines, needs_header=line == GOLD_BEGIN)
             return
     raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
 
 
-def _columns(lines: _Map, found: Iterator[str], row: re.Pattern[str], base: int) -> Iterator[Placement]:
+def _columns(lines: _Map, row: re.Pattern[str], empty: re.Pattern[str], base: int) -> Iterator[Placement]:
     output, number = "", -1
-    for line in found:
+    for line in lines:
         fields = row.fullmatch(line)
         if fields is None:
             if not line:  # lld's table of cross references follows
@@ -144,13 +171,14 @@ def _columns(lines: _Map, found: Iterator[str], row: re.Pattern[str], base: int)
         length = int(size, base)
         if length and where not in MADE_BY_LINKER and not section.startswith(PIECE_OF_EH_FRAME):
             yield lines.placement(where, section, int(address, 16), length, output, number)
+        lines.skip(empty)
 
 
-def _gnu(lines: _Map, found: Iterator[str], *, needs_header: bool) -> Iterator[Placement]:
+def _gnu(lines: _Map, *, needs_header: bool) -> Iterator[Placement]:
     output: str | None = None  # None: an output section that the link did not make
     number = -1
     name = ""  # a line that can be one with the next
-    for text in found:
+    for text in lines:
         line = text
         if needs_header and line:
             if line != GOLD_FINAL:
@@ -181,6 +209,8 @@ def _gnu(lines: _Map, found: Iterator[str], *, needs_header: bool) -> Iterator[P
                     yield lines.placement(where, fields["name"].rstrip(), int(fields["address"], 16), size, output, number)
         if fields is None and not joined:
             name = line
+        elif not needs_header:
+            lines.skip(GNU_EMPTY)
     if _is_cut(name):
         lines.refuse(name)
 

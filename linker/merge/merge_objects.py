@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.merge.by_map import SILENT, LinkerMap
-from linker.objects.add_to_objects import Filled, objects_in
-from linker.objects.archive import is_archive
-from linker.objects.function_places import described
+from linker.merge.input_objects import ObjectReader, OtherObject
+from linker.objects.add_to_objects import Filled
+from linker.objects.archive import is_archive, members
 from linker.objects.laid_out import place
 from linker.objects.new_sections import piece
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
-from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.format.abi import abi_of
 from sframegen.format.reasons import sayable
@@ -29,11 +28,13 @@ from sframegen.tables.optimize import Borders, encoder_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from linker.merge.by_map import Undescribed
+    from linker.merge.input_objects import InputObject
     from linker.merge.maps import Placement
     from linker.objects.laid_out import Placed
+    from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
@@ -116,12 +117,12 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
     merger = Merger()
     abi = abi_of(linker_map.linked)
     given = 0
-    for path, member, elf in _objects(paths):
+    for path, member, one in _objects(paths, ObjectReader(abi).open):
         given += 1
-        if abi_of(elf) != abi:
-            raise elf.error(f"an object for {abi_of(elf).name}, {linker_map.linked.name} is for {abi.name}")
-        with naming(elf.name):
-            added = linker_map.add(elf, path, member, merger)
+        if one.abi != abi:
+            raise one.elf.error(f"an object for {one.abi.name}, {linker_map.linked.name} is for {abi.name}")
+        with naming(one.name):
+            added = linker_map.add(one, path, member, merger)
         counts.objects_unlinked += added is None
         if added:
             counts.objects += bool(added.functions)
@@ -138,21 +139,26 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
 def read_all(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Raises the FormatError of the first object whose sections cannot be merged."""
     merger = Merger()
-    for _, _, elf in _objects(paths):
-        with naming(elf.name):
-            for section, numbers, _ in described(elf):
+    for _, _, one in _objects(paths, OtherObject):
+        with naming(one.name):
+            for section, numbers, _ in one.described():
                 merger.add(section, [DEAD] * len(numbers))
 
 
-def _objects(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str, ElfFile]]:
+def _objects(
+    paths: Iterable[str | os.PathLike[str]], opened: Callable[[memoryview, str], InputObject]
+) -> Iterator[tuple[str, str, InputObject]]:
     """(file, name of the member or "", object) of each."""
     for path in map(str, paths):
-        data, status = map_file(path, small=SMALL)
+        data, _ = map_file(path, small=SMALL)
         if is_archive(data):
-            for _, member, elf in objects_in(data, path):
-                yield path, member, elf
+            for member in members(data, path):
+                if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
+                    one = opened(member.contents, f"{path}({member.name})")
+                    if one.is_relocatable:
+                        yield path, member.name, one
         else:
-            yield path, "", ElfFile(data, path, status)
+            yield path, "", opened(data, path)
 
 
 def merge_objects(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
 from sframegen.elf.records import SHN_UNDEF, SHT_SYMTAB
 from sframegen.elf.relocations import relocations
 from sframegen.elf.symbols import SymbolTable
-from sframegen.format.abi import Relocation, abi_of
+from sframegen.format.abi import BY_SFRAME_ID, Relocation, abi_of
 from sframegen.format.locate import pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Rela
@@ -28,8 +29,8 @@ class Described(NamedTuple):
     """
 
     section: SframeSection
-    numbers: list[int]
-    offsets: list[int]
+    numbers: Sequence[int]
+    offsets: Sequence[int]
 
 
 def described(elf: ElfFile) -> Iterator[Described]:
@@ -52,8 +53,7 @@ def _placed(
 ) -> Described:
     """`origins`: where the piece begins in its section, and from where starts count in it; None: from themselves."""
     base, origin = origins
-    step, wanted = piece.layout.index_size, Relocation(piece.layout.start_width, pc_relative=True)
-    kinds = [number for number, kind in piece.abi.relocations.items() if kind == wanted]
+    step, kind = piece.layout.index_size, start_relocation(piece.abi.sframe_id, piece.layout.start_width)
     numbers, offsets = [], []
     first = base + piece.index_at
     for function in range(piece.header.num_fdes):
@@ -65,7 +65,7 @@ def _placed(
             numbers.append(SHN_UNDEF)
             offsets.append(0)
             continue
-        if rela.type not in kinds:
+        if rela.type != kind:
             raise elf.error(f"relocation type {rela.type} is not one for the start of a function", ".sframe", at)
         number, value = symbols[rela.symbol]
         offset = value + rela.r_addend - (0 if origin is None else at - origin)
@@ -75,6 +75,13 @@ def _placed(
         numbers.append(number)
         offsets.append(offset)
     return Described(piece, numbers, offsets)
+
+
+@cache
+def start_relocation(sframe_id: int, width: int) -> int:
+    """Return the type of relocations for a function start of `width` bytes."""
+    relocations = BY_SFRAME_ID[sframe_id].relocations.items()
+    return next(number for number, kind in relocations if kind == Relocation(width, pc_relative=True))
 
 
 class _Symbols:

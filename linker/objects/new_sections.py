@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.undo_record import Write
+from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
@@ -25,7 +26,6 @@ from sframegen.elf.records import (
     pack_words,
     packed,
 )
-from sframegen.format.abi import Relocation
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 
@@ -87,8 +87,7 @@ def _section(encoder: Encoder) -> bytearray:
 def _relocations(encoder: Encoder, placed: Placed) -> list[Rela]:
     """Return one for each function, against the symbol of its FDE's relocation."""
     layout = encoder.layout
-    wanted = Relocation(layout.start_width, pc_relative=True)
-    kind = next(number for number, relocation in encoder.abi.relocations.items() if relocation == wanted)
+    kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     found = []
     for function, start in enumerate(encoder.table.start):
         anchor = placed.anchor_of(start)

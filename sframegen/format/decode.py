@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cfi.columns import zeros
@@ -138,9 +138,7 @@ def open_section(data: memoryview | bytes | bytearray, address: int, place: str 
     header, byte_order = _header(view, place)
     if header.abi_arch not in BY_SFRAME_ID:
         raise FormatError(f"unknown ABI {header.abi_arch}", place, 4)
-    abi = BY_SFRAME_ID[header.abi_arch]._replace(
-        fixed_fp_offset=header.cfa_fixed_fp_offset, fixed_ra_offset=header.cfa_fixed_ra_offset
-    )
+    abi = _abi(header.abi_arch, header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
     if abi.byte_order != byte_order:
         raise FormatError(f"ABI {abi.name} is {abi.byte_order}-endian, the section {byte_order}-endian", place, 4)
     section = SframeSection(view, address, header, abi, LAYOUTS[header.version], place)
@@ -150,6 +148,11 @@ def open_section(data: memoryview | bytes | bytearray, address: int, place: str 
     if fres_end > len(view):
         raise FormatError(f"the FRE sub-section ends at {fres_end:#x}, the section at {len(view):#x}", place, 16)
     return section
+
+
+@cache
+def _abi(sframe_id: int, fixed_fp_offset: int, fixed_ra_offset: int) -> Abi:
+    return BY_SFRAME_ID[sframe_id]._replace(fixed_fp_offset=fixed_fp_offset, fixed_ra_offset=fixed_ra_offset)
 
 
 def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sframe") -> SframeSection:

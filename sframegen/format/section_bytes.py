@@ -6,6 +6,7 @@ Every read is fenced. Types: section_bytes.pxd.
 from __future__ import annotations
 
 from array import array
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 try:
@@ -34,6 +35,7 @@ FAULTS = (
 )
 # What `find` returns where it finds no row.
 NOT_COVERED, NO_ROWS, BAD = -1, -2, -3
+FDE_TYPES = [bytes([number]) for number in range(32)]
 
 
 class Fields:
@@ -56,6 +58,9 @@ class Fields:
         self.info2_unused = layout.info2_unused
         self.padding_at = layout.padding_at
         self.outermost = layout.outermost
+
+
+fields_of = cache(Fields)  # objects have thousands of sections
 
 
 class Opened(Protocol):
@@ -90,7 +95,7 @@ class SectionBytes(Numbers):
     def __init__(self, section: Opened) -> None:
         size = len(section.data)
         Numbers.__init__(self, section.data, section.abi.byte_order == "big")
-        self.fields = Fields(section.layout)
+        self.fields = fields_of(section.layout)
         self.relative = section.relative
         self.index_at = section.index_at
         self.functions = min(section.header.num_fdes, max(0, size - section.index_at) // section.layout.index_size)
@@ -276,16 +281,22 @@ def fill_numbers(
     i: cython.Py_ssize_t
     other: cython.Py_ssize_t
     slot: cython.Py_ssize_t
+    slots: cython.Py_ssize_t
+    mask: cython.Py_ssize_t
     hashed: cython.longlong
     raw: bytes
     kinds: dict[int, int] = numbering.kinds
     rules: dict[bytes, int] = numbering.rules
-    types = [bytes([number]) for number in range(32)]
+    types = FDE_TYPES
     octets: Bytes = data
     # The rows that were numbered last, by a hash of their bytes: for a look-up in `rules` each costs an object.
-    slot_at: Column = array("q", [-1]) * 0x1000
-    slot_type: Column = array("B", [0]) * 0x1000
-    slot_rule: Column = array("I", [0]) * 0x1000
+    slots = 16
+    while slots < 0x1000 and slots < len(row_rule):  # few for small sections, of which objects have thousands
+        slots *= 2
+    mask = slots - 1
+    slot_at: Column = array("q", [-1]) * slots
+    slot_type: Column = array("B", [0]) * slots
+    slot_rule: Column = array("I", [0]) * slots
     for function in range(len(kind)):
         fde_type = attribute[function * 3 + 1] & 0x1F
         key = (attribute[function * 3] & 0xF0) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
@@ -302,7 +313,7 @@ def fill_numbers(
                 hashed = fde_type
                 for i in range(at, end):
                     hashed = ((hashed ^ octets[i]) * 0x10193) & 0x7FFFFFFF
-                slot = (hashed ^ (hashed >> 12)) & 0xFFF
+                slot = (hashed ^ (hashed >> 12)) & mask
                 other = slot_at[slot]
                 if other >= 0 and slot_type[slot] == fde_type:
                     i = at

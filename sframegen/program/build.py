@@ -13,6 +13,7 @@ MODULES = (
     "cfi.machine",
     "cfi.numbers",
     "cfi.scan",
+    "linker.merge.object_scan",
     "sframegen.checks.against_cfi.sweep",
     "sframegen.checks.specification.section_walk",
     "sframegen.code.decoding.instruction_columns",

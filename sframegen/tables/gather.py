@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import groupby, islice, pairwise
-from operator import lt
+from operator import add, lt
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
@@ -58,7 +58,7 @@ class Merger:
         """
         table = self._decoder.table if more is None else gather((self._decoder.table, more))
         functions: Sequence[int] = range(len(table))
-        if code:  # else a file that loads nothing
+        if code and not _all_inside(table, code[0]):  # else a file that loads nothing
             starts = [start for start, _ in code]
             functions = [
                 function
@@ -72,6 +72,12 @@ class Merger:
         if any(table.start[one] == table.start[other] for one, other in pairwise(functions)):
             functions = _distinct(table, functions)
         return table.select(functions), dead
+
+
+def _all_inside(table: FunctionTable, code: Range) -> bool:
+    """True if all functions have bytes, in that range."""
+    ends = map(add, table.start, table.size)
+    return all(table.size) and min(table.start, default=code[0]) >= code[0] and max(ends, default=code[1]) <= code[1]
 
 
 def _distinct(table: FunctionTable, functions: Sequence[int]) -> list[int]:

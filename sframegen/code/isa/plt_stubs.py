@@ -35,5 +35,7 @@ def _pattern(word: str) -> bytes:
     if word == "..":
         return b"."
     value, _, mask = word.partition("&")
-    fits = [byte for byte in range(256) if byte & int(mask or "ff", 16) == int(value, 16)]
+    if not mask:
+        return re.escape(bytes.fromhex(value))
+    fits = [byte for byte in range(256) if byte & int(mask, 16) == int(value, 16)]
     return b"[" + b"".join(re.escape(bytes([byte])) for byte in fits) + b"]"

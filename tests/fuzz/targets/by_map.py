@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
+from linker.merge.input_objects import ObjectReader
 from linker.merge.merge_objects import in_object
 from linker.objects.laid_out import place
 from sframegen.elf.file import ElfFile
@@ -46,7 +47,7 @@ def linker_map(file: Path) -> LinkerMap:
 def run(data: bytes) -> None:
     merger = Merger()
     with suppress(SframegenError):
-        counts = linker_map(directory() / "map").add(ElfFile(memoryview(data), "input"), "input", "", merger)
+        counts = linker_map(directory() / "map").add(ObjectReader(AMD64).open(memoryview(data), "input"), "input", "", merger)
         assert counts is not None
         if counts.functions:
             lower(merger.merged(linked().image.executable_ranges())[0], AMD64, V3)

@@ -1,0 +1,141 @@
+"""The objects that a link is given, opened: their code, and what their SFrame sections describe."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cfi.columns import zeros
+from cfi.errors import FormatError
+from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
+from linker.objects.function_places import Described, described, start_relocation
+from linker.objects.laid_out import is_code
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import ET_REL, RELA_SIZE
+from sframegen.format.abi import abi_of
+from sframegen.format.decode import open_section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sframegen.format.abi import Abi
+
+MAX_CODE = 4096  # sections of code in an object of the usual form
+
+
+class Code(NamedTuple):
+    """A section of code. `relocations`: their number. `at`: offset in the file, if the object has the usual form."""
+
+    number: int
+    name: str
+    size: int
+    relocations: int
+    at: int = 0
+
+
+class InputObject(Protocol):
+    """An object of a link. All except `name` and `is_relocatable` raise FormatError."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_relocatable(self) -> bool: ...
+    @property
+    def abi(self) -> Abi: ...
+    @property
+    def elf(self) -> ElfFile: ...
+    @property
+    def code(self) -> Sequence[Code]: ...
+    def described(self) -> Iterable[Described]: ...
+    def contents(self, code: Code) -> memoryview: ...
+
+
+class UsualObject:
+    """One that `ObjectScan` has read."""
+
+    is_relocatable = True
+
+    def __init__(self, data: memoryview, name: str, abi: Abi, code: list[Code], piece: Described) -> None:
+        self.data = data
+        self.name = name
+        self.abi = abi
+        self.code = code
+        self.piece = piece
+
+    @property
+    def elf(self) -> ElfFile:
+        return ElfFile(self.data, self.name)
+
+    def described(self) -> Iterable[Described]:
+        return (self.piece,)
+
+    def contents(self, code: Code) -> memoryview:
+        return self.data[code.at : code.at + code.size]
+
+
+class OtherObject:
+    """Any other."""
+
+    def __init__(self, data: memoryview, name: str) -> None:
+        self.name = name
+        self.elf = ElfFile(data, name)
+        self.is_relocatable = self.elf.header.e_type == ET_REL
+
+    @property
+    def abi(self) -> Abi:
+        return abi_of(self.elf)
+
+    @cached_property
+    def code(self) -> list[Code]:
+        tables = self.elf.relocation_tables
+        return [
+            Code(
+                section.number,
+                section.name,
+                section.header.sh_size,
+                sum(table.header.sh_size for table in tables.get(section.number, ())) // RELA_SIZE,
+            )
+            for section in self.elf.sections
+            if is_code(section)
+        ]
+
+    def described(self) -> Iterable[Described]:
+        return described(self.elf)
+
+    def contents(self, code: Code) -> memoryview:
+        return self.elf.contents(self.elf.sections[code.number])
+
+
+class ObjectReader:
+    """Opens objects for one ABI. Raises FormatError for what is no ELF file."""
+
+    def __init__(self, abi: Abi) -> None:
+        self._abi = abi
+        self._scan = ObjectScan()
+        self._code = zeros("Q", MAX_CODE * FIELDS)
+
+    def open(self, data: memoryview, name: str) -> InputObject:
+        return self._usual(data, name) or OtherObject(data, name)
+
+    def _usual(self, data: memoryview, name: str) -> UsualObject | None:
+        scan, found, abi = self._scan, self._code, self._abi
+        count = scan.read(data, abi.byte_order == "big", abi.machine, found)
+        if count == UNUSUAL:
+            return None
+        code = []
+        for at in range(0, count * FIELDS, FIELDS):
+            number, name_at, length, place, size, relocations = found[at : at + FIELDS]
+            section_name = str(data[name_at : name_at + length], "utf-8", "replace")
+            code.append(Code(number, section_name, size, relocations // RELA_SIZE, place))
+        try:
+            section = open_section(data[scan.sframe_at : scan.sframe_at + scan.sframe_size], 0)
+        except FormatError:
+            return None
+        if section.abi.sframe_id != abi.sframe_id or section.end != scan.sframe_size:
+            return None
+        layout, functions = section.layout, section.header.num_fdes
+        kind = start_relocation(abi.sframe_id, layout.start_width)
+        numbers, offsets = zeros("H", functions), zeros("Q", functions)
+        if not scan.places(section.index_at, layout.index_size, section.relative, kind, numbers, offsets):
+            return None
+        return UsualObject(data, name, abi, code, Described(section, numbers, offsets))
