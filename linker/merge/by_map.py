@@ -18,7 +18,7 @@ from sframegen.elf.records import SHN_UNDEF
 from sframegen.tables.gather import DEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from linker.merge.input_objects import Code, InputObject
     from linker.merge.maps import Placement
@@ -57,13 +57,19 @@ class Undescribed(NamedTuple):
 class LinkerMap:
     """The executable sections of each input file of a link."""
 
-    def __init__(self, path: str | os.PathLike[str], linked: ElfFile, address_of: Callable[[Placement], int | None]) -> None:
-        """`address_of`: in `linked`, None for what is not code."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        linked: ElfFile,
+        address_of: Callable[[Placement], int | None],
+        outputs: Container[str] | None = None,
+    ) -> None:
+        """`address_of`: in `linked`, None for what is not code. `outputs`: names of the output sections with code, if known."""
         self.path = os.fspath(path)
         self.linked = linked
         self._places: dict[tuple[str, str], Places] = {}
         self._taken: dict[tuple[str, str], int] = {}  # functions that the object describes
-        for placement in read_map(path):
+        for placement in read_map(path, outputs):
             address = address_of(placement)
             if address is not None and placement.size:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})

@@ -10,7 +10,7 @@ from cfi.errors import FormatError
 from sframegen.elf.records import MAX_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
 # Longer lines are refused: symbols of C++ have some ten thousand characters at most.
 MAX_LINE = 1 << 20
@@ -32,6 +32,7 @@ PATTERN = "("  # a script's, "*(.text)"
 GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
 # Most lines say nothing of a place: symbols, and sections of 0 bytes, with their names on a line of their own or not.
 GNU_EMPTY = re.compile(r"(?: {16}.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
+GNU_INPUTS = re.compile(r"(?: {16}.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+")
 GNU_BEGIN = re.compile(r"\*default\* +0x[0-9a-f]+ +0x[0-9a-f]+")  # ends the memory regions, whatever the language of the headings
 GOLD_BEGIN, GOLD_FINAL = "Memory map", " ** file header"
 
@@ -98,15 +99,16 @@ class _Map:
         return Placement(*split_member(where), section, address, size, output, number)
 
 
-def read_map(path: str | os.PathLike[str]) -> Iterator[Placement]:
+def read_map(path: str | os.PathLike[str], outputs: Container[str] | None = None) -> Iterator[Placement]:
     """Every input section of more than 0 bytes that is in the output, in the map's order, without what linkers made themselves.
 
     Sections that the link dropped or folded into others are not there, nor is an .eh_frame that the linker rewrites. GNU ld 2.40
     gives some sections of its own (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens them, and only
-    GNU ld has the path of a thin archive's member. Raises FormatError, which names the line.
+    GNU ld has the path of a thin archive's member. `outputs`: names of output sections; most of what is in others is left out,
+    which is quicker. Raises FormatError, which names the line.
     """
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:  # noqa: PTH123 - `path` may be bytes
-        yield from _read(_Map(stream, os.fsdecode(path)))
+        yield from _read(_Map(stream, os.fsdecode(path)), outputs)
 
 
 def split_member(name: str) -> tuple[str, str]:
@@ -121,38 +123,47 @@ def split_member(name: str) -> tuple[str, str]:
     return name, ""
 
 
-# The first line; the others: address, size, name; lines of symbols and of sections of 0 bytes; the base of sizes.
+# The first line; the others: address, size, name; symbols and input sections of 0 bytes; of any size; the base of sizes.
 COLUMNS = (
     (
         re.compile(r" +VMA +LMA +Size +Align +Out +In +Symbol"),
         re.compile(r" *([0-9a-f]{1,16}) +[0-9a-f]{1,16} +([0-9a-f]{1,16}) +[0-9]{1,20} (.*)"),
         re.compile(r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +(?:0 +[0-9]{1,20} {9}|[0-9a-f]{1,16} +[0-9]{1,20} {17}).*\n)+"),
+        re.compile(r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9]{1,20} {9}.*\n)+"),
         16,
     ),
     (
         re.compile(r" +VMA +Size +Align +Out +In +Symbol"),
         re.compile(r" *(0|0x[0-9a-f]{1,16}) +([0-9]{1,20}) +[0-9]{1,20} (.*)"),
         re.compile(r"(?: *(?:0|0x[0-9a-f]{1,16}) +(?:0 +[0-9]{1,20} {9}|[0-9]{1,20} +[0-9]{1,20} {17}).*\n)+"),
+        re.compile(r"(?: *(?:0|0x[0-9a-f]{1,16}) +[0-9]{1,20} +[0-9]{1,20} {9}.*\n)+"),
         10,
     ),
 )
 
 
-def _read(lines: _Map) -> Iterator[Placement]:
+def _read(lines: _Map, outputs: Container[str] | None = None) -> Iterator[Placement]:
     first = next(lines, "")
-    for header, row, empty, base in COLUMNS:
+    for header, row, empty, inputs, base in COLUMNS:
         if header.fullmatch(first):
-            yield from _columns(lines, row, empty, base)
+            yield from _columns(lines, outputs, row, empty, inputs, base)
             return
     for line in lines:
         if GNU_BEGIN.fullmatch(line) or line == GOLD_BEGIN:
-            yield from _gnu(lines, needs_header=line == GOLD_BEGIN)
+            yield from _gnu(lines, outputs, needs_header=line == GOLD_BEGIN)
             return
     raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
 
 
-def _columns(lines: _Map, row: re.Pattern[str], empty: re.Pattern[str], base: int) -> Iterator[Placement]:
-    output, number = "", -1
+def _columns(
+    lines: _Map,
+    outputs: Container[str] | None,
+    row: re.Pattern[str],
+    empty: re.Pattern[str],
+    inputs: re.Pattern[str],
+    base: int,
+) -> Iterator[Placement]:
+    output, number, skipped = "", -1, empty
     for line in lines:
         fields = row.fullmatch(line)
         if fields is None:
@@ -164,6 +175,8 @@ def _columns(lines: _Map, row: re.Pattern[str], empty: re.Pattern[str], base: in
             continue
         if not name.startswith(INDENT):
             output, number = name, number + 1
+            skipped = empty if outputs is None or name in outputs else inputs
+            lines.skip(skipped)
             continue
         if not name.endswith(")"):  # a script's statement
             continue
@@ -171,10 +184,10 @@ def _columns(lines: _Map, row: re.Pattern[str], empty: re.Pattern[str], base: in
         length = int(size, base)
         if length and where not in MADE_BY_LINKER and not section.startswith(PIECE_OF_EH_FRAME):
             yield lines.placement(where, section, int(address, 16), length, output, number)
-        lines.skip(empty)
+        lines.skip(skipped)
 
 
-def _gnu(lines: _Map, *, needs_header: bool) -> Iterator[Placement]:
+def _gnu(lines: _Map, outputs: Container[str] | None, *, needs_header: bool) -> Iterator[Placement]:
     output: str | None = None  # None: an output section that the link did not make
     number = -1
     name = ""  # a line that can be one with the next
@@ -210,7 +223,7 @@ def _gnu(lines: _Map, *, needs_header: bool) -> Iterator[Placement]:
         if fields is None and not joined:
             name = line
         elif not needs_header:
-            lines.skip(GNU_EMPTY)
+            lines.skip(GNU_EMPTY if outputs is None or output in outputs else GNU_INPUTS)
     if _is_cut(name):
         lines.refuse(name)
 

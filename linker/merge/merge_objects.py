@@ -95,7 +95,7 @@ def in_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
             )
         return starts[len(known) - 1] + placement.address
 
-    return LinkerMap(map_file, placed.image, address_of)
+    return LinkerMap(map_file, placed.image, address_of, set(addresses))
 
 
 def fill(
@@ -107,7 +107,7 @@ def fill(
     counts: Counts,
 ) -> Filled:
     """An object that a linker made of others, and the one section that it is to have, as `ld -r` makes it."""
-    placed = place(elf, abi_of(elf))
+    placed = place(elf, abi_of(elf), replaced=True)
     encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), counts)
     return Filled(elf, elf, None, placed, encoder.table, [piece(placed, encoder, None)], undoable=False)
 

@@ -5,7 +5,9 @@ Each section gets an address of its own, and the call frame information is reloc
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,16 +40,13 @@ from sframegen.elf.records import (
     Ehdr,
     Phdr,
     Shdr,
-    Sym,
     read_words,
 )
-from sframegen.elf.relocations import relocations
-from sframegen.elf.symbols import SymbolTable
+from sframegen.elf.relocations import relocation_rows
+from sframegen.elf.symbols import ST_VALUE_OFFSET, SymbolTable
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sframegen.elf.file import Section
     from sframegen.format.abi import Abi
 
@@ -77,12 +76,12 @@ class Placed:
 
     def section_at(self, address: int) -> int:
         """The number of the executable section that holds an address."""
-        return self.sections[bisect_right(self.sections, address, key=lambda one: one[0]) - 1][2]
+        return self.sections[bisect_right(self._starts, address) - 1][2]
 
     def anchor_of(self, address: int) -> Anchor:
         """The last anchor at or before the address of a function: its FDE's; where it has none, a symbol's of its section."""
         number = self.section_at(address)
-        last = bisect_right(self.anchors, address, key=lambda one: one.address) - 1
+        last = bisect_right(self._anchored, address) - 1
         if last >= 0 and self.section_at(self.anchors[last].address) == number:
             return self.anchors[last]
         if number not in self._symbols:
@@ -90,6 +89,14 @@ class Placed:
                 "no symbol is in it, so that no relocation can name its functions", self.image.sections[number].name
             )
         return self._symbols[number]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [start for start, _, _ in self.sections]
+
+    @cached_property
+    def _anchored(self) -> list[int]:
+        return [anchor.address for anchor in self.anchors]
 
     @cached_property
     def _symbols(self) -> dict[int, Anchor]:
@@ -104,8 +111,11 @@ class Placed:
         return found
 
 
-def place(elf: ElfFile, abi: Abi) -> Placed:
-    """Lays an object out. Raises FormatError where its tables do not fit together."""
+def place(elf: ElfFile, abi: Abi, *, replaced: bool = False) -> Placed:
+    """Lays an object out. Raises FormatError where its tables do not fit together.
+
+    `replaced`: its SFrame sections are not looked at, for others take their place.
+    """
     tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
@@ -115,14 +125,19 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
     code = [section for section in elf.sections if is_code(section)]
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
-    anchors: dict[int, Anchor] = {}
+    anchors: dict[int, tuple[int, int]] = {}
     for section in elf.sections:
-        if _is_relocated(section):
-            for anchor in _relocate(elf, section, abi, addresses[section.number], symbols, data):
-                if not is_sframe(section):
-                    anchors.setdefault(anchor.address, anchor)
+        if _is_relocated(section) and not (replaced and is_sframe(section)):
+            named = _relocate(elf, section, abi, addresses[section.number], symbols, data)
+            if not is_sframe(section):
+                anchors = named | anchors
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
-    by_code = [anchors[address] for address in sorted(anchors) if holder(placed, address) is not None]
+    ascending = sorted(anchors)
+    by_code = [
+        Anchor(address, *anchors[address])
+        for start, end, _ in placed
+        for address in ascending[bisect_left(ascending, start) : bisect_left(ascending, end)]
+    ]
     return Placed(image, tables[0] if tables else None, placed, by_code)
 
 
@@ -195,37 +210,51 @@ def _addresses(elf: ElfFile) -> list[int]:
 
 def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
     """Return each symbol's address, None if it is defined elsewhere; they are written into the table in `data`, too."""
-    code = RECORDS[Sym, elf.byte_order]
     symbols = SymbolTable(elf, table, elf.stored(table))
-    found: list[int | None] = []
-    for number, symbol in enumerate(symbols):
-        index = symbols.section_of(number, symbol)
-        if index == SHN_UNDEF or index >= len(addresses):
-            found.append(None)
-            continue
-        address = (addresses[index] + symbol.st_value) % (1 << 64)
-        found.append(address)
-        code.pack_into(data, table.header.sh_offset + number * SYM_SIZE, *symbol._replace(st_value=address))
+    words = array("Q", bytes(symbols.raw))
+    swapped = elf.byte_order != sys.byteorder
+    if swapped:
+        words.byteswap()
+    sections = symbols.sections()
+    values = words[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
+    found = [
+        (addresses[section] + value) % (1 << 64) if SHN_UNDEF < section < len(addresses) else None
+        for section, value in zip(sections, values, strict=True)
+    ]
+    placed = (value if address is None else address for address, value in zip(found, values, strict=True))
+    words[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8] = array("Q", placed)
+    if swapped:
+        words.byteswap()
+    data[table.header.sh_offset : table.header.sh_offset + len(symbols.raw)] = words.tobytes()
     return found
 
 
-def _relocate(elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray) -> Iterator[Anchor]:
-    """Apply a section's relocations in `data` and yield the addresses that they name. Other kinds of relocations are ignored."""
+def _relocate(
+    elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray
+) -> dict[int, tuple[int, int]]:
+    """Apply a section's relocations in `data`; other kinds of relocations are ignored.
+
+    Returns the first (symbol, addend) that names each address.
+    """
     from_section = starts_count_from(elf, section)
-    for rela in relocations(elf, section):
-        kind = abi.relocations.get(rela.type)
-        if kind is None or rela.symbol >= len(symbols):
+    order, here, size_of_section = elf.byte_order, section.header.sh_offset, section.header.sh_size
+    named: dict[int, tuple[int, int]] = {}
+    for offset, info, addend in relocation_rows(elf, section):
+        kind = abi.relocations.get(info & 0xFFFFFFFF)
+        symbol = info >> 32
+        if kind is None or symbol >= len(symbols):
             continue
-        if rela.r_offset + kind.size > section.header.sh_size:
-            raise elf.error(f"relocation at {rela.r_offset:#x} is outside of it", section.name)
-        value = symbols[rela.symbol]
+        size, pc_relative = kind
+        if offset + size > size_of_section:
+            raise elf.error(f"relocation at {offset:#x} is outside of it", section.name)
+        value = symbols[symbol]
         if value is None:
             continue
-        address = (value + rela.r_addend) % (1 << 64)
-        field_value = address - (base + (0 if from_section else rela.r_offset) if kind.pc_relative else 0)
-        at = section.header.sh_offset + rela.r_offset
-        data[at : at + kind.size] = (field_value % (1 << 8 * kind.size)).to_bytes(kind.size, elf.byte_order)
-        yield Anchor(address, rela.symbol, rela.r_addend)
+        address = (value + addend) % (1 << 64)
+        field_value = address - (base + (0 if from_section else offset)) if pc_relative else address
+        data[here + offset : here + offset + size] = (field_value % (1 << 8 * size)).to_bytes(size, order)
+        named.setdefault(address, (symbol, addend))
+    return named
 
 
 def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.elf.records import RECORDS, RELA_SIZE, SHT_DYNSYM, SHT_RELA, Rela
@@ -29,10 +29,15 @@ class Columns(NamedTuple):
 
 def relocations(elf: ElfFile, section: Section) -> Iterator[Rela]:
     """Yield the relocations that apply to a section."""
+    return map(Rela._make, relocation_rows(elf, section))
+
+
+def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]:
+    """The same as plain tuples, which take a third of the time."""
     code = RECORDS[Rela, elf.byte_order]
     for table in elf.relocation_tables.get(section.number, ()):
         raw = elf.contents(table)
-        yield from map(Rela._make, code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE]))
+        yield from code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE])
 
 
 def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, Columns]]:

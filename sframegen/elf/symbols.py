@@ -100,6 +100,17 @@ class SymbolTable:
             return self._wide_numbers[number] if number < len(self._wide_numbers) else SHN_UNDEF
         return symbol.st_shndx if symbol.st_shndx < SHN_LORESERVE else SHN_UNDEF
 
+    def sections(self) -> list[int]:
+        """`section_of` each entry."""
+        numbers = array("H", bytes(self.raw))
+        if self._elf.byte_order != sys.byteorder:
+            numbers.byteswap()
+        found = numbers[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
+        for at, number in enumerate(found):
+            if number >= SHN_LORESERVE:
+                found[at] = self.section_of(at, self[at])
+        return found
+
     def defined_in(self, sections: Iterable[int]) -> Iterator[int]:
         """Numbers of the entries that any of these sections defines, and of those whose section has too large a number."""
         fields = {number if number < SHN_LORESERVE else SHN_XINDEX for number in sections}

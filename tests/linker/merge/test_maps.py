@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
+from linker.merge import maps
 from linker.merge.maps import MAX_LINE, Placement, _Map, _read, read_map, split_member
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
@@ -82,6 +83,8 @@ def check_relocatable(inputs: Inputs, file: Path, map_file: Path) -> set[str]:
     pairs = {(found[key], linked[key]) for key in found}
     assert len(pairs) == len({number for number, _ in pairs}) == len({number for _, number in pairs})
     assert {(p.file.removeprefix("./"), p.member) for p in placements} == inputs.functions.keys()
+    for name in {placement.output for placement in placements}:
+        assert [p for p in read_map(map_file, {name}) if p.output == name] == [p for p in placements if p.output == name]
     return {output for _, output, _ in found}
 
 
@@ -398,3 +401,12 @@ def test_long_lines_take_no_more_than_their_length(maker: str, part: str) -> Non
     ):
         with contextlib.suppress(FormatError):
             read_text(MAPS[maker] + begin + part * ((MAX_LINE - 100) // len(part)) + "\n")
+
+
+@pytest.mark.parametrize("maker", MAPS)
+def test_blocks_may_end_anywhere(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = MAPS[maker]
+    whole = read_text(text)
+    for size in (1, 2, 7, 30, 200):
+        monkeypatch.setattr(maps, "BLOCK", size)
+        assert read_text(text) == whole
