@@ -340,5 +340,5 @@ def test_any_bytes_are_code(abi: Abi, code: bytes) -> None:
     )
     rows = analyse([piece], {0x1000: isa.entry}, isa, around).rows
     assert all(0x1000 <= row.start < row.end <= 0x1000 + len(code) for row in rows)
-    found = rules(rows, abi)
+    found = list(rules(rows, abi))
     assert all(one[1] <= other[0] for one, other in pairwise(found))

@@ -18,6 +18,7 @@ from sframegen.code.function.analysis import Surroundings, analyse
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Lose, Point, Register, Take
 from sframegen.code.isa.machines import isa_of
+from sframegen.code.whole_file.boundaries import may_be_cut
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
 from tests.support.cross import ARM64
@@ -98,6 +99,31 @@ def by_columns(piece: Piece) -> Plain:
 @pytest.mark.parametrize("abi", [AMD64, AARCH64])
 def test_columns_say_what_a_plain_reading_does(abi: Abi, code: bytes) -> None:
     assert by_columns(decode(code, START, isa_of(abi))) == plain(code, abi)
+
+
+@settings(max_examples=200, deadline=None)
+@given(code=st.binary(min_size=1, max_size=200))
+@example(code=bytes.fromhex("488d3d10000000 b810104000 c3 6690 66c9 eb"))
+@pytest.mark.parametrize("abi", [AMD64, AARCH64])
+def test_the_head_of_a_piece_is_what_is_decoded_alone(abi: Abi, code: bytes) -> None:
+    isa = isa_of(abi)
+    whole = decode(code, START, isa)
+    for end in [*whole.offsets[1:], len(code)]:
+        head, alone = whole.head(START + end), decode(code[:end], START, isa)
+        assert by_columns(head) == by_columns(alone)
+        assert (head.code, head.end, head.code_end, head.marks) == (alone.code, alone.end, alone.code_end, alone.marks)
+        assert (head.offsets, head.taken_at) == (alone.offsets, alone.taken_at)
+
+
+@settings(max_examples=200, deadline=None)
+@given(code=st.binary(min_size=1, max_size=100), limit=st.integers(1, 80))
+@example(code=bytes.fromhex("90 90 48b8 0102030405060708 c3"), limit=5)
+@pytest.mark.parametrize("abi", [AMD64, AARCH64])
+def test_instructions_that_cross_a_limit_are_seen_in_what_is_before_it(abi: Abi, code: bytes, limit: int) -> None:
+    """What is left of an instruction decodes to no instruction: only then is the code after the limit looked at."""
+    isa = isa_of(abi)
+    before, whole = decode(code[:limit], START, isa), decode(code, START, isa)
+    assert may_be_cut(before, isa.longest) or limit >= len(code) or whole.begins(START + limit)
 
 
 SOURCE = """

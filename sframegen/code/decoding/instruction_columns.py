@@ -78,6 +78,7 @@ class Reader:
     flows = cython.declare("unsigned char[::1]")
     addresses = cython.declare("unsigned long long[::1]")
     taken = cython.declare("unsigned long long[::1]")
+    taken_at = cython.declare("unsigned int[::1]")
     consumed = cython.declare("long long", visibility="public")
     texts = cython.declare("long long")
 
@@ -113,10 +114,10 @@ class Reader:
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.value = 0
         self.consumed = self.texts = 0
-        words = [array("I", bytes(4 * records)) for _ in range(4)]
+        words = [array("I", bytes(4 * records)) for _ in range(5)]
         longs = [array("Q", bytes(8 * records)) for _ in range(2)]
-        self.columns = (*words, bytearray(records), *longs)
-        self.offsets, self.at, self.ends, self.effects = words
+        self.columns = (*words[:4], bytearray(records), *longs, words[4])
+        self.offsets, self.at, self.ends, self.effects, self.taken_at = words
         self.flows = self.columns[4]
         self.addresses, self.taken = longs
 
@@ -133,8 +134,8 @@ class Reader:
         """Columns from capstone's records of code from `first` bytes into the piece at `start` up to an instruction after `limit`.
 
         Gives offsets of all instructions; of those that matter offset, end, effects by number, Flow with DIRECT or SLOT, target or
-        slot; addresses that are put into registers. `marks`: for each byte of the piece 0 within an instruction, 1 where one
-        begins, 2 where one that pads does.
+        slot; addresses that are put into registers, and the offsets of what does it. `marks`: for each byte of the piece 0 within
+        an instruction, 1 where one begins, 2 where one that pads does.
         """
         self.data = raw
         records: cython.Py_ssize_t = len(raw) // self.record_size
@@ -172,6 +173,7 @@ class Reader:
                 what = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
             if self.takes[slot] and self.takes_address(self.takes[slot], text, start + here + size):
                 self.taken[takes] = self.value
+                self.taken_at[takes] = here
                 takes += 1
             if what:
                 what = self.meaning(raw, where, slot, start + here, size)
@@ -186,7 +188,7 @@ class Reader:
                     points += 1
             here += size
         self.consumed = here - first
-        offsets, at, ends, effects, flows, addresses, taken = self.columns
+        offsets, at, ends, effects, flows, addresses, taken, taken_at = self.columns
         return [
             offsets[:count],
             at[:points],
@@ -195,6 +197,7 @@ class Reader:
             flows[:points],
             addresses[:points],
             taken[:takes],
+            taken_at[:takes],
         ]
 
     @cython.cfunc

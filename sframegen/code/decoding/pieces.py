@@ -27,12 +27,13 @@ class Piece:
 
     `marks`: for each byte 0 within an instruction, 1 where one begins, 2 where one that pads does. `offsets`: of instructions.
     Points by columns: `at`, `ends`: offsets; `effects`: numbers of `frames`; `flows`: Flow, with bit DIRECT or SLOT where
-    `addresses` has the target or the slot. `taken`: addresses that instructions put into registers.
+    `addresses` has the target or the slot. `taken`: addresses that instructions at the offsets `taken_at` put into registers.
     """
 
     __slots__ = (
         "_targets", "_texts",
         "addresses", "at", "code", "code_end", "effects", "end", "ends", "flows", "frames", "marks", "offsets", "start", "taken",
+        "taken_at",
     )  # fmt: skip
 
     def __init__(self, code: Bytes, start: int, frames: Frames) -> None:
@@ -44,15 +45,35 @@ class Piece:
         self._texts: dict[int, list[Instruction]] = {}
         self._targets: set[int] | None = None
         self._decode()
+        self._find_padding()
+
+    def head(self, end: int) -> Piece:
+        """Return [start, end) as if it were decoded alone: an instruction ends at `end`."""
+        size = end - self.start
+        head = Piece.__new__(Piece)
+        head.code, head.marks = self.code[:size], self.marks[:size]
+        head.start, head.end = self.start, end
+        head.frames = self.frames
+        head._texts = {}  # noqa: SLF001 - here and below: it is a piece, too
+        head._targets = None  # noqa: SLF001
+        head.offsets = self.offsets[: bisect_left(self.offsets, size)]
+        points, taken = bisect_left(self.at, size), bisect_left(self.taken_at, size)
+        head.at, head.ends, head.effects = self.at[:points], self.ends[:points], self.effects[:points]
+        head.flows, head.addresses = self.flows[:points], self.addresses[:points]
+        head.taken, head.taken_at = self.taken[:taken], self.taken_at[:taken]
+        head._find_padding()  # noqa: SLF001
+        return head
+
+    def _find_padding(self) -> None:
         last = self.marks.rfind(1)  # those after it pad
         padding = self.marks.find(2, last + 1)
-        self.code_end = self.end if padding < 0 else start + padding
+        self.code_end = self.end if padding < 0 else self.start + padding
 
     def _decode(self) -> None:
         reader, longest = self.frames.reader, self.frames.isa.longest
         size = len(self.code)
         reader.begin()
-        columns: list[Any] = [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q")]
+        columns: list[Any] = [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q"), array("I")]
         here = 0
         while here < size:
             records = self.frames.disassembler.records(self.code[here : here + CHUNK], self.start + here)
@@ -65,7 +86,7 @@ class Piece:
             here += reader.consumed
         if here < size:  # less than an instruction, or not real code
             self.marks[here] = 1
-            for column, value in zip(columns[:-1], (here, here, size, 0, Flow.STOP, 0), strict=True):
+            for column, value in zip(columns[:6], (here, here, size, 0, Flow.STOP, 0), strict=True):
                 column.append(value)
         self.offsets: array[int]
         self.at: array[int]
@@ -74,7 +95,8 @@ class Piece:
         self.flows: bytearray
         self.addresses: array[int]
         self.taken: array[int]
-        self.offsets, self.at, self.ends, self.effects, self.flows, self.addresses, self.taken = columns
+        self.taken_at: array[int]
+        self.offsets, self.at, self.ends, self.effects, self.flows, self.addresses, self.taken, self.taken_at = columns
         if self.frames.isa.by_register and self.frames.lost_sp in self.effects:
             self._by_register()
 

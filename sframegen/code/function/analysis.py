@@ -236,20 +236,25 @@ def _points(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> Po
     return Points(marks, at, ends, effects, flows, addresses)
 
 
-def rules(rows: Iterable[Row], abi: Abi) -> list[tuple[int, int, Rule]]:
-    """Return (start, end, rule) of the ascending rows that determine a rule; neighbours with equal rules are joined."""
-    found: list[tuple[int, int, Rule]] = []
+def rules(rows: Iterable[Row], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
+    """Yield (start, end, rule) of the ascending rows that determine a rule; neighbours with equal rules are joined."""
+    last: tuple[int, int, Rule] | None = None
     for start, end, state in rows:
         rule = rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset)
         if rule is None:
             continue
-        if found and found[-1][1] == start and found[-1][2] == rule:
-            found[-1] = (found[-1][0], end, rule)
-        elif not found or found[-1][1] <= start:
-            found.append((start, end, rule))
+        if last is None:
+            last = start, end, rule
+        elif last[1] == start and last[2] == rule:
+            last = last[0], end, rule
+        elif last[1] <= start:
+            if last[0] < last[1]:
+                yield last
+            last = start, end, rule
         else:  # instructions that overlap
-            found[-1] = (found[-1][0], min(start, found[-1][1]), found[-1][2])
-    return [row for row in found if row[0] < row[1]]
+            last = last[0], min(start, last[1]), last[2]
+    if last is not None and last[0] < last[1]:
+        yield last
 
 
 @lru_cache(1 << 12)

@@ -57,6 +57,7 @@ class Found(NamedTuple):
     returns: int = 0  #: instructions that are reached and return
     jumps: int = 0  #: those that jump to anywhere
     keeps_frame: bool = False  #: all returns and jumps find the frame of the entry
+    shows_itself: bool = False  #: its own code has all marks of a function: it returns, and each way out has the frame of the entry
     at_calls: frozenset[int] = frozenset()  #: SP minus the CFA at calls, modulo ALIGNMENT
     returns_as_entered: bool = False  #: a return, or a jump through memory at a fixed address, finds the frame of the entry
     overruns: tuple[int, bool] | None = None  #: a function start inside an instruction, and whether that instruction is reached
@@ -101,20 +102,9 @@ def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entri
     rows[::3], rows[1::3], rows[2::3] = columns.start, columns.end, array("Q", map(states.__getitem__, columns.state))
     calls = [context.callee(*call) for call in analysis.calls]
     last = [context.callee(*call) for call in analysis.last_calls]
-    found = Found(
-        unit,
-        entries,
-        rows,
-        tuple(columns.states[state] for state in states),
-        exits=tuple(Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits),
-        calls=tuple(set(calls)),
-        last_calls=tuple(set(last)),
-        goes_on=tuple(set(Counter(calls) - Counter(last) if last else calls) - context.never_return),
-        taken=tuple({address for piece in pieces for address in piece.taken if context.holds(address)}),
-        by_table=tuple(outside),
-        comes_back=analysis.returns or bool(analysis.jumps),
-        contradiction=analysis.contradiction,
-    )
+    called = tuple(set(calls))
+    goes_on = set(Counter(calls) - Counter(last) if last else called) - context.never_return
+    exits = tuple([Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits])
     at_end = [
         [
             _after(columns.at(piece.start + piece.at[number]), piece, number)
@@ -130,12 +120,27 @@ def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entri
     calling = [
         columns.at(piece.start + piece.at[number]) for piece in pieces for kind in CALLS for number in piece.numbers_of(kind)
     ]
-    return found._replace(
+    keeps_frame = all(map(all, reached))
+    at_calls = frozenset([state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None])
+    return Found(
+        unit,
+        entries,
+        rows,
+        tuple([columns.states[state] for state in states]),
+        exits=exits,
+        calls=called,
+        last_calls=tuple(set(last)),
+        goes_on=called if len(goes_on) == len(called) else tuple(goes_on),
+        taken=tuple({address for piece in pieces for address in piece.taken if context.holds(address)}),
+        by_table=tuple(outside),
+        comes_back=analysis.returns or bool(analysis.jumps),
         returns=len(reached[0]),
         jumps=len(reached[1]),
-        keeps_frame=all(map(all, reached)),
+        keeps_frame=keeps_frame,
+        shows_itself=keeps_frame and bool(reached[0]) and at_calls <= {0} and all(one.as_entered for one in exits),
         returns_as_entered=any(reached[0]) or any(is_entry(state, isa) for state in by_slot if state is not None),
-        at_calls=frozenset(state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None),
+        at_calls=at_calls,
+        contradiction=analysis.contradiction,
     )
 
 

@@ -43,8 +43,12 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[Piece]:
             if window.end - here >= MAX_UNIT:
                 return
             window = context.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
-        is_all = window.start == here and window.after_padding(end) == window.end == limit
-        piece = window if is_all else context.decode(here, end)
+        if window.start != here:
+            piece = context.decode(here, end)
+        elif window.after_padding(end) == window.end == limit:
+            piece = window
+        else:
+            piece = window.head(end)
         yield piece
         number += 1
         if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
@@ -80,11 +84,16 @@ def _is_no_code(piece: Piece) -> bool:
 
 def crossing(context: FileContext, piece: Piece, limit: int) -> int | None:
     """Return the instruction that begins before the limit and ends after it. The limit is near the end of the piece."""
-    if limit - piece.end >= context.isa.longest:
+    if limit - piece.end >= context.isa.longest or (piece.end == limit and not may_be_cut(piece, context.isa.longest)):
         return None
     start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
     tail = context.decode(start, min(limit + context.isa.longest, context.limit(limit)))
     return None if tail.end <= limit or tail.begins(limit) else tail.begin(limit)
+
+
+def may_be_cut(piece: Piece, longest: int) -> bool:
+    """Return True if the piece's last instruction may have more bytes: what is left of one is no instruction."""
+    return STOP in piece.flows[bisect_left(piece.at, piece.end - piece.start - longest) :]
 
 
 def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:

@@ -152,6 +152,7 @@ class _Passes:
         self.doubtful: set[int] = set()  # inside instructions of what may not be code
         self.called: set[int] = set()
         self.found: dict[Unit, Found] = {}
+        self.learned: dict[Unit, Found] = {}  # those of which `_learn` has nothing more to learn
         self.states: dict[State, State] = {}
         self.at_calls: dict[frozenset[int], frozenset[int]] = {}
         self.cut: dict[Range, tuple[Callee, ...]] = {}  # ranges, with the calls after which code went on when they were cut
@@ -306,7 +307,7 @@ class _Passes:
         return not self.proving or is_credible(found, self.entries)
 
     def _never_return(self) -> set[int]:
-        return never_returning(self.found.values(), {id(found) for found in self._credible()}, self.context)
+        return never_returning(self.found.values(), self._is_credible, self.context)
 
     def _learn(self) -> None:
         """Learn where functions begin: at targets of calls, of pointers outside jump tables, and of jumps with an entry's frame.
@@ -322,6 +323,10 @@ class _Passes:
             elif found.contradiction is None:
                 waiting.update(dict.fromkeys(found.entries, found))
         for found in credible:  # grows in the loop
+            if self.learned.get(found.unit) is found:
+                continue
+            if not found.taken and not found.by_table:  # these say other things of other ranges
+                self.learned[found.unit] = found
             callees = [callee for callee in found.calls if isinstance(callee, int)]
             begins = [*callees, *filter(self._is_start, found.taken)]
             self.called.update(callees)

@@ -24,9 +24,7 @@ def is_credible(found: Found, entries: Collection[int]) -> bool:
     """Return True if it is a function, as far as its own code shows. `entries`: where functions are known to begin."""
     if found.contradiction is not None:
         return False
-    if any(entry in entries for entry in found.entries):
-        return True
-    return found.keeps_frame and found.returns > 0 and found.at_calls <= {0} and all(one.as_entered for one in found.exits)
+    return found.shows_itself or any(entry in entries for entry in found.entries)
 
 
 def proven(
@@ -76,10 +74,10 @@ def _holds(found: Found, entries: Collection[int]) -> bool:
     return found.at_calls <= {0} and found.returns > 0
 
 
-def never_returning(found: Collection[Found], credible: Collection[int], context: FileContext) -> set[int]:
-    """Return the starts of functions that return on no path. `credible`: ids of the results that are trusted."""
+def never_returning(found: Collection[Found], credible: Callable[[Found], bool], context: FileContext) -> set[int]:
+    """Return the starts of functions that return on no path. `credible`: True for results that are trusted."""
     owner = {start: one for one in found for start, _ in one.unit}
-    returning = {id(one) for one in found if one.comes_back or id(one) not in credible}
+    returning = {id(one) for one in found if one.comes_back or not credible(one)}
     callers: dict[int, list[Found]] = {}
     for one in found:
         for exit_ in one.exits:
