@@ -220,6 +220,11 @@ bench-link: .venv/installed peers test-machine ## what sframegen link adds to th
 bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 64 threads, against eu-stack and gdb, into docs/reports/performance.md
 	.venv/bin/python -m benchmarks.stacks --docs docs/reports/performance.md
 
+.PHONY: bench-instructions
+bench-instructions: .venv/installed | machine ## reading all instructions, beside capstone alone, with one process and with two
+	$(PYTHON) -m corpus.fetch libcrypto libLLVM
+	.venv/bin/python -m benchmarks.instructions
+
 .PHONY: bench-unloaded
 bench-unloaded: .venv/installed | machine ## how far sections that are not loaded compress: docs/reports/unloaded.md
 	$(PYTHON) -m corpus.fetch bash libc libcrypto libLLVM libxul

@@ -79,8 +79,11 @@ class Piece:
             records = self.frames.disassembler.records(self.code[here : here + CHUNK], self.start + here)
             last = here + CHUNK >= size  # else its last instruction may be cut off
             found: list[Any] = reader.read(records, self.start, here, size if last else here + CHUNK - longest, self.marks)
-            for number, more in enumerate(found):
-                columns[number] += more
+            if here:
+                for number, more in enumerate(found):
+                    columns[number] += more
+            else:
+                columns = found
             if not reader.consumed or self.frames.has_too_many_effects():
                 break
             here += reader.consumed
