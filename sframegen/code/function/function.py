@@ -45,7 +45,7 @@ class Found(NamedTuple):
 
     unit: Unit
     entries: Entries
-    rows: array[int]  #: start, end and the state's number in `states` of each row
+    rows: array[int]  #: start and end of each row, from the begin of the unit, and the state's number in `states`
     states: tuple[State, ...]
     exits: tuple[Exit, ...] = ()
     calls: tuple[Callee, ...] = ()
@@ -65,12 +65,14 @@ class Found(NamedTuple):
 
     def row_at(self, address: int) -> int:
         """Return the number of the first row that begins at or after an address."""
-        return bisect_left(range(len(self.rows) // 3), address, key=lambda row: self.rows[3 * row])
+        return bisect_left(range(len(self.rows) // 3), address - self.unit[0][0], key=lambda row: self.rows[3 * row])
 
     def state_at(self, address: int) -> State | None:
         """Return the state at an address; None if it is not known to be reached."""
         row = self.row_at(address + 1) - 1
-        return self.states[self.rows[3 * row + 2]] if row >= 0 and address < self.rows[3 * row + 1] else None
+        if row < 0 or address - self.unit[0][0] >= self.rows[3 * row + 1]:
+            return None
+        return self.states[self.rows[3 * row + 2]]
 
 
 def analyse_unit(context: FileContext, unit: Unit, entries: Entries) -> Found:
@@ -98,8 +100,12 @@ def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entri
     analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(context.returns, table, continues))
     columns = analysis.rows
     states = {state: number for number, state in enumerate(dict.fromkeys(columns.state))}
-    rows = array("Q", bytes(24 * len(columns)))
-    rows[::3], rows[1::3], rows[2::3] = columns.start, columns.end, array("Q", map(states.__getitem__, columns.state))
+    base = unit[0][0]
+    narrow = "I" if unit[-1][1] - base < 1 << 32 else "Q"  # a browser has 16 million rows
+    rows = array(narrow, [0]) * (3 * len(columns))
+    rows[::3] = array(narrow, [start - base for start in columns.start])
+    rows[1::3] = array(narrow, [end - base for end in columns.end])
+    rows[2::3] = array(narrow, map(states.__getitem__, columns.state))
     calls = [context.callee(*call) for call in analysis.calls]
     last = [context.callee(*call) for call in analysis.last_calls]
     called = tuple(set(calls))

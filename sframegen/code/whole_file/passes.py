@@ -6,7 +6,7 @@ A range that is not a function by itself, such as a `.cold` part, is analysed to
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -361,22 +361,25 @@ class _Passes:
             for one in found.exits:
                 if one.target not in self.entries and self.context.continues(one.source, one.target):
                     together(one.source, one.target)
-        members: dict[int, list[int]] = {}
+        joined: dict[int, list[int]] = {}  # most ranges are units by themselves
         for number in range(len(parent)):
-            members.setdefault(root(number), []).append(number)
-        inside: dict[int, list[int]] = {}
-        for address in sorted(self.entries):
-            holder = self._number(address)
-            if holder is not None:
-                inside.setdefault(holder, []).append(address)
+            if parent[number] != number:
+                joined.setdefault(root(number), []).append(number)
+        ordered = sorted(self.entries)
         units = {}
-        for numbers in members.values():
-            unit = tuple([self.ranges[number] for number in numbers])
-            entries = tuple([address for number in numbers for address in inside.get(number, ())])
+        for number, own in enumerate(self.ranges):
+            if parent[number] != number:
+                continue
+            unit: Unit = (own,)
+            if number in joined:
+                unit = tuple([self.ranges[member] for member in sorted([number, *joined[number]])])
+            entries = tuple([at for start, end in unit for at in ordered[bisect_left(ordered, start) : bisect_left(ordered, end)]])
             units[unit] = entries or ((unit[0][0],) if self.proving else ())
         return units
 
     def _result(self) -> Survey:
+        for kept in (self.learned, self.cut, self.has_pointer):  # for the passes only; of a browser they are large
+            kept.clear()
         result = Survey(never_return=self.context.never_return, decoded_bytes=self.crew.done)
         every = [found for found in self.found.values() if found.entries]
         called = {callee for found in every for callee in found.calls}
@@ -389,8 +392,9 @@ class _Passes:
         numbers: dict[State, int] = {}
         for (start, end), found in sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0)):
             rows = found.rows if len(found.unit) == 1 else found.rows[3 * found.row_at(start) : 3 * found.row_at(end)]
-            result.start += rows[::3]
-            result.end += rows[1::3]
+            base = found.unit[0][0]
+            result.start.extend([base + offset for offset in rows[::3]])
+            result.end.extend([base + offset for offset in rows[1::3]])
             own = [numbers.setdefault(state, len(numbers)) for state in found.states]
             result.state.extend([own[number] for number in rows[2::3]])
         result.states = list(numbers)
