@@ -185,10 +185,10 @@ man: .venv/docs-tools ## the man pages, in build/man
 
 # What is measured has to be named because some of it is large; BENCH_FLAGS: `python -m benchmarks.run --help` lists them.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
-BENCH_FLAGS ?= --json docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
+BENCH_FLAGS ?= --docs docs
 
 .PHONY: bench
-bench: .venv/docs-tools peers | machine ## sizes, times, memory, look-ups against GNU's and LLVM's: docs/reports/performance.*
+bench: .venv/docs-tools peers test-machine | machine ## sizes, times, memory against other tools': docs/performance.md and its full report
 	@packages=(); \
 	for program in gcc npm; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
 	$(install_packages)
@@ -197,8 +197,8 @@ bench: .venv/docs-tools peers | machine ## sizes, times, memory, look-ups agains
 	.venv/bin/python -m benchmarks.run $(BENCH_FLAGS)
 
 .PHONY: plots
-plots: .venv/docs-tools ## the plots and tables of docs/reports/performance.md again, from its JSON
-	.venv/bin/python -m benchmarks.run --from docs/reports/performance.json --plots docs/reports --docs docs/reports/performance.md
+plots: .venv/docs-tools ## the plots and tables of docs/performance.md and its full report again, from the JSON
+	.venv/bin/python -m benchmarks.run --from docs/reports/performance.json --docs docs
 
 .PHONY: bench-size
 bench-size: .venv/docs-tools peers | machine ## where the bytes of sections go, beside GNU's and a lower bound
@@ -206,19 +206,10 @@ bench-size: .venv/docs-tools peers | machine ## where the bytes of sections go, 
 	$(PYTHON) -m corpus.fetch libLLVM libxul
 	.venv/bin/python -m benchmarks.breakdown
 
-.PHONY: bench-merge
-bench-merge: .venv/installed peers ## merging 2,000 and 20,000 objects against ld -r, into docs/reports/performance.md
-	tools/get-gcc
-	.venv/bin/python -m benchmarks.merging --docs docs/reports/performance.md
-
 .PHONY: bench-link
 bench-link: .venv/installed peers test-machine ## what sframegen link adds to the link of a small program, into docs/linking.md
 	tools/get-gcc
 	.venv/bin/python -m benchmarks.linking --docs docs/linking.md
-
-.PHONY: bench-stacks
-bench-stacks: .venv/installed peers test-machine ## the stacks of a process of 64 threads, against eu-stack and gdb, into docs/reports/performance.md
-	.venv/bin/python -m benchmarks.stacks --docs docs/reports/performance.md
 
 .PHONY: bench-instructions
 bench-instructions: .venv/installed | machine ## reading all instructions, beside capstone alone, with one process and with two

@@ -58,15 +58,19 @@ def markdown(figures: Sequence[Figure]) -> str:
 
 
 def _table(part: str, of: str, rows: Sequence[Row]) -> str:
-    """A Markdown table with aligned columns, readable as plain text."""
     files = list(dict.fromkeys(file for row in rows for file in row.cells))
     lines = [[f"{part}, as a share of {of}" if of else part, *files]]
     for row in rows:
         cells = [_text(row.cells[file], share=bool(of)) if file in row.cells else "" for file in files]
         lines.append([row.what if of else f"{row.what}, {row.unit}", *cells])
+    return padded(lines)
+
+
+def padded(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, readable as plain text; the first line is its head."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
-    texts = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
+    ruler = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    texts = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in (lines[0], ruler, *lines[1:])]
     return "\n".join("| " + " | ".join(line) + " |" for line in texts)
 
 

@@ -1,7 +1,5 @@
 """Merging the sections of many objects: time and memory of both forms of `sframegen merge`, against what linkers take for `-r`.
 
-usage: python -m benchmarks.merging [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
-
 The objects are one that GNU as made with --gsframe, copied, with names of its own in each copy, and calls from each to another one.
 """
 
@@ -14,7 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import single
 from benchmarks.figures import Figure
 from benchmarks.measure import in_turn
 from benchmarks.places import CACHE, peer
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COUNTS = (2_000, 20_000)
-BEGIN = "<!-- make bench-merge writes this: begin -->"
 OWN, OTHER = b"f88888", b"f99999"  # in names of the object that is copied: of the functions that it has, and of one that it calls
 FUNCTIONS = 8
 SOURCE = """
@@ -36,6 +32,7 @@ __attribute__((noinline)) static int kept(int a) { volatile int room[4] = {a}; p
     for k in range(FUNCTIONS)
 )
 GNU_R = "GNU ld -r"
+TIME, MEMORY = "time of a merge", "memory of a merge"
 
 
 def make_objects(count: int, directory: Path) -> list[str]:
@@ -75,13 +72,9 @@ def measure(rounds: int, counts: tuple[int, ...] = COUNTS) -> Iterator[Figure]:
                 os.chdir(before)
         column = f"{count:,} objects"
         for name, figures in results.items():
-            yield Figure("time", name, column, figures.wall_seconds, "s")
-            yield Figure("memory", name, column, figures.largest_bytes / 1e6, "MB")
+            yield Figure(TIME, name, column, figures.wall_seconds, "s")
+            yield Figure(MEMORY, name, column, figures.largest_bytes / 1e6, "MB")
         for name, figures in results.items():
             if name != GNU_R:
-                yield Figure("time", name, column, figures.wall_seconds, "s", GNU_R)
-                yield Figure("memory", name, column, figures.largest_bytes / 1e6, "MB", GNU_R)
-
-
-if __name__ == "__main__":
-    single.run(__doc__, measure, rounds=3, begin=BEGIN)
+                yield Figure(TIME, name, column, figures.wall_seconds, "s", GNU_R)
+                yield Figure(MEMORY, name, column, figures.largest_bytes / 1e6, "MB", GNU_R)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Picture
 
+from benchmarks import growth
 from benchmarks.figures import table_rows
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ TOOLS = ("cp", "objcopy --add-section", "readelf -wF", "llvm-dwarfdump --eh-fram
 BARS = {
     "time": Bars("Time of a whole process, in seconds", "time", dict(zip(TOOLS, TOOLS, strict=True)), TOOLS[-2:]),
     "memory": Bars("Peak memory of a process, in MB", "peak memory", dict(zip(TOOLS, TOOLS, strict=True)), TOOLS[-2:]),
+    "start-up": Bars(
+        "Start of a process, in milliseconds",
+        "start-up",
+        {what: what for what in ("python -c pass", "--version", "--help", "lookup")},
+        ("--version", "--help", "lookup"),
+    ),
     "look-up": Bars(
         "Time of a look-up with libsframe, in nanoseconds",
         "look-up",
@@ -68,7 +76,9 @@ def draw(figures: Sequence[Figure], folder: Path) -> None:
 
 def pictures(figures: Sequence[Figure], suffix: str = "") -> dict[str, Picture]:
     rows, dark = table_rows(figures), list(PAGES).index(suffix)
-    found = {"size": _sizes(rows, dark)} | {name: _bars(rows, bars, dark) for name, bars in BARS.items()}
+    found = {"size": _sizes(rows, dark), "growth": _growth(rows, dark)} | {
+        name: _bars(rows, bars, dark) for name, bars in BARS.items()
+    }
     return {name: picture for name, picture in found.items() if picture is not None}
 
 
@@ -107,6 +117,25 @@ def _sizes(rows: Sequence[Row], dark: int) -> Picture | None:
     axes.grid(visible=True)
     picture.suptitle(f"Size of .sframe, as a share of {SIZE_OF}", fontsize="medium", fontweight="bold")
     picture.legend(loc="outside lower center", ncols=3, frameon=False)
+    return picture
+
+
+def _growth(rows: Sequence[Row], dark: int) -> Picture | None:
+    """A dot for each file: seconds against bytes, and a line with the median cost of a byte in large files."""
+    cells = {row.what: row.cells for row in rows if row.part == growth.PART}
+    if not cells:
+        return None
+    sizes, seconds = list(cells[growth.FRAMES].values()), list(cells[growth.COST].values())
+    picture = Picture(figsize=(WIDTH, 3.6), layout="constrained")
+    axes = picture.subplots()
+    axes.loglog(sizes, seconds, "o", color=OURS[dark], markersize=4, alpha=0.7)
+    cost = median(taken / size for taken, size in zip(seconds, sizes, strict=True) if size >= growth.LARGE)
+    ends = [min(sizes), max(sizes)]
+    axes.loglog(ends, [cost * end for end in ends], "--", color=mpl.rcParams["text.color"], linewidth=0.8)
+    axes.set_xlabel("bytes of .eh_frame")
+    axes.set_ylabel("seconds of CPU time")
+    axes.grid(visible=True)
+    picture.suptitle(f"{growth.COST} on files of a machine, without the start of Python", fontsize="medium", fontweight="bold")
     return picture
 
 

@@ -1,6 +1,6 @@
-"""Everything that docs/reports/performance.md says, measured in one run: sizes, whole processes, the conversion alone, look-ups.
+"""Everything that docs/performance.md and docs/reports/performance.md say, measured in one run.
 
-Prints one table: a column each file, a row each thing, as figures, or as shares of another row. Sizes are exact; times of processes
+Prints tables: a column each file, a row each thing, as figures, or as shares of another row. Sizes are exact; times of processes
 are medians, those of loops in this process the best of all rounds.
 """
 
@@ -10,12 +10,22 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import conversion_alone, lookup, size, whole_process
-from benchmarks.figures import from_json, markdown, to_json, written_into
+from benchmarks import conversion_alone, growth, lookup, merging, size, stacks, start_up, whole_process
+from benchmarks.figures import Figure, from_json, markdown, to_json, written_into
 from benchmarks.places import versions
+from benchmarks.summary import summary
 from sframegen.program.build import build_kind
 
-PARTS = {"size": size.measure, "process": whole_process.measure, "conversion": conversion_alone.measure, "lookup": lookup.measure}
+PARTS = {
+    "size": size.measure,
+    "process": whole_process.measure,
+    "start-up": start_up.measure,
+    "growth": growth.measure,
+    "conversion": conversion_alone.measure,
+    "merge": merging.measure,
+    "stack": stacks.measure,
+    "lookup": lookup.measure,
+}
 
 
 def main() -> None:
@@ -24,11 +34,16 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5, help="counted runs of everything that is timed (default %(default)s)")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part; may be given again")
-    parser.add_argument("--from", type=Path, dest="known", metavar="FILE", help="measure nothing: the figures of an earlier --json")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write the plots (SVG) into this folder; needs matplotlib")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
+    parser.add_argument("--from", type=Path, dest="known", metavar="FILE", help="measure nothing: take an earlier performance.json")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        metavar="FOLDER",
+        help="of all parts: write figures, tables and plots (SVG) into this folder of documents",
+    )
     options = parser.parse_args()
+    if options.docs and options.only:
+        parser.error("the documents have all parts: --docs or --only")
     if options.known:
         about, figures = from_json(options.known.read_text())
     else:
@@ -38,16 +53,26 @@ def main() -> None:
         for name in options.only or PARTS:
             print(f"measuring: {name}", file=sys.stderr, flush=True)
             figures += PARTS[name](options.rounds)
-    text = f"{markdown(figures)}\n\n{about}."
-    print(text)
-    if options.json:
-        options.json.write_text(to_json(about, figures))
-    if options.plots:
-        from benchmarks.plot import draw  # noqa: PLC0415 - matplotlib need not be there to measure
-
-        draw(figures, options.plots)
+    print(tables(about, figures))
     if options.docs:
-        options.docs.write_text(written_into(options.docs.read_text(), text))
+        write(about, figures, options.docs)
+
+
+def tables(about: str, figures: list[Figure]) -> str:
+    """All but the points that only a plot shows."""
+    return f"{markdown([one for one in figures if one.part != growth.PART])}\n\n{about}."
+
+
+def write(about: str, figures: list[Figure], docs: Path) -> None:
+    from benchmarks.plot import draw  # noqa: PLC0415 - matplotlib need not be there to measure
+
+    (docs / "reports/performance.json").write_text(to_json(about, figures))
+    draw(figures, docs / "reports")
+    for document, text in (
+        ("performance.md", f"{summary(figures)}\n\n{about}."),
+        ("reports/performance.md", tables(about, figures)),
+    ):
+        (docs / document).write_text(written_into((docs / document).read_text(), text))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The stacks of a process of 64 threads: `sframegen stack` against eu-stack and gdb, and how long the process cannot run meanwhile.
 
-usage: python -m benchmarks.stacks [--docs docs/reports/performance.md]    Prints the table, or writes it into the document.
-
 The threads wait, 16 calls deep and deeper. Program and libraries are copies with sections; eu-stack and gdb read their `.eh_frame`.
 """
 
@@ -19,7 +17,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks import single
 from benchmarks.figures import Figure
 from benchmarks.measure import in_turn
 from benchmarks.places import peer
@@ -38,11 +35,11 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot.memory import Reader
 
 HERE = Path(__file__).parent
-BEGIN = "<!-- make bench-stacks writes this: begin -->"
 THREADS = 64
 WALKS = 100
 FRAME = re.compile(rb"^#", re.MULTILINE)
 OURS = "sframegen stack"
+WHOLE, STOPPED, GOING_ON = "stacks of 64 threads", "threads stopped", "one trace after the other"
 GDB = (
     "gdb",
     "-nx",
@@ -171,22 +168,18 @@ def measure(rounds: int) -> Iterator[Figure]:
         counted = {name: _frames(command) for name, command in commands.items()}
         walked = walks(pid)
     for name, figures in results.items():
-        yield Figure("whole command", "time", name, figures.wall_seconds, "s")
-        yield Figure("whole command", "CPU time", name, figures.cpu_seconds, "s")
-        yield Figure("whole command", "memory", name, figures.peak_bytes / 1e6, "MB")
-        yield Figure("whole command", "frames printed", name, counted[name], "all threads")
+        yield Figure(WHOLE, "time", name, figures.wall_seconds, "s")
+        yield Figure(WHOLE, "CPU time", name, figures.cpu_seconds, "s")
+        yield Figure(WHOLE, "memory", name, figures.peak_bytes / 1e6, "MB")
+        yield Figure(WHOLE, "frames printed", name, counted[name], "all threads")
         first, own = (median(column) for column in zip(*stopped[name], strict=True))
-        yield Figure("stopped", "first stop to last end", name, 1000 * first, "ms")
-        yield Figure("stopped", "each thread, median", name, 1000 * own, "ms")
-    yield Figure("going on", "the walk alone", OURS, walked.alone, "frames/s")
-    yield Figure("going on", "trace after trace", OURS, walked.traced, "frames/s")
-    yield Figure("going on", "stopped for each", OURS, 1000 * walked.stopped, "ms")
+        yield Figure(STOPPED, "first stop to last end", name, 1000 * first, "ms")
+        yield Figure(STOPPED, "each thread, median", name, 1000 * own, "ms")
+    yield Figure(GOING_ON, "the walk alone", OURS, walked.alone, "frames/s")
+    yield Figure(GOING_ON, "trace after trace", OURS, walked.traced, "frames/s")
+    yield Figure(GOING_ON, "stopped for each", OURS, 1000 * walked.stopped, "ms")
 
 
 def _frames(command: Sequence[str | Path]) -> int:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     return len(FRAME.findall(done.stdout))
-
-
-if __name__ == "__main__":
-    single.run(__doc__, measure, rounds=5, begin=BEGIN)

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks import growth
 from benchmarks.figures import BEGIN, END, Figure, from_json, markdown, table_rows, to_json, written_into
+from benchmarks.growth import chosen
 from benchmarks.lookup import layouts_of, random_pcs
 from benchmarks.measure import in_turn, run
 from benchmarks.ours import ADDRESS, open_input, rows_of, section_of
+from benchmarks.run import tables
 from benchmarks.samples import SAMPLES, listed
+from benchmarks.summary import ROWS, summary
 from sframegen import add_section, read
 from sframegen.format.decode import decode, open_section
 from sframegen.tables.optimize import LEVELS
@@ -82,6 +86,9 @@ def test_a_document_gets_its_table_again() -> None:
         written_into("no markers", "new")
 
 
+PICTURES = ("size", "growth", "time", "memory", "start-up", "look-up")
+
+
 def texts_of(picture: Path) -> list[str]:
     return sorted(node.text or "" for node in ET.parse(picture).iter() if node.tag.endswith("text"))
 
@@ -117,8 +124,34 @@ def test_plots_in_the_documents_are_of_the_figures_there(plot: ModuleType, tmp_p
     folder = ROOT / "docs/reports"
     plot.draw(from_json((folder / "performance.json").read_text())[1], tmp_path)
     drawn = {path.name: texts_of(path) for path in tmp_path.iterdir()}
-    assert set(drawn) == {f"{name}{suffix}.svg" for name in ("size", "time", "memory", "look-up") for suffix in ("", "-dark")}
+    assert set(drawn) == {f"{name}{suffix}.svg" for name in PICTURES for suffix in ("", "-dark")}
     assert {path.name: texts_of(path) for path in folder.glob("*.svg")} == drawn
+
+
+def test_a_dot_for_each_file_and_the_cost_of_large_ones(plot: ModuleType) -> None:
+    points = [(1_000, 1e-3), (100_000, 5e-3), (1_000_000, 0.03), (5_000_000, 0.1), (10_000_000, 0.2)]
+    figures = [
+        Figure(growth.PART, what, str(number), value, "unit")
+        for number, point in enumerate(points)
+        for what, value in zip((growth.FRAMES, growth.COST), point, strict=True)
+    ]
+    [axes] = plot.pictures(figures)["growth"].axes
+    dots, line = axes.lines
+    assert list(zip(dots.get_xdata(), dots.get_ydata(), strict=True)) == points
+    assert list(line.get_ydata()) == pytest.approx([2e-5, 0.2])
+    assert tables("about", figures) == "\n\nabout."
+
+
+def test_files_are_chosen_evenly_and_with_the_largest(tmp_path: Path) -> None:
+    sizes = [1_000, 1_001, 1_002, 10_000, 10_001, 1_000_000]
+    assert [size for size, _ in chosen(dict.fromkeys(sizes, tmp_path))] == [1_002, 10_001, 1_000_000]
+
+
+def test_ten_rows_are_in_the_documents() -> None:
+    _, figures = from_json((ROOT / "docs/reports/performance.json").read_text())
+    text = summary(figures)
+    assert len(text.splitlines()) == 2 + len(ROWS) == 12
+    assert text in (ROOT / "docs/performance.md").read_text()
 
 
 def test_sources_that_a_package_lists() -> None:
