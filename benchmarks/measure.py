@@ -30,6 +30,7 @@ class Run(NamedTuple):
     peak_bytes: int
     anonymous_bytes: int
     largest_bytes: int
+    page_faults: int
 
 
 class Figures(NamedTuple):
@@ -40,6 +41,7 @@ class Figures(NamedTuple):
     peak_bytes: float
     anonymous_bytes: float
     largest_bytes: float
+    page_faults: float
 
 
 def run(command: Sequence[str | Path]) -> Run:
@@ -63,7 +65,8 @@ def run(command: Sequence[str | Path]) -> Run:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Run(wall, usage.ru_utime + usage.ru_stime, peak, anonymous, usage.ru_maxrss * 1024)
+    faults = usage.ru_minflt + usage.ru_majflt
+    return Run(wall, usage.ru_utime + usage.ru_stime, peak, anonymous, usage.ru_maxrss * 1024, faults)
 
 
 def in_turn(commands: Mapping[str, Sequence[str | Path]], rounds: int, scratch: Path) -> dict[str, Figures]:

@@ -1,4 +1,7 @@
-"""Whole processes: add-section to a new file and check of it, against copying, objcopy adding the section, reading the CFI."""
+"""Whole processes: add-section to a new file and check of it, against copying, objcopy adding the section, reading the CFI.
+
+Wall time, CPU time, memory, page faults; as shares of readelf, and of cp.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILES = ("bash", "libcrypto", "libLLVM", "libxul")
-READELF = "readelf -wF"
+READELF, COPY, ADD = "readelf -wF", "cp", "add-section --no-verify"
 
 
 def measure(rounds: int) -> Iterator[Figure]:
@@ -33,9 +36,9 @@ def measure(rounds: int) -> Iterator[Figure]:
                 {
                     READELF: [peer("readelf"), "-wF", file],
                     "llvm-dwarfdump --eh-frame": [peer("llvm-dwarfdump"), "--eh-frame", file],
-                    "cp": ["cp", file, out],
+                    COPY: ["cp", file, out],
                     "objcopy --add-section": [peer("objcopy"), "--add-section", f".new={section}", file, out],
-                    "add-section --no-verify": [*add, "--no-verify", file],
+                    ADD: [*add, "--no-verify", file],
                     "add-section": [*add, file],
                     "check": [*tool, "check", "-q", done],
                 },
@@ -44,8 +47,13 @@ def measure(rounds: int) -> Iterator[Figure]:
             )
             for command, figures in results.items():
                 yield Figure("time", command, name, figures.wall_seconds, "s")
+                yield Figure("CPU time", command, name, figures.cpu_seconds, "s")
+                yield Figure("page faults", command, name, figures.page_faults, "number")
                 yield Figure("peak memory", command, name, figures.peak_bytes / 1e6, "MB")
                 yield Figure("peak memory, anonymous", command, name, figures.anonymous_bytes / 1e6, "MB")
             for command, figures in results.items():
                 if command != READELF:
                     yield Figure("time", command, name, figures.wall_seconds, "s", READELF)
+                    yield Figure("CPU time", command, name, figures.cpu_seconds, "s", READELF)
+            yield Figure("time", ADD, name, results[ADD].wall_seconds, "s", COPY)
+            yield Figure("CPU time", ADD, name, results[ADD].cpu_seconds, "s", COPY)

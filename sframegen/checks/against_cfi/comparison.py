@@ -17,7 +17,7 @@ from sframegen.conversion.described_code import Unsaid
 from sframegen.conversion.resolve import ascends, sort
 from sframegen.elf.columns import Spans
 from sframegen.format.columns import Functions
-from sframegen.format.model import OUTERMOST, FdeType, Rule
+from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.reasons import Reason
 from sframegen.format.words import RuleWords
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable, Where
+    from sframegen.format.model import FunctionTable
 
 # What rules may name, so that a section is judged by what it says: whether stack tracers have the register is another question.
 ALL_REGISTERS = range(32)
@@ -186,7 +186,7 @@ def _plain(rule: Rule, abi: Abi) -> Rule:
 
     def plain(where: Where | None, own: int) -> Where | None:
         if where is not None and where.register is None and not cfa.deref:
-            where = where._replace(register=cfa.register, offset=where.offset + cfa.offset)
+            where = Where(cfa.register, where.offset + cfa.offset, where.deref)
         return None if where == (own, 0, False) else where
 
     return rule._replace(ra=plain(rule.ra, abi.ra), fp=plain(rule.fp, abi.fp))

@@ -11,6 +11,7 @@ from cfi.columns import zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import Walk
+from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
@@ -194,7 +195,7 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     walk.neighbours(start, sizes, array("I") if flagged else array("I", sorted(range(functions), key=start.__getitem__)))
     if facts.executable is not None:
         walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
-    walk.blocks(array("Q", sorted(keys[:found])), start, sizes)
+    walk.blocks(_ascending(keys[:found]), start, sizes)
 
     for number, rule in enumerate(WALKED):
         for place in range(number * KEPT, number * KEPT + min(walk.counts[number], KEPT)):
@@ -214,6 +215,13 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     facts.far = walk.far
     facts.wrapped = walk.wrapped
     facts.divides, facts.divides_rows = walk.divides, walk.divides_rows
+
+
+def _ascending(numbers: array[int]) -> array[int]:
+    order, ordered = zeros("I", len(numbers)), zeros("Q", len(numbers))
+    sort(numbers, 0, order, zeros("I", len(numbers)), zeros("I", 2048))
+    pick(numbers, order, ordered)
+    return ordered
 
 
 def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, address: int, uses: int) -> None:
