@@ -117,10 +117,21 @@ def test_a_module_is_compiled_where_its_file_says_so(name: str) -> None:
     assert build.is_compiled(name) == import_module(name).COMPILED
 
 
-NOT_AT_START = {"json", "pathlib", "shutil", "tempfile", "multiprocessing", "importlib.metadata", "lief", "capstone", "elftools"}
+NOT_AT_START = {
+    "json",
+    "subprocess",
+    "pathlib",
+    "shutil",
+    "tempfile",
+    "multiprocessing",
+    "importlib.metadata",
+    "lief",
+    "capstone",
+    "elftools",
+}
 
 
-@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 24), (("lookup", "FILE", "0"), 70)])
+@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 24), (("lookup", "FILE", "0"), 70), (("stack", "0"), 108)])
 def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, tmp_path: Path) -> None:
     """What click imports is not counted: it is the larger part."""
     with_section = tmp_path / "sh"
