@@ -205,6 +205,7 @@ class Cursor:
     def ranges(self, entries: Entries, shapes: Bytes, fdes: Fdes, programs: Programs) -> int:
         """Fills each FDE's address range, and where its instructions begin; returns the most bytes of instructions that one has.
 
+        Where they begin may be filled in place of entries.body.
         `shapes`: four bytes a CIE: FDE pointer encoding, whether FDEs have augmentation data, address size, segment selector size.
         """
         fde: cython.Py_ssize_t
@@ -343,11 +344,11 @@ class Machine(Cursor):
         step_b="long long[::1]",
         step_to="int[::1]",
     )
-    def run(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, before: cython.longlong) -> int:
+    def run(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, used: cython.Py_ssize_t) -> int:
         """Runs FDEs from `fde` on as long as `rows` has room for theirs; returns the first FDE not run, or faulty.
 
-        rows.first_row[f + 1] is where the rows of FDE f end, counted from `before`, the number of rows before this call. An FDE
-        makes at most one row a byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
+        rows.first_row[f + 1] is where the rows of FDE f end; `used`: where those of the first begin. An FDE makes at most one row a
+        byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
         """
         data = self.data
         opcodes = self.opcodes
@@ -359,7 +360,6 @@ class Machine(Cursor):
         step_b = self.step_b
         step_to = self.step_to
         room: cython.Py_ssize_t = len(rows.start)
-        used: cython.Py_ssize_t = 0
         current: cython.longlong = -1  # the CIE
         factor: cython.longlong = 0
         state: cython.longlong = 0
@@ -505,7 +505,7 @@ class Machine(Cursor):
                     used += 1
             if self.fault:
                 return fde
-            rows.first_row[fde + 1] = before + used
+            rows.first_row[fde + 1] = used
             fde += 1
         self.final = state
         return fde

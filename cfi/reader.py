@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import faults, scan
-from cfi.columns import Entries, Fdes, Programs, Rows, zeros
+from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
 from cfi.errors import FormatError
 from cfi.machine import Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
@@ -16,7 +16,7 @@ from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cfi.columns import Bytes
+    from cfi.columns import Bytes, Column
     from cfi.section import CfiSection, Registers
 
 KINDS = tuple(RuleKind)
@@ -26,7 +26,6 @@ SUPPORTED_VERSIONS = (1, 3, 4)
 WITHOUT_DATA = set("SBG")  # augmentation letters
 MAX_CODE_ALIGNMENT = 1 << 24  # times a 32-bit advance stays within 64 bits
 ADDRESS_SIZES = (4, 8)
-BATCH_ROWS = 1 << 14  # they stay in the cache until they are copied
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
@@ -59,7 +58,7 @@ def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
 def _read_section(section: CfiSection, registers: Registers, table: FdeTable, base: int, shared: _Shared) -> None:
     found, entries = _entries(section)
     cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
-    cie = zeros("I", len(entries.start))
+    cie: Column = room("I", len(entries.start))[0]
     stray = scan.owners(entries, found, cie)
     if stray >= 0:
         raise FormatError(
@@ -70,8 +69,8 @@ def _read_section(section: CfiSection, registers: Registers, table: FdeTable, ba
     shapes = bytes(
         byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
     )
-    start, size, program = (zeros("Q", len(cie)) for _ in range(3))
-    fdes, programs = Fdes(start, size, cie), Programs(program, entries.end)
+    start, size = room("QQ", len(cie))
+    fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
     _check(cursor, section)
     machine = Machine(*_place(section))
@@ -79,11 +78,8 @@ def _read_section(section: CfiSection, registers: Registers, table: FdeTable, ba
     _check(machine, section)
     _run(machine, section, fdes, programs, longest, table, shared)
     if table.cies:
-        table.cie += array("I", [number + len(table.cies) for number in cie])
-        table.start += start
-        table.size += size
-    else:
-        table.start, table.size, table.cie = start, size, cie
+        cie = array("I", [number + len(table.cies) for number in cie])
+    table.cie, table.start, table.size = _both(table.cie, cie), _both(table.start, start), _both(table.size, size)
     table.cies += cies
 
 
@@ -102,43 +98,53 @@ def _run(
 ) -> None:
     """Runs all FDEs and appends their rows to the table. `longest`: bytes of a program."""
     count = len(fdes.start)
-    first_row = zeros("I", count + 1)
-    # An FDE makes at most one row a byte, and one; most make one in five bytes.
-    room = max(min(BATCH_ROWS, len(section.data) // 4), 1 + longest)
-    row_start, row_rule = zeros("I", room), zeros("I", room)
-    found = Rows(first_row, row_start, row_rule)
+    [first_row] = room("I", count + 1)
+    used = len(table.row_start)
     done = 0
     while done < count:
-        before = len(table.row_start)
-        first_row[done] = before
-        done = machine.run(done, fdes, programs, found, before)
-        rows = first_row[done] - before
-        table.row_start.frombytes(memoryview(row_start).cast("B")[: 4 * rows])
-        table.row_rule.frombytes(memoryview(row_rule).cast("B")[: 4 * rows])
-        if machine.fault:
+        # An FDE makes at most one row a byte, and one; a section, with the headers of its entries, about one in six bytes.
+        least = used + 1 + longest
+        if least > MAX_ROWS:
+            raise FormatError(f"more than {MAX_ROWS} rows", section.name)
+        more = min(MAX_ROWS, least + (used // 4 if done else len(section.data) // 5)) - len(table.row_start)
+        row_start, row_rule = room("II", more)
+        table.row_start, table.row_rule = _both(table.row_start, row_start), _both(table.row_rule, row_rule)
+        rows = Rows(first_row, table.row_start, table.row_rule)
+        while done < count:
+            first_row[done] = used
+            done = machine.run(done, fdes, programs, rows, used)
+            used = first_row[done]
+            if machine.fault == 0:
+                break
             if machine.fault == faults.TOO_MANY_STATES:
                 _check(machine, section)
             fault = FdeFault(fdes.start[done], section.name, machine.pos, faults.MACHINE[machine.fault])
-            _leave_out(fault, fdes.size[done], table, shared)
+            used = _leave_out(fault, fdes.size[done], used, table, shared)
             machine.fault = 0
             done += 1
-            first_row[done] = len(table.row_start)
-        if len(table.row_start) > MAX_ROWS:
-            raise FormatError(f"more than {MAX_ROWS} rows", section.name)
-    table.first_row += first_row[1:]
+        first_row[done] = used
+    table.row_start, table.row_rule = table.row_start[:used], table.row_rule[:used]
+    table.first_row = _both(table.first_row[:-1], first_row) if count else table.first_row
 
 
-def _leave_out(fault: FdeFault, size: int, table: FdeTable, shared: _Shared) -> None:
-    """Gives an FDE of `size` bytes one row, which says that nothing is known."""
+def _both(column: Column, more: Column) -> Column:
+    """One after the other. Nearly all files have one section, and nothing to copy."""
+    return array(memoryview(more).format, bytes(column) + bytes(more)) if len(column) else more
+
+
+def _leave_out(fault: FdeFault, size: int, row: int, table: FdeTable, shared: _Shared) -> int:
+    """Gives an FDE of `size` bytes one row, which says that nothing is known; returns the number of the next row."""
+    table.faulty += 1
+    if len(table.faults) < faults.MAX_REPORTED:
+        table.faults.append(fault)
     if 0 < size <= MAX_SIZE:
         rule = shared.numbers.setdefault(array("q", UNREADABLE).tobytes(), len(shared.states))
         if rule == len(shared.states):
             shared.states.append(UNREADABLE)
-        table.row_start.append(0)
-        table.row_rule.append(rule)
-    table.faulty += 1
-    if len(table.faults) < faults.MAX_REPORTED:
-        table.faults.append(fault)
+        table.row_start[row] = 0
+        table.row_rule[row] = rule
+        return row + 1
+    return row
 
 
 def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:
@@ -161,8 +167,8 @@ def _entries(section: CfiSection) -> tuple[Entries, Entries]:
             raise FormatError(faults.SCAN[found[0]], section.name, found[1])
         if len(cies.start) or len(fdes.start) or not (found[2] or found[3]):
             break
-        cies = Entries(zeros("Q", found[2]), zeros("Q", found[2]), zeros("Q", found[2]), zeros("Q", 0))
-        fdes = Entries(*(zeros("Q", found[3]) for _ in range(4)))
+        cies = Entries(*room("QQQQ", found[2]))
+        fdes = Entries(*room("QQQQ", found[3]))
     return cies, fdes
 
 
@@ -224,7 +230,7 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
 
 def _rule(state: tuple[int, ...], register_rule: Callable[[tuple[int, ...]], RegisterRule]) -> CfiRule:
     cfa = (state[1], *state[14:]) if state[1] in EXPRESSIONS else state[1:4]
-    ra, fp, sp = map(register_rule, (state[4:7], state[7:10], state[10:13]))
+    ra, fp, sp = register_rule(state[4:7]), register_rule(state[7:10]), register_rule(state[10:13])
     return CfiRule(state[0], register_rule(cfa), ra, fp, sp, state[13])
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.columns import Fdes, Rows
 
 if TYPE_CHECKING:
+    from cfi.columns import Column
     from cfi.opcodes import RuleKind
 
 
@@ -75,13 +76,13 @@ class FdeTable:
     """
 
     def __init__(self) -> None:
-        self.start = array("Q")  # address
-        self.size = array("Q")  # bytes
-        self.cie = array("I")  # index into `cies`
+        self.start: Column = array("Q")  # address
+        self.size: Column = array("Q")  # bytes
+        self.cie: Column = array("I")  # index into `cies`
         self.section_ends: list[int] = []  # for each section read: the number of FDEs up to its end
-        self.first_row = array("I", [0])
-        self.row_start = array("I")
-        self.row_rule = array("I")  # index into `rules`
+        self.first_row: Column = array("I", [0])
+        self.row_start: Column = array("I")
+        self.row_rule: Column = array("I")  # index into `rules`
         self.cies: list[Cie] = []
         self.rules: list[CfiRule] = []
         self.faulty = 0  # FDEs whose instructions cannot be read

@@ -6,13 +6,13 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import reader
-from cfi.columns import zeros
+from cfi.columns import room, zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
 from cfi.section import Registers
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
-from sframegen.conversion.resolve import IGNORED, ascends, resolve, sort
+from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
 from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Cies, RuleFates, bounds, split
 from sframegen.conversion.translate import Repeated, Translator
 from sframegen.elf.columns import Spans
@@ -28,6 +28,7 @@ from sframegen.tables.optimize import Borders, encoder_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi.columns import Column
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
     from sframegen.conversion.sources import Sources
@@ -68,7 +69,7 @@ def convert(sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout:
     """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address."""
     fdes = reader.read(sections, Registers(abi.fp, abi.sp))
     ignored = zeros("Q", len(IGNORED))
-    lost = array("I")
+    lost: list[int] = []
     pieces = _pieces(fdes, code, ignored, lost)
     words = RuleWords(abi, layout)
     rules = _Rules(fdes.rules, words)
@@ -144,7 +145,7 @@ class _Rules:
         return self.numbers.setdefault(rule, len(self.numbers))
 
 
-def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: array[int]) -> Pieces:
+def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
     """The code that each FDE describes; an earlier section's FDEs take precedence over a later one's. `lost`: see resolve."""
     spans = Spans(array("Q", [start for start, _ in code]), array("Q", [end for _, end in code]))
     taken = Pieces(array("I"), array("Q"), array("Q"))
@@ -153,17 +154,15 @@ def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: array[
         count = section_end - begin
         if count == 0:
             continue
-        found = Pieces(zeros("I", count), zeros("Q", count), zeros("Q", count))
-        found_lost = zeros("I", count)
+        start, end, fde, found_lost = room("QQII", count)
         known = sum(ignored[1:])
-        order = array("I")
+        order: Column = array("I")
         if count != len(fdes) or not ascends(fdes.start):
-            order = zeros("I", count)
-            sort(fdes.start, begin, order, zeros("I", count), zeros("I", 2048))
-        kept = resolve(order, fdes.columns(), spans, found.columns(), ignored, found_lost)
+            order, spare = room("II", count)
+            sort(fdes.start, begin, order, spare, zeros("I", 2048))
+        kept = resolve(order, fdes.columns(), spans, PieceColumns(fde, start, end), ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
-        for column in found:
-            del column[kept:]
+        found = Pieces(fde[:kept], start[:kept], end[:kept])
         taken = _with_remaining(taken, found) if begin else found
         begin = section_end
     return taken
@@ -194,10 +193,8 @@ def _split(fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules)
     bounds(*described, counts)
     functions, rows, ranges, _ = counts
     table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
-    unsaid = Unsaid(zeros("Q", ranges), zeros("I", ranges), bytearray(ranges))
+    unsaid = Unsaid(*room("QIB", ranges))
     split(*described, table.columns(), unsaid.columns(), counts)
     functions, rows, ranges, whole = counts
     table.shrink(functions, rows)
-    for part in unsaid:
-        del part[ranges:]
-    return table, unsaid, whole
+    return table, Unsaid(*(column[:ranges] for column in unsaid)), whole

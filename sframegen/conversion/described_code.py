@@ -9,15 +9,15 @@ from sframegen.conversion.split import UnsaidColumns
 from sframegen.elf.columns import Spans
 
 if TYPE_CHECKING:
-    from array import array
+    from cfi.columns import Column
 
 
 class Pieces(NamedTuple):
     """The code that FDEs describe, by address: columns of FDE numbers, start and end addresses."""
 
-    fde: array[int]
-    start: array[int]
-    end: array[int]
+    fde: Column
+    start: Column
+    end: Column
 
     def columns(self) -> PieceColumns:
         return PieceColumns(*self)
@@ -29,9 +29,9 @@ class Pieces(NamedTuple):
 class Unsaid(NamedTuple):
     """The code of pieces that no function covers, by address: columns of starts, sizes and numbers of the Reason."""
 
-    start: array[int]
-    size: array[int]
-    reason: bytearray
+    start: Column
+    size: Column
+    reason: Column
 
     def columns(self) -> UnsaidColumns:
         return UnsaidColumns(*self)

@@ -85,6 +85,8 @@ def final_calls(
     area: cython.Py_ssize_t = 0
     place: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
+    first: cython.Py_ssize_t = 0  # of the functions whose tails are read
+    read: cython.Py_ssize_t = 0  # number of functions whose tails are read or were
     here: cython.Py_ssize_t
     form: cython.Py_ssize_t
     pos: cython.Py_ssize_t
@@ -95,8 +97,9 @@ def final_calls(
     low: cython.ulonglong
     high: cython.ulonglong
     for i in range(len(functions.start)):
-        if i % len(found.tails) == 0:
-            read_tails(functions, areas, i, found)
+        if i == read:
+            first = i
+            read += read_tails(functions, areas, i, found)
         low = functions.start[i] + functions.size[i]
         while piece < len(pieces.end) and pieces.end[piece] <= functions.start[i]:
             piece += 1
@@ -109,7 +112,7 @@ def final_calls(
         if area == len(areas.end) or areas.start[area] >= low:
             continue
         pos = areas.offset[area] + (low - areas.start[area])
-        tail = found.tails[i % len(found.tails)]
+        tail = found.tails[i - first]
         is_call = False
         for form in range(len(forms.mask)):
             if tail & forms.mask[form] == forms.value[form]:

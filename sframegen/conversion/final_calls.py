@@ -11,7 +11,7 @@ from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
+from cfi.columns import room, zeros
 from sframegen.conversion.endings import Forms, FoundCalls, final_calls
 from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.code_bytes.machines import MACHINES
@@ -19,6 +19,7 @@ from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.tables.join import symbol_values
 
 if TYPE_CHECKING:
+    from cfi.columns import Column
     from sframegen.conversion.described_code import Pieces
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
@@ -31,10 +32,10 @@ TAILS = 256  # functions whose ends are read at a time
 class FinalCalls(NamedTuple):
     """The functions of a table that end with a call."""
 
-    function: array[int]  # numbers of those that padding follows
+    function: Column  # numbers of those that padding follows
     padded_size: array[int]  # of each function of the table, with that padding
     without_padding: int  # number of the others
-    places: array[int]  # addresses that symbols name, ascending: padding holds none of them
+    places: Column  # addresses that symbols name, ascending: padding holds none of them
 
     def covering(self, table: FunctionTable) -> FunctionTable:
         """The table; these functions also cover the padding after them."""
@@ -50,7 +51,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
     """The final calls of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
     forms = MACHINES[elf.header.e_machine].calls
     places = symbol_places(elf)
-    function, padded_size = zeros("I", len(table)), table.size[:]
+    [function], padded_size = room("I", len(table)), array("I", bytes(table.size))
     found, without = final_calls(
         table.columns(),
         bytes(kind.mask for kind in table.kinds),
@@ -68,14 +69,13 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
     return FinalCalls(function[:found], padded_size, without, places)
 
 
-def symbol_places(elf: ElfFile) -> array[int]:
+def symbol_places(elf: ElfFile) -> Column:
     """Addresses that defined symbols name, ascending."""
-    values = array("Q")
-    for section in symbol_tables(elf):
-        table = SymbolTable(elf, section)
-        found = zeros("Q", len(table))
-        values += found[: symbol_values(table.raw, elf.byte_order == "big", found)]
-    order, ordered = zeros("I", len(values)), zeros("Q", len(values))
-    sort(values, 0, order, zeros("I", len(values)), zeros("I", 2048))
-    pick(values, order, ordered)
-    return ordered
+    tables = [SymbolTable(elf, section) for section in symbol_tables(elf)]
+    values, ordered, order, spare = room("QQII", sum(map(len, tables)))
+    count = 0
+    for table in tables:
+        count += symbol_values(table.raw, elf.byte_order == "big", values[count:])
+    sort(values, 0, order[:count], spare, zeros("I", 2048))
+    pick(values, order[:count], ordered)
+    return ordered[:count]

@@ -60,7 +60,7 @@ class RuleFates:
 class UnsaidColumns:
     """The code of pieces that no function covers, by address: start, size, and number of the reason."""
 
-    def __init__(self, start: Column, size: Column, reason: bytearray) -> None:
+    def __init__(self, start: Column, size: Column, reason: Column) -> None:
         self.start = start
         self.size = size
         self.reason = reason

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from sframegen.format.words import RuleWords
 
 
+# An enumeration's member costs a look-up of more than one dictionary: many times as long as a name.
+UNSPECIFIED, UNDEFINED, SAME_VALUE, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION, UNREADABLE = RuleKind
+DEFAULT = FdeType.DEFAULT
+CFA_EXPRESSION = Reason.CFA_EXPRESSION
+
+
 class Repeated(NamedTuple):
     """Rules that depend on the PC modulo PC_PERIOD: (offset in the period, rule), ascending from 0. PC type MASK says them."""
 
@@ -34,14 +40,14 @@ class Translator:
 
         Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
         """
-        if rule.cfa.kind is RuleKind.UNREADABLE:
+        if rule.cfa.kind is UNREADABLE:
             return Reason.UNREADABLE
         if rule.ra_column != self.words.abi.ra:
             return Reason.RA_COLUMN
-        if rule.ra.kind is RuleKind.UNDEFINED:
+        if rule.ra.kind is UNDEFINED:
             return unsaid(OUTERMOST, self.words) or OUTERMOST
         plain = _cfa(rule.cfa, self.words.abi)
-        return self._row(rule, plain) if plain is not Reason.CFA_EXPRESSION else self._repeated(rule)
+        return self._row(rule, plain) if plain is not CFA_EXPRESSION else self._repeated(rule)
 
     def _repeated(self, rule: CfiRule) -> Repeated | Reason:
         """A PLT that GNU ld describes in one go: the CFA changes with the place in the 16-byte entry."""
@@ -54,7 +60,7 @@ class Translator:
             row, before = self._row(rule, cfa), cfa
             if isinstance(row, Reason):
                 return row
-            if not self.words.of(row)[FdeType.DEFAULT]:
+            if not self.words.of(row)[DEFAULT]:
                 return Reason.CFA_EXPRESSION
             rows.append((residue, row))
         return Repeated(tuple(rows))
@@ -72,7 +78,7 @@ class Translator:
         if rule.ra_state and not (rule.ra_state == 1 and abi.ra_is_signed):
             return Reason.RA_SIGNED
         if not (fp is None or isinstance(fp, Where)):
-            return Reason.FP_UNDEFINED if rule.fp.kind is RuleKind.UNDEFINED else Reason.FP_RULE
+            return Reason.FP_UNDEFINED if rule.fp.kind is UNDEFINED else Reason.FP_RULE
         row = Rule(cfa, ra, fp, bool(rule.ra_state))
         return unsaid(row, self.words) or row
 
@@ -86,18 +92,18 @@ def _where(term: Term | None) -> Where | None:
 
 def _cfa(rule: RegisterRule, abi: Abi, residue: int | None = None) -> Where | Reason:
     """CFA = register + n or *(register + n); `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
-    if rule.kind is RuleKind.REGISTER:
+    if rule.kind is REGISTER:
         return Where(rule.a, rule.b)
-    if rule.kind is not RuleKind.VAL_EXPRESSION:
+    if rule.kind is not VAL_EXPRESSION:
         return Reason.NO_CFA
-    return _where(evaluate(rule.expression, abi.byte_order, abi.ra, residue)) or Reason.CFA_EXPRESSION
+    return _where(evaluate(rule.expression, abi.byte_order, abi.ra, residue)) or CFA_EXPRESSION
 
 
 def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
     """SFrame implies the caller's SP: CFA + sp_offset."""
-    if sp.kind is RuleKind.UNSPECIFIED or (abi.sp_is_saved and sp.kind in (RuleKind.OFFSET, RuleKind.REGISTER)):
+    if sp.kind is UNSPECIFIED or (abi.sp_is_saved and sp.kind in (OFFSET, REGISTER)):
         return True
-    value = Where(abi.sp, 0) if sp.kind is RuleKind.SAME_VALUE else _place(sp, abi)
+    value = Where(abi.sp, 0) if sp.kind is SAME_VALUE else _place(sp, abi)
     by_cfa_rule = None if cfa.deref and abi.sp_offset else cfa._replace(offset=cfa.offset + abi.sp_offset)
     return value is not None and value in (Where(None, abi.sp_offset), by_cfa_rule)
 

@@ -47,7 +47,7 @@ class Words:
 class Blocks:
     """Where each function's rows are in bytes: FRE type, size and place of its block, and the first function with that block."""
 
-    def __init__(self, fre_type: bytearray, size: Column, at: Column, owner: Column) -> None:
+    def __init__(self, fre_type: Column, size: Column, at: Column, owner: Column) -> None:
         self.fre_type = fre_type
         self.size = size
         self.at = at

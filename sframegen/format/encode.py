@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from cfi.columns import zeros
+from cfi.columns import room, zeros
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.columns import Blocks, Words
@@ -24,11 +24,12 @@ from sframegen.format.layouts import (
     V3,
     Header,
 )
-from sframegen.format.pack import Output, hash_rows, place, write_blocks, write_index
+from sframegen.format.pack import Output, place, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules, RuleWords
 
 if TYPE_CHECKING:
+    from cfi.columns import Column
     from sframegen.format.abi import Abi
     from sframegen.format.columns import Functions
     from sframegen.format.layouts import Layout
@@ -36,15 +37,25 @@ if TYPE_CHECKING:
 
 
 ADDRESS_SIZE = 8
+EMPTY: Column = zeros("I", 0)
 
 
 class Encoder:
     """Knows the section's size before its address is chosen: the address only changes the function index."""
 
     def __init__(
-        self, table: FunctionTable, abi: Abi, layout: Layout = V3, *, share: bool = False, encoded: EncodedRules | None = None
+        self,
+        table: FunctionTable,
+        abi: Abi,
+        layout: Layout = V3,
+        *,
+        share: bool = False,
+        encoded: EncodedRules | None = None,
+        like: Column = EMPTY,
     ) -> None:
         """`table`: sorted, without overlaps. `share`: functions with the same rows have them once. `encoded`: the table's rules.
+
+        `like`: for each function an earlier one that is known to be of its kind with the same rows, or itself; may be empty.
 
         Raises FormatError for what the version cannot say and where a field overflows.
         """
@@ -57,14 +68,10 @@ class Encoder:
             raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
         self.kind_bytes = kind_bytes(table.kinds)
         self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
-        self.owner = zeros("I", len(table))
-        self.fre_type = bytearray(len(table))
-        self.block_size, self.block_at = zeros("Q", len(table)), zeros("Q", len(table))
+        self.owner, self.fre_type, self.block_size, self.block_at = room("IBQQ", len(table))
         total = zeros("Q", 2)
-        seen = zeros("I", 2 << len(table).bit_length() if share else 0)
-        if share:
-            hash_rows(self.table.columns(), self.owner)
-        unsaid_row = place(*self.columns(), seen, total)
+        [seen] = room("I", 2 << len(table).bit_length() if share else 0)
+        unsaid_row = place(*self.columns(), like, seen, total)
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
         self.blocks_size, self.stored_rows = total

@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from cfi.columns import zeros
+from cfi.columns import room
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:
@@ -77,11 +77,10 @@ class FunctionTable:
 
     @classmethod
     def with_room(cls, functions: int, rows: int, kinds: list[Kind], rules: list[Rule]) -> FunctionTable:
-        """A table of that many functions and rows, all zeros: for compiled code to fill."""
-        return cls(
-            zeros("Q", functions), zeros("I", functions), zeros("H", functions), zeros("I", functions + 1), zeros("I", rows),
-            zeros("I", rows), kinds, rules,
-        )  # fmt: skip
+        """A table of that many functions and rows, all zeros, for compiled code to fill. It cannot grow."""
+        start, first_row, size, kind = cast("list[array[int]]", room("QIIH", functions + 1))
+        row_start, row_rule = cast("list[array[int]]", room("II", rows))
+        return cls(start[:functions], size[:functions], kind[:functions], first_row, row_start, row_rule, kinds, rules)
 
     def columns(self) -> Functions:
         """What compiled code reads and fills. The table cannot grow or shrink as long as this is kept."""
@@ -89,8 +88,8 @@ class FunctionTable:
 
     def shrink(self, functions: int, rows: int) -> None:
         """Keep the first of each."""
-        del self.start[functions:], self.size[functions:], self.kind[functions:], self.first_row[functions + 1 :]
-        del self.row_start[rows:], self.row_rule[rows:]
+        self.start, self.size, self.kind = self.start[:functions], self.size[:functions], self.kind[:functions]
+        self.first_row, self.row_start, self.row_rule = self.first_row[: functions + 1], self.row_start[:rows], self.row_rule[:rows]
 
     def append(self, start: int, size: int, kind: int, rows: Iterable[tuple[int, int]]) -> None:
         """Add a function. `kind`, and the rule in each row (offset, rule), are indexes into `kinds` and `rules`."""
@@ -108,12 +107,15 @@ class FunctionTable:
         rows = slice(table.first_row[first], table.first_row[end])
         first_row = table.first_row[first + 1 : end + 1]
         moved = len(self.row_start) - rows.start
-        self.start += table.start[first:end]
-        self.size += table.size[first:end]
-        self.kind += table.kind[first:end]
-        self.first_row += array("I", [row + moved for row in first_row]) if moved else first_row
-        self.row_start += table.row_start[rows]
-        self.row_rule += table.row_rule[rows]
+        for column, more in (
+            (self.start, table.start[first:end]),
+            (self.size, table.size[first:end]),
+            (self.kind, table.kind[first:end]),
+            (self.first_row, array("I", [row + moved for row in first_row]) if moved else first_row),
+            (self.row_start, table.row_start[rows]),
+            (self.row_rule, table.row_rule[rows]),
+        ):
+            column.frombytes(memoryview(more).cast("B"))
 
     def select(self, functions: Iterable[int]) -> FunctionTable:
         """The table of some functions, in that order."""

@@ -33,28 +33,27 @@ class Output:
         return pos + width
 
 
-@cython.locals(keys="unsigned int[::1]")
-def hash_rows(functions: Functions, keys: Column) -> None:
-    """Fills for each function a number that those of one kind with the same rows have in common."""
-    function: cython.Py_ssize_t
-    row: cython.Py_ssize_t
-    key: cython.longlong
-    for function in range(len(functions.kind)):
-        key = 8 * (functions.first_row[function + 1] - functions.first_row[function]) + functions.kind[function]
-        for row in range(functions.first_row[function], functions.first_row[function + 1]):
-            key = ((key ^ functions.row_start[row]) * 0x10193 + functions.row_rule[row]) & 0x7FFFFFFF
-        keys[function] = key
-
-
-@cython.locals(seen="unsigned int[::1]", total="unsigned long long[::1]")
-def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, seen: Column, total: Column) -> int:
+@cython.locals(
+    like="const unsigned int[::1]",
+    seen="unsigned int[::1]",
+    total="unsigned long long[::1]",
+    first_row="const unsigned int[::1]",
+    row_start="const unsigned int[::1]",
+    row_rule="const unsigned int[::1]",
+    rule_at="const unsigned int[::1]",
+)
+def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, seen: Column, total: Column) -> int:
     """Fills `blocks`: each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
 
-    `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`;
-    before the call that is the number of `hash_rows`. `seen`: a table of a power of two pairs, zeros, by that number: a function,
-    and it; what it has no room for nearby has a block of its own. With an empty one nothing is shared. Returns the first row
-    whose FDE type has no bytes for it, -1 if there is none.
+    `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`.
+    `like`: for each function an earlier one of which that is known, or itself; may be empty. `seen`: a table of a power of two
+    pairs, zeros: a function, and the hash of its rows, by which it is found; what it has no room for nearby has a block of its own.
+    With an empty one nothing is shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
     """
+    first_row = functions.first_row
+    row_start = functions.row_start
+    row_rule = functions.row_rule
+    rule_at = words.rule_at
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
     other: cython.Py_ssize_t
@@ -72,11 +71,22 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
     at: cython.ulonglong = 0
     stored: cython.ulonglong = 0
     for function in range(len(functions.kind)):
-        first = functions.first_row[function]
-        rows = functions.first_row[function + 1] - first
+        first = first_row[function]
+        rows = first_row[function + 1] - first
         other = function
         if mask >= 0:
-            key = blocks.owner[function]
+            if len(like):
+                other = like[function]
+            if other < function:
+                other = blocks.owner[other]
+                blocks.owner[function] = other
+                blocks.fre_type[function] = blocks.fre_type[other]
+                blocks.size[function] = blocks.size[other]
+                blocks.at[function] = blocks.at[other]
+                continue
+            key = 8 * rows + functions.kind[function]
+            for row in range(first, first + rows):
+                key = ((key ^ row_start[row]) * 0x10193 + row_rule[row]) & 0x7FFFFFFF
             slot = ((key * 0x45D9F3B) >> 24) & mask
             for _ in range(32):
                 if seen[2 * slot] == 0:
@@ -84,14 +94,14 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
                     seen[2 * slot + 1] = key
                     break
                 other = seen[2 * slot] - 1
-                row = functions.first_row[other]
+                row = first_row[other]
                 if seen[2 * slot + 1] == key and functions.kind[other] == functions.kind[function]:
                     same = 0
-                    while same < rows and functions.row_start[row + same] == functions.row_start[first + same]:
-                        if functions.row_rule[row + same] != functions.row_rule[first + same]:
+                    while same < rows and row_start[row + same] == row_start[first + same]:
+                        if row_rule[row + same] != row_rule[first + same]:
                             break
                         same += 1
-                    if same == rows and functions.first_row[other + 1] - row == rows:
+                    if same == rows and first_row[other + 1] - row == rows:
                         break
                 other = function
                 slot = (slot + 1) & mask
@@ -103,15 +113,15 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, se
             continue
         width = 0
         if rows:
-            last = functions.row_start[first + rows - 1]
+            last = row_start[first + rows - 1]
             width = 0 if last <= 0xFF else 1 if last <= 0xFFFF else 2
         size = fields.attribute_size + rows * (1 << width)
         fde_type = words.kind_bytes[functions.kind[function] * 3 + 1]
         for row in range(first, first + rows):
-            rule = 2 * functions.row_rule[row] + fde_type
-            if words.rule_at[rule + 1] == words.rule_at[rule]:
+            rule = 2 * row_rule[row] + fde_type
+            if rule_at[rule + 1] == rule_at[rule]:
                 return row
-            size += words.rule_at[rule + 1] - words.rule_at[rule]
+            size += rule_at[rule + 1] - rule_at[rule]
         blocks.fre_type[function] = width
         blocks.size[function] = size
         blocks.at[function] = at

@@ -31,6 +31,7 @@ MODULES = (
     "sframegen.profile.walk.steps",
     "sframegen.stack.walking.walk",
     "sframegen.tables.join",
+    "sframegen.tables.narrow",
 )
 
 

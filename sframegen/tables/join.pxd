@@ -3,10 +3,13 @@ from sframegen.format.columns cimport Blocks, Functions, Words
 
 cdef class Groups:
     cdef public unsigned char[::1] may_follow
-    cdef public unsigned int[::1] function
-    cdef public unsigned long long[::1] whole
-    cdef public unsigned int[::1] first
     cdef public unsigned char[::1] head
-    cdef public unsigned char[::1] alone
+    cdef public unsigned char[::1] several
+    cdef public unsigned int[::1] function
+    cdef public unsigned int[::1] like
     cdef public unsigned int[::1] sharers
+    cdef public unsigned int[::1] joined_size
+    cdef public unsigned int[::1] repeated
+    cdef public unsigned int[::1] first
+    cdef public unsigned long long[::1] whole
     cdef public unsigned long long[::1] best

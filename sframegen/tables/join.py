@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.columns import zeros
+from cfi.columns import room
 
 try:
     import cython
@@ -46,18 +46,6 @@ def symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
     return count
 
 
-@cython.locals(kind="const unsigned short[::1]", wanted="const unsigned char[::1]", functions="unsigned int[::1]")
-def of_kinds(kind: Column, wanted: Bytes, functions: Column) -> int:
-    """Fills the numbers of all functions whose kind is `wanted`, a flag for each; returns how many there are."""
-    function: cython.Py_ssize_t
-    count: cython.Py_ssize_t = 0
-    for function in range(len(kind)):
-        if wanted[kind[function]]:
-            functions[count] = function
-            count += 1
-    return count
-
-
 @cython.locals(row_rule="const unsigned int[::1]", wanted="const unsigned char[::1]", rows="unsigned int[::1]")
 def of_rules(row_rule: Column, wanted: Bytes, rows: Column) -> int:
     """Fills the numbers of all rows whose rule is `wanted`, as far as there is room; returns how many there are."""
@@ -76,6 +64,9 @@ def of_rules(row_rule: Column, wanted: Bytes, rows: Column) -> int:
     symbols="const unsigned long long[::1]",
     unsaid="const unsigned long long[::1]",
     may_follow="unsigned char[::1]",
+    data="const unsigned char[::1]",
+    states="const unsigned short[::1]",
+    start="const unsigned long long[::1]",
 )
 def followers(
     functions: Functions,
@@ -91,6 +82,9 @@ def followers(
     Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, all of which the area's states accept as
     padding, without any of the places that `symbols` and `unsaid` name. Functions and these ascend.
     """
+    data = areas.data
+    states = areas.padding
+    start = functions.start
     function: cython.Py_ssize_t
     area: cython.Py_ssize_t = 0
     symbol: cython.Py_ssize_t = 0
@@ -99,9 +93,9 @@ def followers(
     state: cython.Py_ssize_t
     low: cython.ulonglong
     high: cython.ulonglong
-    for function in range(1, len(functions.start)):
-        low = functions.start[function - 1] + functions.size[function - 1]
-        high = functions.start[function]
+    for function in range(1, len(start)):
+        low = start[function - 1] + functions.size[function - 1]
+        high = start[function]
         if functions.kind[function] != functions.kind[function - 1] or high - low > max_gap:
             continue
         if kind_bytes[3 * functions.kind[function]] & 0x10:  # PC type MASK
@@ -112,14 +106,14 @@ def followers(
             left += 1
         if (symbol < len(symbols) and symbols[symbol] < high) or (left < len(unsaid) and unsaid[left] < high):
             continue
-        while area < len(areas.end) and areas.end[area] <= functions.start[function - 1]:
+        while area < len(areas.end) and areas.end[area] <= start[function - 1]:
             area += 1
         if area == len(areas.end) or high >= areas.end[area]:
             continue
         state = 0
         pos = areas.offset[area] + (low - areas.start[area])
         while low < high and state != 0xFFFF:
-            state = areas.padding[(state << 8) | areas.data[pos]]
+            state = states[(state << 8) | data[pos]]
             pos += 1
             low += 1
         if state == 0:
@@ -132,7 +126,7 @@ def cut(
     words: Words,
     blocks: Blocks,
     sharers: Column,
-    begins: bytearray,
+    begins: Column,
     worth: cython.ulonglong,
     body: cython.longlong,
 ) -> int:
@@ -163,35 +157,49 @@ class Groups:
     """Which pieces share an FDE, an entry for each piece, and room to work it out.
 
     `may_follow`: nothing but padding is between it and the one before it, and their kinds are equal and of PC type INC.
-    `function`: the first piece of its function. `whole`: for the last one, the function's share of the bytes of its block.
-    first[p + 1]: the first piece of the group that ends with p. `head`: it begins a group. `alone`: it is a group, and so
-    counts among those that share its rows. `sharers` (of the block that it owns) and `best` (the smallest section of the
-    pieces before it) are room.
+    `function`: the first piece of its function. `like`: a piece of an earlier function with the same rows, or itself. `whole`: for
+    the last one, the function's share of the bytes of its block. first[p + 1]: the first piece of the group that ends with p.
+    `head`: it begins a group. `several`: its group has others, and so it does not count among those that share its rows.
+    `joined_size`: bytes of its rows without their starts. `repeated`: of its first row, if it repeats the last one of the piece
+    before, else 0. `sharers` (of the block that it owns) and `best` (the smallest section of the pieces before it) are room.
     """
 
     def __init__(self, count: int) -> None:
-        self.may_follow = bytearray(count)
-        self.function: Column = zeros("I", count)
-        self.whole: Column = zeros("Q", count)
-        self.first: Column = zeros("I", count + 1)
-        self.head = bytearray(count)
-        self.alone = bytearray(b"\1" * count)
-        self.sharers: Column = zeros("I", count)
-        self.best: Column = zeros("Q", count + 1)
+        self.may_follow, self.head, self.several = room("BBB", count)
+        self.function, self.like, self.sharers, self.joined_size, self.repeated = room("IIIII", count)
+        self.first, self.whole, self.best = room("IQQ", count + 1)
 
 
-@cython.locals(may_follow="const unsigned char[::1]", sharers="const unsigned int[::1]", begins="const unsigned char[::1]")
+@cython.locals(
+    may_follow="const unsigned char[::1]",
+    sharers="const unsigned int[::1]",
+    begins="const unsigned char[::1]",
+    piece_of="unsigned int[::1]",
+)
 def take_apart(
-    functions: Functions, blocks: Blocks, may_follow: Bytes, sharers: Column, begins: Bytes, pieces: Functions, groups: Groups
+    functions: Functions,
+    blocks: Blocks,
+    may_follow: Bytes,
+    sharers: Column,
+    begins: Column,
+    piece_of: Column,
+    pieces: Functions,
+    groups: Groups,
 ) -> None:
-    """Fills the pieces that `cut` marked, except their rules, which are the functions', and what `groups` says of them."""
+    """Fills the pieces that `cut` marked, except their rules, which are the functions', and what `groups` says of them.
+
+    `piece_of`: room, the first piece of each function. Functions with the same block are cut in the same places.
+    """
     piece: cython.Py_ssize_t = 0
     first: cython.Py_ssize_t
+    alike: cython.Py_ssize_t  # the piece of the block's owner that is like this one
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
     base: cython.longlong
     for function in range(len(functions.start)):
         first = piece
+        piece_of[function] = piece
+        alike = piece_of[blocks.owner[function]]
         base = 0
         for row in range(functions.first_row[function], functions.first_row[function + 1]):
             if begins[row]:
@@ -203,6 +211,8 @@ def take_apart(
                 pieces.first_row[piece] = row
                 groups.may_follow[piece] = 1 if piece > first else may_follow[function]
                 groups.function[piece] = first
+                groups.like[piece] = alike
+                alike += 1
                 piece += 1
             pieces.row_start[row] = functions.row_start[row] - base
         pieces.size[piece - 1] = functions.size[function] - base
@@ -210,6 +220,15 @@ def take_apart(
     pieces.first_row[piece] = len(pieces.row_start)
 
 
+@cython.locals(
+    start="const unsigned long long[::1]",
+    first_row="const unsigned int[::1]",
+    row_rule="const unsigned int[::1]",
+    may_follow="const unsigned char[::1]",
+    joined_size="unsigned int[::1]",
+    repeated="unsigned int[::1]",
+    best="unsigned long long[::1]",
+)
 def group(
     pieces: Functions,
     words: Words,
@@ -223,62 +242,73 @@ def group(
     """Fills groups.first so that the section of the pieces up to each is smallest; returns the number of groups.
 
     `index_size`, `attribute`: bytes of one. Groups have at most `max_rows` rows, and if they are of several functions, span at most
-    `max_span` bytes of code; a whole function can be a group in any case. What `groups.alone` marks afterwards is not what it was
+    `max_span` bytes of code; a whole function can be a group in any case. What `groups.several` marks afterwards is not what it was
     while the groups were weighed: call this again.
     """
+    start = pieces.start
+    first_row = pieces.first_row
+    row_rule = pieces.row_rule
+    may_follow = groups.may_follow
+    joined_size = groups.joined_size
+    repeated = groups.repeated
+    best = groups.best
     last: cython.Py_ssize_t
     first: cython.Py_ssize_t
     rule: cython.Py_ssize_t
-    fde_type: cython.longlong
     rows: cython.longlong
     size: cython.longlong
     width: cython.longlong
     cost: cython.ulonglong
     end: cython.ulonglong
     last_row: cython.ulonglong
-    for last in range(len(pieces.start)):
+    for last in range(len(start)):
         groups.sharers[last] = 0
-    for last in range(len(pieces.start)):
-        if groups.alone[last]:
+    for last in range(len(start)):
+        if not groups.several[last]:
             groups.sharers[blocks.owner[last]] += 1
-    groups.best[0] = 0
-    for last in range(len(pieces.start)):
+    best[0] = 0
+    for last in range(len(start)):
+        size = blocks.size[last]
+        rows = first_row[last + 1] - first_row[last]
+        joined_size[last] = size - attribute - (rows << blocks.fre_type[last])
+        repeated[last] = 0
+        if may_follow[last] and row_rule[first_row[last] - 1] == row_rule[first_row[last]]:
+            rule = 2 * row_rule[first_row[last]] + words.kind_bytes[pieces.kind[last] * 3 + 1]
+            repeated[last] = words.rule_at[rule + 1] - words.rule_at[rule]
         rows = groups.sharers[blocks.owner[last]]
-        groups.best[last + 1] = groups.best[last] + index_size + blocks.size[last] // (rows if rows else 1)
+        if rows > 1:
+            size = size // rows
+        best[last + 1] = best[last] + index_size + size
         groups.first[last + 1] = last
         if groups.whole[last] and groups.function[last] < last:
             first = groups.function[last]
-            cost = groups.best[first] + index_size + groups.whole[last]
-            if cost <= groups.best[last + 1]:
-                groups.best[last + 1] = cost
+            cost = best[first] + index_size + groups.whole[last]
+            if cost <= best[last + 1]:
+                best[last + 1] = cost
                 groups.first[last + 1] = first
-        fde_type = words.kind_bytes[pieces.kind[last] * 3 + 1]
-        end = pieces.start[last] + pieces.size[last]
-        last_row = pieces.start[last] + pieces.row_start[pieces.first_row[last + 1] - 1]
+        end = start[last] + pieces.size[last]
+        last_row = start[last] + pieces.row_start[first_row[last + 1] - 1]
         rows = 0
         size = 0
         first = last
         while True:
-            rows += pieces.first_row[first + 1] - pieces.first_row[first]
+            rows += first_row[first + 1] - first_row[first]
             if rows > max_rows:
                 break
-            size += blocks.size[first] - attribute
-            size -= (pieces.first_row[first + 1] - pieces.first_row[first]) << blocks.fre_type[first]
-            if first < groups.function[last] and end - pieces.start[first] > max_span:
+            size += joined_size[first]
+            if first < groups.function[last] and end - start[first] > max_span:
                 break
             if first < last:
-                width = last_row - pieces.start[first]
+                width = last_row - start[first]
                 width = 1 if width < 0x100 else 2 if width < 0x10000 else 4
-                cost = groups.best[first] + index_size + attribute + size + rows * width
-                if cost < groups.best[last + 1]:
-                    groups.best[last + 1] = cost
+                cost = best[first] + index_size + attribute + size + rows * width
+                if cost < best[last + 1]:
+                    best[last + 1] = cost
                     groups.first[last + 1] = first
-            if first == 0 or not groups.may_follow[first]:
+            if first == 0 or not may_follow[first]:
                 break
-            rule = pieces.first_row[first]
-            if pieces.row_rule[rule - 1] == pieces.row_rule[rule]:  # the boundary row repeats the one before it
-                rule = 2 * pieces.row_rule[rule] + fde_type
-                size -= words.rule_at[rule + 1] - words.rule_at[rule]
+            if repeated[first]:
+                size -= repeated[first]
                 rows -= 1
             first -= 1
     return mark(groups)
@@ -287,42 +317,84 @@ def group(
 @cython.cfunc
 @cython.exceptval(-1)
 def mark(groups: Groups) -> cython.Py_ssize_t:
-    """Marks the pieces that begin a group, and those that are one; returns the number of groups."""
+    """Marks the pieces that begin a group, and those that are not alone in theirs; returns the number of groups."""
     count: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(groups.head)
     piece: cython.Py_ssize_t
     for piece in range(end):
         groups.head[piece] = 0
-        groups.alone[piece] = 0
+        groups.several[piece] = 1
     while end > 0:
         piece = groups.first[end]
         groups.head[piece] = 1
-        groups.alone[piece] = 1 if piece == end - 1 else 0
+        if piece == end - 1:
+            groups.several[piece] = 0
         end = piece
         count += 1
     return count
 
 
-def rebuild(pieces: Functions, groups: Groups, joined: Functions) -> int:
-    """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows."""
+@cython.locals(
+    like="unsigned int[::1]",
+    row_start="const unsigned int[::1]",
+    row_rule="const unsigned int[::1]",
+    new_start="unsigned int[::1]",
+    new_rule="unsigned int[::1]",
+)
+def rebuild(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, like: Column) -> int:
+    """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows.
+
+    `blocks`: the pieces'. `like`: filled with an earlier joined function of pieces with the same rows, or itself. Of `groups`,
+    `first` and `sharers` are room: the first piece of each joined function, and by its owner the first one that begins with it.
+    """
+    row_start = pieces.row_start
+    row_rule = pieces.row_rule
+    new_start = joined.row_start
+    new_rule = joined.row_rule
     count: cython.Py_ssize_t = 0
     piece: cython.Py_ssize_t
+    end: cython.Py_ssize_t = 0
     rows: cython.Py_ssize_t = 0
+    first: cython.Py_ssize_t
     row: cython.Py_ssize_t
-    base: cython.ulonglong = 0
+    other: cython.Py_ssize_t
+    same: cython.Py_ssize_t
+    moved: cython.longlong
+    base: cython.ulonglong
     for piece in range(len(pieces.start)):
-        if groups.head[piece]:
-            base = pieces.start[piece]
-            joined.start[count] = base
-            joined.kind[count] = pieces.kind[piece]
-            joined.first_row[count] = rows
-            count += 1
-        joined.size[count - 1] = pieces.start[piece] + pieces.size[piece] - base
-        for row in range(pieces.first_row[piece], pieces.first_row[piece + 1]):
-            if rows > joined.first_row[count - 1] and joined.row_rule[rows - 1] == pieces.row_rule[row]:
-                continue
-            joined.row_start[rows] = pieces.start[piece] - base + pieces.row_start[row]
-            joined.row_rule[rows] = pieces.row_rule[row]
-            rows += 1
+        groups.sharers[piece] = 0
+    while end < len(pieces.start):
+        piece = end
+        base = pieces.start[piece]
+        joined.start[count] = base
+        joined.kind[count] = pieces.kind[piece]
+        joined.first_row[count] = rows
+        first = rows
+        while end == piece or (end < len(pieces.start) and not groups.head[end]):
+            moved = pieces.start[end] - base
+            for row in range(pieces.first_row[end], pieces.first_row[end + 1]):
+                if rows > first and new_rule[rows - 1] == row_rule[row]:
+                    continue
+                new_start[rows] = moved + row_start[row]
+                new_rule[rows] = row_rule[row]
+                rows += 1
+            end += 1
+        joined.size[count] = pieces.start[end - 1] + pieces.size[end - 1] - base
+        groups.first[count] = piece
+        groups.first[count + 1] = end
+        like[count] = count
+        other = groups.sharers[blocks.owner[piece]]
+        if other == 0:
+            groups.sharers[blocks.owner[piece]] = count + 1
+        elif groups.first[other] - groups.first[other - 1] == end - piece:
+            same = 0
+            other = groups.first[other - 1]
+            while piece + same < end and blocks.owner[piece + same] == blocks.owner[other + same]:
+                if pieces.start[piece + same] - base != pieces.start[other + same] - pieces.start[other]:
+                    break
+                same += 1
+            if piece + same == end:
+                like[count] = groups.sharers[blocks.owner[piece]] - 1
+        count += 1
     joined.first_row[count] = rows
     return rows

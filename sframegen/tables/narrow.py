@@ -1,19 +1,28 @@
-"""Flexible FDEs only for the ranges that need them: cuts a flexible function where default FDEs for its other rows are smaller."""
+"""Flexible FDEs only for the ranges that need them: cuts a flexible function where default FDEs for its other rows are smaller.
+
+Compiled.
+"""
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from cfi.columns import zeros
+from cfi.columns import room
+from sframegen.format.columns import Words
 from sframegen.format.model import FdeType, FunctionTable
-from sframegen.tables.join import of_kinds
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
+    from cfi.columns import Column
+    from sframegen.format.columns import Functions
     from sframegen.format.words import EncodedRules
 
-UNSAYABLE = 1 << 30  # bytes; more than any function
+COMPILED: bool = cython.compiled
+NO_KIND = 0xFFFF
 
 
 def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
@@ -21,67 +30,98 @@ def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
 
     A function of PC type MASK is never cut: its rows hold in every period.
     """
-    flexible = bytes(kind.fde_type is FdeType.FLEX and not kind.mask for kind in table.kinds)
-    functions = zeros("I", len(table))
-    del functions[of_kinds(table.kind, flexible, functions) :]
-    if not functions:
+    kinds = table.kinds
+    [default_kind] = room("H", len(kinds))
+    for number, kind in enumerate(kinds):
+        default = kind._replace(fde_type=FdeType.DEFAULT)
+        default_kind[number] = kinds.index(default) if default != kind and not kind.mask and default in kinds else NO_KIND
+    layout = encoded.layout
+    functions = table.columns()
+    [types] = room("B", len(table.row_start))
+    words = Words(encoded.at, encoded.raw, b"")
+    count = choose_types(functions, words, default_kind, layout.index_size + layout.attribute_size, types)
+    if count == 0:
         return table
-    out = FunctionTable(kinds=table.kinds, rules=table.rules, row_start=table.row_start, row_rule=table.row_rule)
-    done = 0
-    for function in functions:
-        types = _types_of(table, function, encoded)
-        if not all(types):
-            _copy(table, out, done, function)
-            _cut(table, out, function, types)
-            done = function + 1
-    _copy(table, out, done, len(table))
+    out = FunctionTable.with_room(count, 0, kinds, table.rules)
+    out.row_start, out.row_rule = table.row_start, table.row_rule
+    cut_by_type(functions, default_kind, types, out.columns())
     return out
 
 
-def _copy(table: FunctionTable, out: FunctionTable, first: int, end: int) -> None:
-    """Functions first .. end - 1. Their rows are there: a million of them would take longer to copy than all that is cut."""
-    out.start += table.start[first:end]
-    out.size += table.size[first:end]
-    out.kind += table.kind[first:end]
-    out.first_row += table.first_row[first + 1 : end + 1]
+@cython.locals(default_kind="const unsigned short[::1]", types="unsigned char[::1]")
+def choose_types(functions: Functions, words: Words, default_kind: Column, function_cost: cython.longlong, types: Column) -> int:
+    """Fills the FDE type of each row of flexible functions; returns how many functions they make, 0 if all stay as they are.
+
+    Rows and functions together are smallest; a change of type costs a function. `default_kind`: for each kind that is flexible the
+    default one, for others 0xFFFF.
+    """
+    count: cython.Py_ssize_t = 0
+    changed: cython.bint = False
+    function: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    rule: cython.Py_ssize_t
+    chosen: cython.int
+    by_default: cython.longlong  # bytes of the rows so far, the last in a default FDE
+    by_flex: cython.longlong
+    before: cython.longlong
+    size: cython.longlong
+    for function in range(len(functions.start)):
+        count += 1
+        if default_kind[functions.kind[function]] == 0xFFFF:
+            continue
+        first = functions.first_row[function]
+        by_default = 0
+        by_flex = 0
+        for row in range(first, functions.first_row[function + 1]):
+            rule = 2 * functions.row_rule[row]
+            types[row] = 2  # bit 0: the type of the row before it, if it is in a default FDE; bit 1: if it is in a flexible one
+            before = by_default
+            if by_default > by_flex + function_cost:
+                types[row] = 3
+                by_default = by_flex + function_cost
+            elif by_flex > by_default + function_cost:
+                types[row] = 0
+                by_flex = before + function_cost
+            size = words.rule_at[rule + 1] - words.rule_at[rule]
+            by_default += size if size else 0x40000000  # more than any function
+            size = words.rule_at[rule + 2] - words.rule_at[rule + 1]
+            by_flex += size if size else 0x40000000
+        chosen = 0 if by_default <= by_flex else 1
+        for row in range(functions.first_row[function + 1] - 1, first - 1, -1):
+            before = (types[row] >> chosen) & 1
+            types[row] = chosen
+            changed = changed or chosen == 0
+            if row > first and before != chosen:
+                count += 1
+            chosen = before
+    return count if changed else 0
 
 
-def _types_of(table: FunctionTable, function: int, encoded: EncodedRules) -> list[int]:
-    """The FDE type of each row of a function."""
-    rules = table.row_rule[table.first_row[function] : table.first_row[function + 1]]
-    costs = [[encoded.size(rule, fde_type) or UNSAYABLE for fde_type in FdeType] for rule in rules]
-    return _types(costs, encoded.layout.index_size + encoded.layout.attribute_size)
-
-
-def _cut(table: FunctionTable, out: FunctionTable, function: int, types: list[int]) -> None:
-    """The function as its ranges of one type each."""
-    first, end = table.first_row[function], table.first_row[function + 1]
-    kind = table.kinds[table.kind[function]]
-    for fde_type, group in groupby(zip(types, range(first, end), strict=True), key=itemgetter(0)):
-        rows = [row for _, row in group]
-        base = table.row_start[rows[0]]
-        limit = table.row_start[rows[-1] + 1] if rows[-1] + 1 < end else table.size[function]
-        out.start.append(table.start[function] + base)
-        out.size.append(limit - base)
-        out.kind.append(table.kinds.index(kind._replace(fde_type=FdeType(fde_type))))
-        out.first_row.append(rows[-1] + 1)
-        for row in rows:
-            out.row_start[row] -= base
-
-
-def _types(costs: list[list[int]], function_cost: int) -> list[int]:
-    """The FDE type of each row, so that rows and functions together are smallest; a change of type costs a function."""
-    total = [0, 0]  # of the rows so far, the last in that type
-    came_from: list[tuple[int, int]] = []
-    for row_costs in costs:
-        before = tuple(fde_type if total[fde_type] <= total[1 - fde_type] + function_cost else 1 - fde_type for fde_type in (0, 1))
-        total = [
-            total[before[fde_type]] + function_cost * (before[fde_type] != fde_type) + row_costs[fde_type] for fde_type in (0, 1)
-        ]
-        came_from.append((before[0], before[1]))
-    fde_type = 0 if total[0] <= total[1] else 1
-    types = []
-    for before in reversed(came_from):
-        types.append(fde_type)
-        fde_type = before[fde_type]
-    return types[::-1]
+@cython.locals(default_kind="const unsigned short[::1]", types="const unsigned char[::1]")
+def cut_by_type(functions: Functions, default_kind: Column, types: Column, out: Functions) -> None:
+    """Fills the functions, each a range of one type; both have the same rows, whose offsets change."""
+    made: cython.Py_ssize_t = 0
+    function: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    base: cython.uint
+    for function in range(len(functions.start)):
+        first = functions.first_row[function]
+        out.start[made] = functions.start[function]
+        out.kind[made] = functions.kind[function]
+        out.first_row[made] = first
+        base = 0
+        if default_kind[functions.kind[function]] != 0xFFFF:
+            for row in range(first, functions.first_row[function + 1]):
+                if row > first and types[row] != types[row - 1]:
+                    out.size[made] = functions.row_start[row] - base
+                    made += 1
+                    base = functions.row_start[row]
+                    out.start[made] = functions.start[function] + base
+                    out.first_row[made] = row
+                out.kind[made] = functions.kind[function] if types[row] else default_kind[functions.kind[function]]
+                out.row_start[row] = functions.row_start[row] - base
+        out.size[made] = functions.size[function] - base
+        made += 1
+    out.first_row[made] = functions.first_row[len(functions.start)]

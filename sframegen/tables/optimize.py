@@ -6,10 +6,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cfi.columns import zeros
+from cfi.columns import room, zeros
 from sframegen.elf.columns import Areas
 from sframegen.elf.padding import padding_states
-from sframegen.format.encode import Encoder, kind_bytes
+from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
 from sframegen.tables.join import Groups, cut, followers, group, rebuild, take_apart
 
@@ -66,9 +66,9 @@ def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level:
     return encoder
 
 
-def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level) -> Encoder:
+def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level, like: Column = EMPTY) -> Encoder:
     """The encoder for the unchanged table, with blocks shared if the level says so."""
-    return Encoder(table, encoded.abi, encoded.layout, share=shares(encoded.abi, level), encoded=encoded)
+    return Encoder(table, encoded.abi, encoded.layout, share=shares(encoded.abi, level), encoded=encoded, like=like)
 
 
 def shares(abi: Abi, level: Level) -> bool:
@@ -106,26 +106,26 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
     """
     pieces, groups = cut_up(table, encoder, level, may_follow)
     layout = encoder.layout
-    functions, words, _, blocks = encoder_at(pieces, encoder.encoded, level).columns()
+    functions, words, _, blocks = encoder_at(pieces, encoder.encoded, level, groups.like).columns()
     count = 0
     for _ in range(level.rounds):
         count = group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
     joined = FunctionTable.with_room(count, len(table.row_start), table.kinds, table.rules)
-    joined.shrink(count, rebuild(functions, groups, joined.columns()))
-    found = encoder_at(joined, encoder.encoded, level)
+    [like] = room("I", count)
+    joined.shrink(count, rebuild(functions, blocks, groups, joined.columns(), like))
+    found = encoder_at(joined, encoder.encoded, level, like)
     return found if found.size_bytes < encoder.size_bytes else encoder
 
 
 def cut_up(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> tuple[FunctionTable, Groups]:
     """The same rules in the smallest ranges that an FDE may be of, and which of them may share one."""
     functions, words, _, blocks = encoder.columns()
-    sharers, begins = zeros("I", len(table)), bytearray(len(table.row_start))
+    sharers, piece_of = room("II", len(table))
+    [begins] = room("B", len(table.row_start))
     worth = encoder.layout.index_size if shares(encoder.abi, level) else NEVER
     count = cut(functions, words, blocks, sharers, begins, worth, BODY)
-    pieces = FunctionTable(
-        zeros("Q", count), zeros("I", count), zeros("H", count), zeros("I", count + 1), zeros("I", len(begins)),
-        table.row_rule, table.kinds, table.rules,
-    )  # fmt: skip
+    pieces = FunctionTable.with_room(count, len(begins), table.kinds, table.rules)
+    pieces.row_rule = table.row_rule
     groups = Groups(count)
-    take_apart(functions, blocks, may_follow, sharers, begins, pieces.columns(), groups)
+    take_apart(functions, blocks, may_follow, sharers, begins, piece_of, pieces.columns(), groups)
     return pieces, groups

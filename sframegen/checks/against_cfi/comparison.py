@@ -161,7 +161,7 @@ def _readable(left_out: Unsaid) -> Unsaid:
     return Unsaid(
         array("Q", [left_out.start[n] for n in kept]),
         array("I", [left_out.size[n] for n in kept]),
-        bytearray(left_out.reason[n] for n in kept),
+        array("B", [left_out.reason[n] for n in kept]),
     )
 
 

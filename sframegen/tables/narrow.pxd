@@ -1,0 +1,1 @@
+from sframegen.format.columns cimport Functions, Words
