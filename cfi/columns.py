@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import TYPE_CHECKING
 
@@ -27,22 +28,25 @@ def zeros(code: str, count: int) -> array[int]:
 
 
 def room(codes: str, count: int) -> list[memoryview]:
-    """Columns of `count` zeros, one for each of `codes`, side by side in memory: they cannot grow. A slice of one is no copy.
+    """Columns of `count` zeros, one for each of `codes`: they cannot grow, and a slice of one is no copy.
 
     Much memory is taken in large pages, where the kernel has them: a fault for each of 4 KiB takes as long as filling ten.
+    Raises MemoryError.
     """
-    sizes = [array(code).itemsize * count for code in codes]
-    total = sum(-(-size // 8) * 8 for size in sizes)
-    if total < LARGE_PAGE // 4:
-        memory = memoryview(bytearray(total))
-    else:
-        pages = mmap(-1, -(-total // LARGE_PAGE) * LARGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    sizes = [-(-array(code).itemsize * count // 8) * 8 for code in codes]
+    if sum(sizes) < LARGE_PAGE // 4:
+        return [memoryview(zeros(code, count)) for code in codes]
+    try:
+        pages = mmap(-1, -(-sum(sizes) // LARGE_PAGE) * LARGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
+    with suppress(OSError):  # a kernel without large pages
         pages.madvise(MADV_HUGEPAGE)
-        memory = memoryview(pages)
+    memory = memoryview(pages)
     columns, at = [], 0
     for code, size in zip(codes, sizes, strict=True):
-        columns.append(memory[at : at + size].cast(code))  # type: ignore[call-overload]  # an integer's
-        at += -(-size // 8) * 8
+        columns.append(memory[at : at + size].cast(code)[:count])  # type: ignore[call-overload]  # an integer's
+        at += size
     return columns
 
 
