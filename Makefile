@@ -102,6 +102,13 @@ requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproje
 .PHONY: venv
 venv: .venv/installed ## install into .venv
 
+.PHONY: develop
+develop: .venv/test-tools .venv/lint-tools ## .venv with what tests and lint need: CONTRIBUTING.md
+
+.PHONY: quick
+quick: ## copy changed modules into .venv, in a second; compiled ones need make venv
+	cp -ru cfi linker sframegen "$$(.venv/bin/python -P -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
 # --- Showing it --------------------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -125,6 +132,36 @@ demo: .venv/installed ## give copies of this machine's bash and libc an SFrame s
 test: .venv/test-tools ## the first ring, in some minutes: the compiled build, with binutils 2.47 beside the system
 	tools/get-peers --binutils || echo "Tests that need them are skipped." >&2
 	SFRAMEGEN_NO_SKIP=$${SFRAMEGEN_NO_SKIP:+fetched} $(call pytest,.venv,compiled) -m "not full"
+
+# The oldest and the newest releases that pyproject.toml allows, each in an environment of its own. Warnings of deprecation are errors: in the
+# build, in the commands, in the tests. The tests are those of the first ring that come near a dependency.
+constraints := oldest newest
+deprecations := error::DeprecationWarning,error::PendingDeprecationWarning,error::FutureWarning
+constrained_tests := api checks cli code conversion detached elf linker packages project
+
+$(constraints:%=.venv-%/test-tools): .venv-%/test-tools: tests/constraints/%.txt $(SOURCES) | machine
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --constraint $< -r $(call requirements,["project"]["dependencies"]) \
+	    -r $(call requirements,["build-system"]["requires"]) -r $(call requirements,["project"]["optional-dependencies"]["test"])
+	rm -rf build *.egg-info
+	PYTHONWARNINGS=$(deprecations) $(@D)/bin/python -c 'from setuptools import build_meta; build_meta.build_wheel("$(@D)")'
+	$(@D)/bin/pip install --quiet --no-deps $(@D)/*.whl
+	$(@D)/bin/pip check
+	touch $@
+
+.PHONY: test-constraints
+test-constraints: $(constraints:%=test-%) ## the first ring's larger part with the oldest and the newest releases of what sframegen needs: docs/testing.md
+
+.PHONY: $(constraints:%=test-%)
+$(constraints:%=test-%): test-%: .venv-%/test-tools
+	tools/get-peers --binutils || echo "Tests that need them are skipped." >&2
+	PYTHONWARNINGS=$(deprecations) .venv-$*/bin/sframegen doctor
+	PYTHONWARNINGS=$(deprecations) $(call pytest,.venv-$*,compiled) -m "not full" $(constrained_tests:%=tests/%)
+
+.PHONY: newest-constraints
+newest-constraints: .venv/test-tools ## the newest releases of today, into tests/constraints/newest.txt
+	.venv/bin/python tools/newest_constraints.py
 
 .PHONY: test-all
 test-all: lint docs test-pure test-compiled ## everything: peers, corpus, every ABI, lint, documents, all tests in both builds
@@ -178,6 +215,12 @@ sphinx = PYTHONSAFEPATH=1 .venv/bin/python -m sphinx --fail-on-warning --keep-go
 .PHONY: docs
 docs: .venv/docs-tools ## the site, in build/site
 	$(sphinx) docs build/site
+
+# In an environment of its own: cffconvert needs an old jsonschema.
+.PHONY: citation
+citation: | machine ## CITATION.cff, validated with cffconvert
+	[[ -e .venv-citation ]] || { $(PYTHON) -m venv .venv-citation && .venv-citation/bin/pip install --quiet cffconvert; }
+	.venv-citation/bin/cffconvert --validate --infile CITATION.cff
 
 .PHONY: man
 man: .venv/docs-tools ## the man pages, in build/man
@@ -269,15 +312,6 @@ blind-show: .venv/test-tools peers corpus test-machine ## CFI hidden, found agai
 	$(PYTHON) -m corpus.fetch libLLVM
 	.venv/bin/python -m corpus.blind --docs docs/code.md $(BLIND_FLAGS)
 
-# The first and the last release that pyproject.toml allows; the tests take it from PYTHONPATH, before the environment's own.
-.PHONY: capstone-show
-capstone-show: .venv/test-tools ## the code that reads capstone's records and texts, with the first and last release it may be
-	for bound in '==5.0.2' '>=5.0.2,<5.1'; do \
-	    rm -rf build/capstone && .venv/bin/pip install --quiet --no-deps --target build/capstone "capstone$$bound" && \
-	    PYTHONPATH=build/capstone .venv/bin/python -P -m pytest -q tests/code/test_capstone.py tests/code/test_code.py tests/code/test_columns.py \
-	        tests/checks/test_instructions.py tests/code/test_synthesize.py || exit 1; \
-	done
-
 .PHONY: contradictions-show
 contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/reports/contradictions.md
 	.venv/bin/python -m corpus.contradictions --docs docs/reports/contradictions.md $(CONTRADICTIONS_FLAGS)
@@ -358,4 +392,4 @@ final-calls-show: .venv/test-tools corpus ## calls that end a function, and what
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
-	rm -rf .venv .venv-pure .fuzz build demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pure $(constraints:%=.venv-%) .venv-citation .fuzz build demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -4,9 +4,12 @@ import os
 import re
 import signal
 from collections import Counter
+from functools import partialmethod
+from inspect import signature
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import settings
 
 # The asserts of helpers, too, are to say what they compared.
@@ -28,6 +31,11 @@ FETCHED = re.compile(
 
 # What CI may lack: a kernel that lets it load BPF programs or open perf events (tests/support/kernel_events.py).
 ALLOWED = re.compile(r"no (?:BPF|perf events): ")
+
+# Before 8.2, click mixes the two outputs of a command unless told otherwise, and `output` has not both.
+if "mix_stderr" in signature(CliRunner).parameters:
+    setattr(CliRunner, "__init__", partialmethod(CliRunner.__init__, mix_stderr=False))  # noqa: B010 - mypy knows one form only
+    setattr(Result, "output", property(lambda result: result.stdout + result.stderr))  # noqa: B010
 
 # Signals that nohup, and shells for what runs in the background, let programs ignore: ours would, too.
 for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.once, pytest.mark.full]
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "reference")
-WRITTEN = [ROOT / "README.md", *PAGES]
+WRITTEN = [*ROOT.glob("*.md"), *PAGES]
 LISTED = re.compile(r"^- \[([^]]+)\]\(([^)]+)\): ", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 

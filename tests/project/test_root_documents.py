@@ -1,0 +1,86 @@
+"""CONTRIBUTING.md, SECURITY.md, CITATION.cff: what they name is there, and what they say to type works."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.once
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+SECURITY = (ROOT / "SECURITY.md").read_text()
+TYPED = re.findall(r"^\$ (.*)$", CONTRIBUTING, re.MULTILINE)
+TESTS = [line for line in TYPED if "pytest" in line]
+MADE = sorted(set(re.findall(r"\bmake ((?:[a-z]+-)*[a-z]+)(?=[`\n])", CONTRIBUTING)))
+TARGETS = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", TESTS)
+def test_one_thing_is_tested_as_the_page_says(line: str) -> None:
+    line = line.replace(".venv/bin/python", sys.executable)
+    done = subprocess.run(["sh", "-c", line], check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def test_there_are_commands_for_one_thing() -> None:
+    assert len(TESTS) == 2
+
+
+@pytest.mark.parametrize("target", MADE)
+def test_make_has_each_target(target: str) -> None:
+    assert target in TARGETS
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:sframegen|cfi|linker|tests|tools)/[\w/.]*)", CONTRIBUTING))))
+def test_each_place_is_there(path: str) -> None:
+    assert (ROOT / path.removesuffix("COMMAND.py")).exists()
+
+
+def test_bug_reports_have_what_the_installation_is() -> None:
+    for page in (CONTRIBUTING, SECURITY):
+        assert "- the output of `sframegen doctor`;" in page
+
+
+def test_reports_go_to_no_address() -> None:
+    """Nobody reads an invented one."""
+    for page in (CONTRIBUTING, SECURITY):
+        assert re.findall(r"\S+@\S+|https?://\S+", page) == []
+
+
+def test_the_citation_says_what_the_package_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "CITATION.cff").read_text()
+    said = dict(re.findall(r"^([\w-]+): (.*)$", text, re.MULTILINE))
+    keywords = re.findall(r"^  - (.*)$", text.partition("\nkeywords:\n")[2], re.MULTILINE)
+    assert (said["title"], said["license"], said["abstract"]) == (project["name"], project["license"], project["description"])
+    assert keywords == project["keywords"]
+    assert (said["cff-version"], "version" in said) == ("1.2.0", False)  # the version stands in one place
+
+
+def test_changed_modules_are_copied_in_a_second(tmp_path: Path) -> None:
+    """`make quick`, of a checkout and an environment that have one file each."""
+    site = tmp_path / "site"
+    for folder in (tmp_path, site):
+        for package in ("cfi", "linker", "sframegen"):
+            (folder / package).mkdir(parents=True)
+    (site / "cfi" / "errors.py").write_text("old")
+    os.utime(site / "cfi" / "errors.py", (1, 1))
+    (tmp_path / "cfi" / "errors.py").write_text("new")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho {site}\n")
+    python.chmod(0o755)
+    subprocess.run(["make", "--silent", "--file", ROOT / "Makefile", "quick"], check=True, cwd=tmp_path, capture_output=True)
+    assert (site / "cfi" / "errors.py").read_text() == "new"
