@@ -1,6 +1,6 @@
 """Which releases of capstone may be there: its private records are read, and what one release writes is parsed.
 
-`make capstone-show` runs this with the first and the last release that the bounds allow.
+`make test-constraints` runs this with the first and the last release that the bounds allow.
 """
 
 from __future__ import annotations
