@@ -14,7 +14,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -name '*.[ch]' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus conftest.py setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus tools conftest.py setup.py
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -390,6 +390,36 @@ glibc-show: .venv/test-tools peers | machine ## stacks that glibc's backtrace() 
 final-calls-show: .venv/test-tools corpus ## calls that end a function, and what sections say of their return addresses: docs/consumers.md
 	.venv/bin/python -m corpus.final_calls --docs docs/consumers.md
 
+# --- Releasing it ------------------------------------------------------------------------------------------------------------------
+
+.venv-release/tools: tools/release/requirements.txt | machine
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --quiet -r tools/release/requirements.txt
+	touch $@
+
+released_with := git:git x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
+    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu mmdebstrap:mmdebstrap
+
+.PHONY: release-machine
+release-machine: | machine
+	@packages=(); \
+	for pair in $(released_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(install_packages)
+
+.PHONY: wheel
+wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last commit, in dist; WHEEL_FLAGS
+	.venv-release/bin/python -m tools.release $(WHEEL_FLAGS)
+
+# Needs root, and Linux 6.7 for the machines that are emulated.
+.PHONY: test-wheel
+test-wheel: .venv-release/tools | release-machine ## dist's wheels, installed where there is only Python: docs/installing.md; TRIAL_FLAGS
+	tools/get-free-threaded-python || echo "The free-threaded Python is not tried." >&2
+	.venv-release/bin/python -m tools.release.trial --docs docs/installing.md $(TRIAL_FLAGS)
+
+.PHONY: test-reproducible
+test-reproducible: .venv-release/tools | release-machine ## build again what is in dist, in another folder, and compare the bytes
+	.venv-release/bin/python -m tools.release --compare
+
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
-	rm -rf .venv .venv-pure $(constraints:%=.venv-%) .venv-citation .fuzz build demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pure .venv-release $(constraints:%=.venv-%) .venv-citation .fuzz build dist demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis

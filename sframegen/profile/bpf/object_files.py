@@ -26,7 +26,7 @@ def compile_objects(source: Path, folder: Path) -> str:
     for machine, target in TARGETS.items():
         output = folder / object_name(machine)
         made = subprocess.run(
-            [clang, *FLAGS, f"-D__TARGET_ARCH_{target}", "-c", SOURCE, "-o", str(output.absolute())],
+            [clang, *FLAGS, f"-ffile-prefix-map={source.absolute()}=.", f"-D__TARGET_ARCH_{target}", "-c", SOURCE, "-o", str(output.absolute())],
             cwd=source,
             capture_output=True,
             text=True,

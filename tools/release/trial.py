@@ -1,0 +1,197 @@
+"""Try what `make wheel` made, with each Python that can be had: `make test-wheel`. Exit status 1: a trial failed.
+
+Each trial begins in a root of Debian's Python and bash: no compiler, no network, and one folder of files that pip may install.
+The roots and the downloaded dependencies are kept in the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from packaging.requirements import Requirement
+
+from tools.release.machines import CACHE, MACHINES, ROOT, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BEGIN, END = "<!-- make test-wheel writes this: begin -->", "<!-- end -->"
+TESTED_WITH = ("pytest", "hypothesis")
+OTHERS = ("setuptools", "Cython", "uv", "pipx")  # that build it, and install it
+PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
+IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
+ASKED = "import sys; print(sys.version.split()[0], f'cp{sys.version_info[0]}{sys.version_info[1]}' + sys.abiflags)"
+NAMESPACE = (sys.executable, "-m", "tools.release.namespace")
+
+
+class Python(NamedTuple):
+    """An interpreter in a root of Debian's suite."""
+
+    machine: Machine
+    suite: str
+    path: str = "/usr/bin/python3"
+    packages: tuple[str, ...] = ("python3-venv",)
+    outside: Path | None = None  # it is not the suite's: the folder that has it
+
+    def root(self) -> Path:
+        """Return a root with it. Raises CalledProcessError."""
+        name = "-".join([self.suite, self.machine.debian, *self.packages])
+        place = CACHE.absolute() / "roots" / name
+        if not place.exists():
+            new = place.with_name(f"{name}.{os.getpid()}")
+            new.parent.mkdir(parents=True, exist_ok=True)
+            suite = f"{self.suite}:{self.machine.debian}"
+            subprocess.run([ROOT / "tools/apt-suite", suite, "apt-cache", "stats"], check=True, stdout=subprocess.DEVNULL)
+            sources = (CACHE.absolute() / "apt" / suite.replace(":", "-") / "sources.list").read_text()
+            command: list[str | Path] = ["mmdebstrap", "--quiet", "--mode=root", "--skip=check/qemu", "--variant=extract"]
+            command += [f"--architectures={self.machine.debian}", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
+            command += [f"--include={','.join([*self.packages, 'bash', 'dash', 'coreutils'])}", self.suite, new, "-"]
+            done = subprocess.run([*NAMESPACE, *command], check=False, cwd=ROOT, input=sources, text=True, stderr=subprocess.PIPE)
+            if done.returncode:
+                sys.stderr.write(done.stderr)
+                done.check_returncode()
+            new.rename(place)
+        return place
+
+    def run(self, *command: str | Path, bind: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
+        """Run a command in the root, with the paths in it."""
+        paths = [*bind, *([self.outside] if self.outside else [])]
+        binds = [part for path in paths for part in ("--bind", path)]
+        inside: list[str | Path] = [*NAMESPACE, "--root", self.root(), *binds, *command]
+        return subprocess.run(inside, check=False, cwd=ROOT, text=True, capture_output=True, errors="replace")
+
+
+def pythons() -> Iterator[Python]:
+    """The interpreters that can be had: of Debian's suites, and for x86-64, of this machine."""
+    amd64, arm64, s390x = MACHINES
+    yield Python(amd64, "bookworm")
+    if found := shutil.which("python3.12"):  # no suite has it
+        asked = subprocess.run([found, "-c", "import sys; print(sys.base_prefix)"], check=False, text=True, stdout=subprocess.PIPE)
+        if asked.returncode == 0 and (home := Path(asked.stdout.strip())) != Path("/usr"):
+            yield Python(amd64, "bookworm", f"{home}/bin/python3", outside=home)
+    yield Python(amd64, "trixie")
+    yield Python(amd64, "sid")
+    yield Python(amd64, "sid", "/usr/bin/python3.15", ("python3.15-venv",))
+    free = CACHE.absolute() / "python-free-threaded"
+    if free.exists():
+        yield Python(amd64, "bookworm", f"{free}/bin/python3", outside=free)
+    for machine in (arm64, s390x):
+        yield Python(machine, "bookworm")
+        yield Python(machine, "trixie")
+
+
+def dependencies(python: Python, version: str, abi: str) -> Path:
+    """Return a folder of wheels: what sframegen and its tests need on that machine, if there are wheels of it."""
+    minor = ".".join(version.split(".")[:2])
+    folder = CACHE.absolute() / "release-links" / f"{python.machine.name}-{abi}"
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    target = {"platform_machine": python.machine.name, "python_version": minor, "python_full_version": version}
+    wanted = [one for one in map(Requirement, listed) if one.marker is None or one.marker.evaluate(target)]
+    platforms = [part for name in PLATFORMS for part in ("--platform", f"{name}_{python.machine.name}")]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder, "--only-binary", ":all:"]
+    pip += [*platforms, "--python-version", minor, "--implementation", "cp", "--abi", abi, "--abi", "abi3", "--abi", "none"]
+    for name in [*(f"{one.name}{one.specifier}" for one in wanted), *TESTED_WITH, *OTHERS]:
+        mark = folder / f".{re.sub(r'[^a-zA-Z0-9]+', '-', name)}"
+        if not mark.exists():
+            done = subprocess.run([*pip, name], check=False, text=True, capture_output=True)
+            if done.returncode:
+                why = done.stderr.strip().splitlines()[-1]
+                print(f"{python.machine.name}, Python {minor}: no wheel of {name}: {why}", file=sys.stderr)
+            else:
+                mark.touch()
+    return folder
+
+
+class Trial(NamedTuple):
+    python: Python
+    way: str  # pip, uv or pipx
+    kind: str  # what is installed, in the words of the table
+
+    def run(self, dist: Path) -> dict[str, Any]:
+        """Install from a folder in a fresh root, and return what inside.py found."""
+        python = self.python
+        row: dict[str, Any] = {"machine": python.machine.name, "suite": python.suite, "way": self.way, "kind": self.kind}
+        asked = python.run(python.path, "-c", ASKED)
+        if asked.returncode:
+            return row | {"python": python.path, "failed": (asked.stderr.strip().splitlines() or ["does not run"])[-1]}
+        version, abi = asked.stdout.split()
+        links = dependencies(python, version, abi)
+        checkout = [ROOT / name for name in IN_CHECKOUT]
+        command = (ROOT / "tools/release/inside.py", self.way, f"{links},{dist}", self.what(dist), ROOT)
+        done = python.run(python.path, *command, bind=[links, dist, *checkout])
+        sys.stderr.write(done.stderr)
+        lines = done.stdout.strip().splitlines()
+        found = json.loads(lines[-1]) if lines else {"failed": (done.stderr.strip().splitlines() or ["nothing printed"])[-1]}
+        return row | {"python": version, "abi": abi} | found
+
+    def what(self, dist: Path) -> str | Path:
+        """Return what the installer gets: the name, so that it chooses among all files, or one of them."""
+        pattern = {"wheel": None, "pure wheel": "*-py3-none-any.whl", "source": "*.tar.gz"}[self.kind]
+        return "sframegen" if pattern is None else next(iter(dist.glob(f"sframegen-{pattern}")))
+
+
+def trials() -> Iterator[Trial]:
+    """All that is tried: each Python with pip and the wheel that pip chooses, and other ways with one of them."""
+    amd64 = MACHINES[0]
+    for python in pythons():
+        yield Trial(python, "pip", "wheel")
+    for way in ("uv", "pipx"):
+        yield Trial(Python(amd64, "trixie"), way, "wheel")
+    yield Trial(Python(amd64, "trixie"), "pip", "pure wheel")
+    yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", "gcc", "libc6-dev")), "pip", "source")
+
+
+def row_of(found: dict[str, Any]) -> str:
+    """A row of the table in docs/installing.md."""
+    emulated = " (qemu)" if found["machine"] != platform.machine() else ""
+    python = found["python"] + (", free-threaded" if found.get("abi", "").endswith("t") else "")
+    cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['kind']}"]
+    if "failed" in found:
+        cells += ["", "", "", f"no: {found['failed']}"]
+    else:
+        parts = [found["build"], *(f"{part}" if found[part] is True else f"no {part}" for part in ("LIEF", "capstone"))]
+        tests = [f"{found['tests']} tests"] if "tests" in found else []
+        cells += [f"{found['install']:.1f}", f"{found['first']:.2f}", f"{found['bytes'] / 1e6:.0f}", ", ".join([*parts, *tests])]
+    return f"| {' | '.join(cells)} |"
+
+
+HEAD = """| machine | Python | with | seconds to install | seconds to the first section | MB | what works |
+| --- | --- | --- | --- | --- | --- | --- |"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.release.trial", description=__doc__)
+    parser.add_argument("--dist", type=Path, default=Path("dist"), metavar="DIR", help="what `make wheel` made")
+    parser.add_argument("--only", default="", metavar="TEXT", help="trials whose line has the text, as `bookworm s390x`, only")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
+    options = parser.parse_args()
+    if not list(options.dist.glob("sframegen-*.whl")):
+        parser.error(f"{options.dist} has no wheels: make wheel")
+    rows = []
+    for trial in trials():
+        name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.kind}"
+        if options.only in name:
+            found = trial.run(options.dist.absolute())
+            print(f"{name}: {json.dumps(found)}", flush=True)
+            rows.append(found)
+    table = "\n".join([HEAD, *map(row_of, rows)])
+    if options.docs:
+        before, _, rest = options.docs.read_text().partition(BEGIN)
+        options.docs.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+    else:
+        print(table)
+    return any("failed" in found for found in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
