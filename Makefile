@@ -410,6 +410,16 @@ release-machine: | machine
 wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last commit, in dist; WHEEL_FLAGS
 	.venv-release/bin/python -m tools.release $(WHEEL_FLAGS)
 
+version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.py)
+
+.PHONY: release
+release: wheel ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
+	rm -rf build/released && $(PYTHON) -m venv --without-pip build/released
+	.venv-release/bin/pip --quiet --python build/released install --find-links dist sframegen==$(version)
+	.venv-release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --validate --output-format JSON \
+	    --output-file dist/sframegen-$(version).cdx.json build/released
+	cd dist && sha256sum sframegen-* >SHA256SUMS
+
 # Needs root, and Linux 6.7 for the machines that are emulated.
 .PHONY: test-wheel
 test-wheel: .venv-release/tools | release-machine ## dist's wheels, installed where there is only Python: docs/installing.md; TRIAL_FLAGS

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -71,14 +70,15 @@ class Python(NamedTuple):
         return subprocess.run(inside, check=False, cwd=ROOT, text=True, capture_output=True, errors="replace")
 
 
-def pythons() -> Iterator[Python]:
-    """The interpreters that can be had: of Debian's suites, and for x86-64, of this machine."""
+def pythons(given: Sequence[Path]) -> Iterator[Python]:
+    """The interpreters that can be had: of Debian's suites, those that are given, and the free-threaded one."""
     amd64, arm64, s390x = MACHINES
     yield Python(amd64, "bookworm")
-    if found := shutil.which("python3.12"):  # no suite has it
-        asked = subprocess.run([found, "-c", "import sys; print(sys.base_prefix)"], check=False, text=True, stdout=subprocess.PIPE)
-        if asked.returncode == 0 and (home := Path(asked.stdout.strip())) != Path("/usr"):
-            yield Python(amd64, "bookworm", f"{home}/bin/python3", outside=home)
+    for path in given:
+        home = subprocess.run(
+            [path, "-c", "import sys; print(sys.base_prefix)"], check=True, text=True, stdout=subprocess.PIPE
+        ).stdout.strip()
+        yield Python(amd64, "bookworm", f"{home}/bin/python3", outside=Path(home))
     yield Python(amd64, "trixie")
     yield Python(amd64, "sid")
     yield Python(amd64, "sid", "/usr/bin/python3.15", ("python3.15-venv",))
@@ -140,10 +140,10 @@ class Trial(NamedTuple):
         return "sframegen" if pattern is None else next(iter(dist.glob(f"sframegen-{pattern}")))
 
 
-def trials() -> Iterator[Trial]:
+def trials(given: Sequence[Path]) -> Iterator[Trial]:
     """All that is tried: each Python with pip and the wheel that pip chooses, and other ways with one of them."""
     amd64 = MACHINES[0]
-    for python in pythons():
+    for python in pythons(given):
         yield Trial(python, "pip", "wheel")
     for way in ("uv", "pipx"):
         yield Trial(Python(amd64, "trixie"), way, "wheel")
@@ -173,12 +173,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.release.trial", description=__doc__)
     parser.add_argument("--dist", type=Path, default=Path("dist"), metavar="DIR", help="what `make wheel` made")
     parser.add_argument("--only", default="", metavar="TEXT", help="trials whose line has the text, as `bookworm s390x`, only")
+    parser.add_argument(
+        "--python", type=Path, action="append", default=[], metavar="PATH", help="try this Python of the machine, too"
+    )
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
     options = parser.parse_args()
     if not list(options.dist.glob("sframegen-*.whl")):
         parser.error(f"{options.dist} has no wheels: make wheel")
     rows = []
-    for trial in trials():
+    for trial in trials(options.python):
         name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.kind}"
         if options.only in name:
             found = trial.run(options.dist.absolute())

@@ -1,0 +1,103 @@
+"""What is released: a version with its changes, files with the same bytes from each build, a table that says what was tried."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from sframegen.program.build import MODULES
+from tests import ROOT
+from tools.release.building import missing_in, settle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.once
+
+KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+BUILD = """
+import re, sys
+from pathlib import Path
+from tools.release.building import Source
+work = Path(sys.argv[1])
+(work / "out").mkdir()
+(work / "source").mkdir()
+source = Source(work / "source")
+modules = work / "source/sframegen/program/build.py"
+modules.write_text(re.sub(r"MODULES = \\(.*?\\n\\)", "MODULES = ('cfi.numbers',)", modules.read_text(), flags=re.DOTALL))
+source.sdist(work / "out")
+source.pure_wheel(work / "out")
+source.build("wheel", work / "out", {})
+"""
+
+
+def test_the_changelog_has_a_section_for_each_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    assert headings[1].startswith(f"[{sframegen.__version__}] ")
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= KINDS
+
+
+def sdist(path: Path, user: str, mode: int, names: list[str]) -> bytes:
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.uname, entry.mode, entry.mtime = len(name), user, mode, len(user)
+            archive.addfile(entry, io.BytesIO(name.encode()))
+    settle(path, 1_000_000_000)
+    return path.read_bytes()
+
+
+def test_an_sdist_has_nothing_of_the_machine_that_made_it(tmp_path: Path) -> None:
+    ours = sdist(tmp_path / "a.tar.gz", "root", 0o600, ["p/setup.py", "p/README.md"])
+    assert ours == sdist(tmp_path / "b.tar.gz", "someone", 0o664, ["p/README.md", "p/setup.py"])
+    assert ours != sdist(tmp_path / "c.tar.gz", "root", 0o755, ["p/README.md", "p/setup.py"])  # executable
+    with tarfile.open(tmp_path / "b.tar.gz") as archive:
+        entry = archive.getmember("p/setup.py")
+        assert (entry.uname, entry.mode, entry.mtime) == ("", 0o644, 1_000_000_000)
+
+
+def test_a_wheel_without_a_module_that_could_not_be_compiled_is_found(tmp_path: Path) -> None:
+    wheel = tmp_path / "some.whl"
+    objects = [f"sframegen/profile/bpf/walker_{machine}.bpf.o" for machine in ("x86_64", "aarch64")]
+    modules = [f"{name.replace('.', '/')}.abi3.so" for name in MODULES]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in objects + modules[1:]:
+            archive.writestr(name, b"")
+    assert missing_in(wheel, compiled=True) == modules[:1]
+    assert missing_in(wheel, compiled=False) == []
+
+
+@pytest.mark.full
+def test_two_builds_of_a_commit_give_the_same_bytes(tmp_path: Path) -> None:
+    """In folders of other names, for users of other habits. One module is compiled, for the time."""
+    for tool in ("setuptools", "Cython"):
+        if find_spec(tool) is None:
+            pytest.skip(f"no {tool} in this environment: use make test-all")
+    if subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], check=False, capture_output=True).returncode:
+        pytest.skip("git does not list this folder")
+    made = []
+    for name, mask, zone in (("a", 0o022, "UTC"), ("another", 0o077, "Asia/Kolkata")):
+        work = tmp_path / name
+        work.mkdir()
+        environ = os.environ | {"TZ": zone, "PYTHONPATH": str(ROOT)}
+        subprocess.run(
+            [sys.executable, "-c", BUILD, work], check=True, env=environ, umask=mask, cwd=tmp_path, stdout=subprocess.DEVNULL
+        )
+        made.append({path.name: path.read_bytes() for path in (work / "out").iterdir()})
+    first, second = made
+    assert len(first) == 3
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
