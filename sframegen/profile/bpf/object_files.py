@@ -25,8 +25,9 @@ def compile_objects(source: Path, folder: Path) -> str:
     strip = shutil.which("llvm-strip")
     for machine, target in TARGETS.items():
         output = folder / object_name(machine)
+        anywhere = f"-ffile-prefix-map={source.absolute()}=."  # the same bytes in each folder
         made = subprocess.run(
-            [clang, *FLAGS, f"-ffile-prefix-map={source.absolute()}=.", f"-D__TARGET_ARCH_{target}", "-c", SOURCE, "-o", str(output.absolute())],
+            [clang, *FLAGS, anywhere, f"-D__TARGET_ARCH_{target}", "-c", SOURCE, "-o", str(output.absolute())],
             cwd=source,
             capture_output=True,
             text=True,
