@@ -10,7 +10,6 @@ import sys
 import warnings
 from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from linker.files.refusals import Refusal, RefusedError
@@ -42,15 +41,10 @@ class ReadBack(NamedTuple):
 
 
 def chosen(verify: bool | Reader, size: int) -> Reader | None:
-    """The reader of a file of that size; None where it is not to be read back. True: whichever is quicker, and installed."""
+    """The reader of a file of that size; None where it is not to be read back. True: whichever is quicker, and can be loaded."""
     if not isinstance(verify, bool):
         return verify
-    return ("lief" if "lief" in sys.modules or (size >= LARGE and lief_is_installed()) else "elftools") if verify else None
-
-
-def lief_is_installed() -> bool:
-    """False on machines for which LIEF has no wheels, s390x, unless it was built there."""
-    return find_spec("lief") is not None
+    return ("lief" if "lief" in sys.modules or (size >= LARGE and lief_loads()) else "elftools") if verify else None
 
 
 def load(reader: Reader) -> None:
@@ -60,6 +54,16 @@ def load(reader: Reader) -> None:
             import lief  # noqa: F401, PLC0415
         else:
             import elftools.elf.elffile  # noqa: F401, PLC0415
+
+
+@cache
+def lief_loads() -> bool:
+    """Imports LIEF, if that works: there are no wheels of it for s390x, and others lack the C++ library that it needs."""
+    try:
+        load("lief")
+    except ImportError:
+        return False
+    return True
 
 
 def read_back(path: Path, reader: Reader) -> ReadBack | None:

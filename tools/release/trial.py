@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -58,6 +59,7 @@ class Python(NamedTuple):
             done = subprocess.run([*NAMESPACE, *command], check=False, cwd=ROOT, input=sources, text=True, stderr=subprocess.PIPE)
             if done.returncode:
                 sys.stderr.write(done.stderr)
+                shutil.rmtree(new, ignore_errors=True)
                 done.check_returncode()
             new.rename(place)
         return place
@@ -80,8 +82,8 @@ def pythons(given: Sequence[Path]) -> Iterator[Python]:
         ).stdout.strip()
         yield Python(amd64, "bookworm", f"{home}/bin/python3", outside=Path(home))
     yield Python(amd64, "trixie")
-    yield Python(amd64, "sid")
-    yield Python(amd64, "sid", "/usr/bin/python3.15", ("python3.15-venv",))
+    yield Python(amd64, "forky")
+    yield Python(amd64, "forky", "/usr/bin/python3.15", ("python3.15-venv",))
     free = CACHE.absolute() / "python-free-threaded"
     if free.exists():
         yield Python(amd64, "bookworm", f"{free}/bin/python3", outside=free)

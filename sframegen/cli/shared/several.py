@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import click
 
 from linker.files.location import locate, make_directory
-from linker.files.read_back import MANY, lief_is_installed, load
+from linker.files.read_back import MANY, lief_loads, load
 from linker.files.target import is_stdout
 from sframegen.cli.shared.output import note
 from sframegen.elf.text import printable
@@ -167,8 +167,11 @@ def all_of(
     """
     results: Iterator[Outcome[T]]
     if apart or min(jobs, len(files)) > 1:
-        if verify == "lief" or (verify is True and len(files) >= MANY and lief_is_installed()):
-            load("lief")  # once for all processes
+        # Once for all processes.
+        if verify == "lief":
+            load("lief")
+        elif verify is True and len(files) >= MANY:
+            lief_loads()
 
         results = outcomes(work, files, jobs, by_size(files, jobs))
     else:

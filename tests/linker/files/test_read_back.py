@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from linker.files import read_back
-from linker.files.read_back import LARGE, chosen
+from linker.files.read_back import LARGE, chosen, lief_loads, load
 
 
 @pytest.mark.parametrize(("size", "reader"), [(LARGE - 1, "elftools"), (LARGE, "lief")])
@@ -17,7 +18,11 @@ def test_large_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, si
 
 
 def test_without_lief_large_files_are_read_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lief", raising=False)
-    monkeypatch.setattr(read_back, "find_spec", lambda _: None)
+    lief_loads.cache_clear()
+    monkeypatch.setitem(sys.modules, "lief", None)  # its import fails, as where the C++ library is missing
+    monkeypatch.setattr(read_back, "sys", SimpleNamespace(modules={}))
     assert chosen(verify=True, size=LARGE) == "elftools"
     assert chosen("lief", LARGE) == "lief"  # asked for by name: an error where it is missing
+    with pytest.raises(ImportError):
+        load("lief")
+    lief_loads.cache_clear()
