@@ -1,6 +1,6 @@
 """Runs where a release is tried, with nothing but Python: install it, use it, test it. Prints one line of JSON.
 
-usage: inside.py pip|uv|pipx LINKS WHAT CHECKOUT
+usage: inside.py pip|uv|pipx CHECKOUT LINKS WHAT...
 WHAT is to be installed; LINKS, with commas, are folders of all that may be found. Exit status 1: a step failed.
 """
 
@@ -43,7 +43,7 @@ def size(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
-def install(way: str, links: list[str], what: str, result: dict[str, object]) -> Path:
+def install(way: str, links: list[str], what: list[str], result: dict[str, object]) -> Path:
     """Install the package with pip, uv or pipx, and return the folder of its programs."""
     run("venv", sys.executable, "-m", "venv", ENVIRONMENT)
     python, home = ENVIRONMENT / "bin/python", Path.home()
@@ -52,9 +52,9 @@ def install(way: str, links: list[str], what: str, result: dict[str, object]) ->
     if way != "pip":
         run(f"pip install {way}", *pip, way)
     commands: dict[str, tuple[str | Path, ...]] = {
-        "pip": (*pip, what),
-        "uv": (ENVIRONMENT / "bin/uv", "tool", "install", "--offline", "--python", sys.executable, *sources, what),
-        "pipx": (ENVIRONMENT / "bin/pipx", "install", f"--pip-args={' '.join(sources)}", what),
+        "pip": (*pip, *what),
+        "uv": (ENVIRONMENT / "bin/uv", "tool", "install", "--offline", "--python", sys.executable, *sources, *what),
+        "pipx": (ENVIRONMENT / "bin/pipx", "install", f"--pip-args={' '.join(sources)}", *what),
     }
     place = ENVIRONMENT if way == "pip" else home / ".local"
     empty, began = size(place), perf_counter()
@@ -66,7 +66,7 @@ def install(way: str, links: list[str], what: str, result: dict[str, object]) ->
     return place / "bin"
 
 
-def steps(way: str, links: list[str], what: str, checkout: Path, result: dict[str, object]) -> None:
+def steps(way: str, links: list[str], what: list[str], checkout: Path, result: dict[str, object]) -> None:
     programs = install(way, links, what, result)
     ours = programs / "sframegen"
     copy = Path("/tmp/bash")  # noqa: S108
@@ -90,7 +90,7 @@ def steps(way: str, links: list[str], what: str, checkout: Path, result: dict[st
 
 
 def main() -> int:
-    way, links, what, checkout = sys.argv[1:]
+    way, checkout, links, *what = sys.argv[1:]
     result: dict[str, object] = {"compilers": [name for name in COMPILERS if shutil.which(name)]}
     try:
         steps(way, links.split(","), what, Path(checkout), result)

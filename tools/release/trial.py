@@ -30,7 +30,9 @@ TESTED_WITH = ("pytest", "hypothesis")
 OTHERS = ("setuptools", "Cython", "uv", "pipx")  # that build it, and install it
 PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
+FREE_THREADED = CACHE.absolute() / "python-free-threaded"  # from tools/get-free-threaded-python
 ASKED = "import sys; print(sys.version.split()[0], f'cp{sys.version_info[0]}{sys.version_info[1]}' + sys.abiflags)"
+WITHOUT_LIEF = ["--no-deps", "sframegen", "backports.zstd", "capstone", "click", "pyelftools"]
 NAMESPACE = (sys.executable, "-m", "tools.release.namespace")
 
 
@@ -55,12 +57,17 @@ class Python(NamedTuple):
             sources = (CACHE.absolute() / "apt" / suite.replace(":", "-") / "sources.list").read_text()
             command: list[str | Path] = ["mmdebstrap", "--quiet", "--mode=root", "--skip=check/qemu", "--variant=extract"]
             command += [f"--architectures={self.machine.debian}", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
+            command += [f"--aptopt={line}" for line in machine_rules()]
             command += [f"--include={','.join([*self.packages, 'bash', 'dash', 'coreutils'])}", self.suite, new, "-"]
             done = subprocess.run([*NAMESPACE, *command], check=False, cwd=ROOT, input=sources, text=True, stderr=subprocess.PIPE)
             if done.returncode:
                 sys.stderr.write(done.stderr)
                 shutil.rmtree(new, ignore_errors=True)
                 done.check_returncode()
+            # What its script does, which does not run: pip reads it even without network.
+            certificates = sorted(new.glob("usr/share/ca-certificates/*/*.crt"))
+            (new / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
+            (new / "etc/ssl/certs/ca-certificates.crt").write_bytes(b"".join(one.read_bytes() for one in certificates))
             new.rename(place)
         return place
 
@@ -70,6 +77,14 @@ class Python(NamedTuple):
         binds = [part for path in paths for part in ("--bind", path)]
         inside: list[str | Path] = [*NAMESPACE, "--root", self.root(), *binds, *command]
         return subprocess.run(inside, check=False, cwd=ROOT, text=True, capture_output=True, errors="replace")
+
+
+def machine_rules() -> list[str]:
+    """How old a suite's index may be on this machine: mmdebstrap does not take that over."""
+    dump = subprocess.run(
+        ["apt-config", "dump", "Acquire::Check-Valid-Until"], check=True, text=True, stdout=subprocess.PIPE
+    ).stdout
+    return dump.splitlines()
 
 
 def pythons(given: Sequence[Path]) -> Iterator[Python]:
@@ -84,9 +99,8 @@ def pythons(given: Sequence[Path]) -> Iterator[Python]:
     yield Python(amd64, "trixie")
     yield Python(amd64, "forky")
     yield Python(amd64, "forky", "/usr/bin/python3.15", ("python3.15-venv",))
-    free = CACHE.absolute() / "python-free-threaded"
-    if free.exists():
-        yield Python(amd64, "bookworm", f"{free}/bin/python3", outside=free)
+    if FREE_THREADED.exists():
+        yield Python(amd64, "bookworm", f"{FREE_THREADED}/bin/python3", outside=FREE_THREADED)
     for machine in (arm64, s390x):
         yield Python(machine, "bookworm")
         yield Python(machine, "trixie")
@@ -101,7 +115,8 @@ def dependencies(python: Python, version: str, abi: str) -> Path:
     wanted = [one for one in map(Requirement, listed) if one.marker is None or one.marker.evaluate(target)]
     platforms = [part for name in PLATFORMS for part in ("--platform", f"{name}_{python.machine.name}")]
     pip: list[str | Path] = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder, "--only-binary", ":all:"]
-    pip += [*platforms, "--python-version", minor, "--implementation", "cp", "--abi", abi, "--abi", "abi3", "--abi", "none"]
+    pip += [*platforms, "--python-version", minor, "--implementation", "cp", "--abi", abi, "--abi", "none"]
+    pip += [] if abi.endswith("t") else ["--abi", "abi3"]  # which free-threaded Pythons do not load
     for name in [*(f"{one.name}{one.specifier}" for one in wanted), *TESTED_WITH, *OTHERS]:
         mark = folder / f".{re.sub(r'[^a-zA-Z0-9]+', '-', name)}"
         if not mark.exists():
@@ -129,17 +144,18 @@ class Trial(NamedTuple):
         version, abi = asked.stdout.split()
         links = dependencies(python, version, abi)
         checkout = [ROOT / name for name in IN_CHECKOUT]
-        command = (ROOT / "tools/release/inside.py", self.way, f"{links},{dist}", self.what(dist), ROOT)
+        command = (ROOT / "tools/release/inside.py", self.way, ROOT, f"{links},{dist}", *self.what(dist))
         done = python.run(python.path, *command, bind=[links, dist, *checkout])
         sys.stderr.write(done.stderr)
         lines = done.stdout.strip().splitlines()
         found = json.loads(lines[-1]) if lines else {"failed": (done.stderr.strip().splitlines() or ["nothing printed"])[-1]}
         return row | {"python": version, "abi": abi} | found
 
-    def what(self, dist: Path) -> str | Path:
+    def what(self, dist: Path) -> list[str]:
         """Return what the installer gets: the name, so that it chooses among all files, or one of them."""
-        pattern = {"wheel": None, "pure wheel": "*-py3-none-any.whl", "source": "*.tar.gz"}[self.kind]
-        return "sframegen" if pattern is None else next(iter(dist.glob(f"sframegen-{pattern}")))
+        if self.kind in ("pure wheel", "source"):
+            return [str(next(dist.glob("sframegen-*-py3-none-any.whl" if self.kind == "pure wheel" else "sframegen-*.tar.gz")))]
+        return ["sframegen"] if self.kind == "wheel" else WITHOUT_LIEF
 
 
 def trials(given: Sequence[Path]) -> Iterator[Trial]:
@@ -147,6 +163,8 @@ def trials(given: Sequence[Path]) -> Iterator[Trial]:
     amd64 = MACHINES[0]
     for python in pythons(given):
         yield Trial(python, "pip", "wheel")
+        if python.outside == FREE_THREADED:
+            yield Trial(python, "pip", "wheel, without LIEF")
     for way in ("uv", "pipx"):
         yield Trial(Python(amd64, "trixie"), way, "wheel")
     yield Trial(Python(amd64, "trixie"), "pip", "pure wheel")
