@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BEGIN, END = "<!-- make test-wheel writes this: begin -->", "<!-- end -->"
 TESTED_WITH = ("pytest", "hypothesis")
-OTHERS = ("setuptools", "Cython", "uv", "pipx")  # that build it, and install it
+OTHERS = ("setuptools", "Cython", "pip", "uv", "pipx")  # that build it, and install it
 PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
 FREE_THREADED = CACHE.absolute() / "python-free-threaded"  # from tools/get-free-threaded-python
@@ -144,7 +144,7 @@ class Trial(NamedTuple):
         version, abi = asked.stdout.split()
         links = dependencies(python, version, abi)
         checkout = [ROOT / name for name in IN_CHECKOUT]
-        command = (ROOT / "tools/release/inside.py", self.way, ROOT, f"{links},{dist}", *self.what(dist))
+        command: list[str | Path] = [ROOT / "tools/release/inside.py", self.way, ROOT, f"{links},{dist}", *self.what(dist)]
         done = python.run(python.path, *command, bind=[links, dist, *checkout])
         sys.stderr.write(done.stderr)
         lines = done.stdout.strip().splitlines()
