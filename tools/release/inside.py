@@ -76,10 +76,10 @@ def steps(way: str, links: list[str], what: list[str], checkout: Path, result: d
     result["build"] = run("--version", ours, "--version").split()[-1].strip("()")
     run("the program with its section", copy, "-c", "exit 0")
     result["check"] = run("check", ours, "check", copy).strip()
-    parts: dict[str, tuple[str, ...]] = {"LIEF": ("--verify", "lief"), "capstone": ("--synthesize",)}
-    for part, options in parts.items():
+    parts: dict[str, tuple[str, ...]] = {"`--verify lief`": ("--verify", "lief"), "`--synthesize`": ("--synthesize",)}
+    for number, (part, options) in enumerate(parts.items()):
         try:
-            run(part, ours, "add-section", *options, SAMPLE, "-o", f"{copy}-{part}")
+            run(part, ours, "add-section", *options, SAMPLE, "-o", f"{copy}-{number}")
             result[part] = True
         except FailedError as error:
             result[part] = str(error)

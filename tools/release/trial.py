@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,9 +102,9 @@ def pythons(given: Sequence[Path]) -> Iterator[Python]:
     yield Python(amd64, "forky", "/usr/bin/python3.15", ("python3.15-venv",))
     if FREE_THREADED.exists():
         yield Python(amd64, "bookworm", f"{FREE_THREADED}/bin/python3", outside=FREE_THREADED)
-    for machine in (arm64, s390x):
-        yield Python(machine, "bookworm")
-        yield Python(machine, "trixie")
+    yield Python(arm64, "bookworm")
+    yield Python(arm64, "trixie")
+    yield Python(s390x, "bookworm")
 
 
 def dependencies(python: Python, version: str, abi: str) -> Path:
@@ -140,7 +141,11 @@ class Trial(NamedTuple):
         row: dict[str, Any] = {"machine": python.machine.name, "suite": python.suite, "way": self.way, "kind": self.kind}
         asked = python.run(python.path, "-c", ASKED)
         if asked.returncode:
-            return row | {"python": python.path, "failed": (asked.stderr.strip().splitlines() or ["does not run"])[-1]}
+            return row | {
+                "python": python.path,
+                "free-threaded": False,
+                "failed": (asked.stderr.strip().splitlines() or ["does not run"])[-1],
+            }
         version, abi = asked.stdout.split()
         links = dependencies(python, version, abi)
         checkout = [ROOT / name for name in IN_CHECKOUT]
@@ -149,7 +154,7 @@ class Trial(NamedTuple):
         sys.stderr.write(done.stderr)
         lines = done.stdout.strip().splitlines()
         found = json.loads(lines[-1]) if lines else {"failed": (done.stderr.strip().splitlines() or ["nothing printed"])[-1]}
-        return row | {"python": version, "abi": abi} | found
+        return row | {"python": version, "free-threaded": abi.endswith("t")} | found
 
     def what(self, dist: Path) -> list[str]:
         """Return what the installer gets: the name, so that it chooses among all files, or one of them."""
@@ -171,22 +176,23 @@ def trials(given: Sequence[Path]) -> Iterator[Trial]:
     yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", "gcc", "libc6-dev")), "pip", "source")
 
 
+PARTS = ("`--verify lief`", "`--synthesize`")  # which need LIEF and capstone; as inside.py calls them
+HEAD = """| machine | Python | with | seconds to install | seconds to the first section | MB | what works |
+| --- | --- | --- | --- | --- | --- | --- |"""
+
+
 def row_of(found: dict[str, Any]) -> str:
     """A row of the table in docs/installing.md."""
     emulated = " (qemu)" if found["machine"] != platform.machine() else ""
-    python = found["python"] + (", free-threaded" if found.get("abi", "").endswith("t") else "")
+    python = found["python"] + (", free-threaded" if found["free-threaded"] else "")
     cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['kind']}"]
     if "failed" in found:
         cells += ["", "", "", f"no: {found['failed']}"]
     else:
-        parts = [found["build"], *(f"{part}" if found[part] is True else f"no {part}" for part in ("LIEF", "capstone"))]
+        parts = [found["build"], *(part if found[part] is True else f"no {part}" for part in PARTS)]
         tests = [f"{found['tests']} tests"] if "tests" in found else []
         cells += [f"{found['install']:.1f}", f"{found['first']:.2f}", f"{found['bytes'] / 1e6:.0f}", ", ".join([*parts, *tests])]
     return f"| {' | '.join(cells)} |"
-
-
-HEAD = """| machine | Python | with | seconds to install | seconds to the first section | MB | what works |
-| --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def main() -> int:
@@ -198,22 +204,32 @@ def main() -> int:
     )
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
     options = parser.parse_args()
-    if not list(options.dist.glob("sframegen-*.whl")):
+    released = sorted(options.dist.glob("sframegen-*.whl")) + sorted(options.dist.glob("sframegen-*.tar.gz"))
+    if not released:
         parser.error(f"{options.dist} has no wheels: make wheel")
+    # What was found of the same files: a run of some trials, or one that was interrupted, is completed by the next.
+    found = (
+        CACHE.absolute() / "release-trials" / sha256(b"".join(sha256(one.read_bytes()).digest() for one in released)).hexdigest()
+    )
+    found.mkdir(parents=True, exist_ok=True)
     rows = []
     for trial in trials(options.python):
         name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.kind}"
-        if options.only in name:
-            found = trial.run(options.dist.absolute())
-            print(f"{name}: {json.dumps(found)}", flush=True)
-            rows.append(found)
+        result = found / f"{name.replace('/', '-')}.json"
+        row = json.loads(result.read_text()) if result.exists() else None
+        if options.only in name and (row is None or "failed" in row):
+            row = trial.run(options.dist.absolute())
+            result.write_text(json.dumps(row))
+            print(f"{name}: {result.read_text()}", flush=True)
+        if row is not None:
+            rows.append(row)
     table = "\n".join([HEAD, *map(row_of, rows)])
     if options.docs:
         before, _, rest = options.docs.read_text().partition(BEGIN)
         options.docs.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
     else:
         print(table)
-    return any("failed" in found for found in rows)
+    return any("failed" in row and not row["free-threaded"] for row in rows)
 
 
 if __name__ == "__main__":
