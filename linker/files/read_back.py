@@ -6,6 +6,7 @@ next to nothing for each file, pyelftools a twentieth of a second and some milli
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from contextlib import contextmanager
@@ -179,6 +180,10 @@ def _with_elftools(path: Path) -> ReadBack | None:
             ]
     except (ELFError, LookupError, ValueError):
         return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # an offset that no file has
+            return None
+        raise
     identity = {field: header[field] for field in ("e_type", "e_machine", "e_entry", "e_flags")}
     return ReadBack(header["e_phoff"], segments, sections, identity)
 

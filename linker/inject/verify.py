@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from linker.inject.undo_record import Write
     from sframegen.elf.file import ElfFile, Section
 
+KEPT_FIELDS = ("e_ident", "e_version", "e_ehsize", "e_phentsize")  # of the ELF header, beside those that readers say
+
 
 def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader) -> list[str]:
     """Return the findings about the file at `result`. Raises FormatError if it cannot be read."""
@@ -55,6 +57,8 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader)
 
 def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterator[str]:
     """A segment has the section; what is loaded is what it was, where it was."""
+    if any(getattr(elf.header, field) != getattr(original.header, field) for field in KEPT_FIELDS):
+        yield "the ELF header changed"
     yield from check_mapping(plan, written)
     yield from check_loads(written, len(elf.data))
     yield from check_table(written)

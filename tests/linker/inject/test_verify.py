@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from linker.files.copying import same_bytes
+from linker.files.read_back import read_back
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import notes_of
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
@@ -81,6 +82,19 @@ def test_nothing_is_wrong_in_big_endian(library: bool, tmp_path: Path) -> None:
     (tmp_path / "original").write_bytes(small_file("big", library=library, blocked=256 * library))
     plan = inject(tmp_path / "original", tmp_path / "result")
     assert verify(plan, open_elf(tmp_path / "original"), tmp_path / "result") == []
+
+
+@pytest.mark.parametrize("offset", [7, 8, 9, 15, 20, 52])
+def test_what_the_dynamic_linker_refuses_in_the_elf_header(written: Written, offset: int) -> None:
+    """OS and its version, padding, version; readers say nothing of these."""
+    written.put(offset, b"\x77")
+    assert written.findings() == "the ELF header changed"
+
+
+@pytest.mark.parametrize("field", ["e_phoff", "e_shoff"])
+def test_a_table_at_an_offset_that_no_file_has(program: Written, field: str) -> None:
+    program.change_header(**{field: (1 << 63) - 64})
+    assert read_back(program.path, "elftools") is None
 
 
 def test_the_entry_point(written: Written) -> None:
