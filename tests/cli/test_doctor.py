@@ -195,6 +195,22 @@ def test_completion_is_found_once_the_remedy_has_run(shell: str, tmp_path: Path,
     assert found.found.startswith(f"{shell}: {tmp_path}")
 
 
+def test_files_of_a_shell_that_have_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(attempts, "COMPLETIONS", {"bash": (("/no/share/completion",), ("~/.bashrc", "~/.bash_profile"))})
+    (tmp_path / ".bashrc").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / ".bash_profile")
+    with pytest.raises(attempts.DoesNotWorkError, match="not installed for bash"):
+        attempts.completion("bash")
+
+
+def test_a_script_named_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "true").write_text("#!/bin/sh\n")
+    (tmp_path / "true").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert os.path.realpath(sys.executable) in attempts.add_section()
+
+
 @pytest.mark.parametrize(("shell", "why"), [("", "SHELL is not set"), ("/bin/\x1bsh", "SHELL is \\x1bsh, which has none")])
 def test_a_shell_without_completion(shell: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", shell)

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,8 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+from cfi.errors import FormatError
+from sframegen.elf.opening import beginning_of
 from sframegen.elf.text import count_of
 from sframegen.program.build import MODULES, is_compiled
 
@@ -28,6 +31,7 @@ BOUND = re.compile(r"(>=|<)([\d.]+)")
 END_OF_TAR = bytes(10240)
 MANGLED, DEMANGLED = "_ZN1a1bEi", "a::b(int)"
 RET = b"\xc3"
+MAX_STARTUP_FILE = 1 << 20  # bytes of a shell's file that are read
 COMPLETIONS = {  # by shell: files of its own, then files with a line that asks for it
     "bash": (
         ("/usr/share/bash-completion/completions/sframegen", "~/.local/share/bash-completion/completions/sframegen"),
@@ -90,7 +94,7 @@ def add_section() -> str:
     """The whole way: a section for a program of this machine, in a copy of it, and read from there."""
     import sframegen  # noqa: PLC0415 - here and below: what is tried
 
-    program = os.path.realpath(shutil.which("true") or sys.executable)
+    program = _program()
     with TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
         summary = sframegen.add_section(program, output=copy)
@@ -98,6 +102,15 @@ def add_section() -> str:
             return f"nothing to add to {program}: {summary.note}"
         rows = len(sframegen.read(copy).table.start)
     return f"{summary.rows:,} rows for {rows:,} functions of {program}, in a copy"
+
+
+def _program() -> str:
+    """A small program of this machine, if there is one on PATH that is no script; else Python."""
+    found = shutil.which("true")
+    with suppress(FormatError, OSError):
+        if found and beginning_of(found, found, 4) == b"\x7fELF":
+            return os.path.realpath(found)
+    return os.path.realpath(sys.executable)
 
 
 # --- Libraries -------------------------------------------------------------------------------------------------------------------
@@ -152,7 +165,7 @@ def _read_with(reader: Reader) -> None:
     from linker.files.read_back import READERS  # noqa: PLC0415
     from sframegen.elf.file import open_elf  # noqa: PLC0415
 
-    program = os.path.realpath(shutil.which("true") or sys.executable)
+    program = _program()
     said = READERS[reader](Path(program))
     _expect(said and len(said.segments), len(open_elf(program).segments))
 
@@ -329,11 +342,10 @@ def completion(shell: str) -> str:
     files = [*own, os.path.join(sysconfig.get_path("data"), *own[0].split("/")[2:])]  # noqa: PTH118
     for path in [*files, *shared]:
         try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                found = path in files or f"{shell}_source".encode() in file.read()
-        except OSError:
+            said = beginning_of(path, path, MAX_STARTUP_FILE)
+        except (FormatError, OSError):
             continue
-        if found:
+        if path in files or f"{shell}_source".encode() in said:
             return f"{shell}: {path}"
     raise DoesNotWorkError(f"not installed for {shell}")
 
