@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PAGE_BITS = 12
 PAGE = 1 << PAGE_BITS
+MAX_PAGES = 1 << 14  # that are kept: a hostile stack has a frame in each of a million
 READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
 
 
@@ -66,6 +67,8 @@ class Memory:
         return number << PAGE_BITS, page if len(page) == PAGE else b""
 
     def _fetch(self, number: int) -> bytes:
+        if len(self._pages) > MAX_PAGES:
+            self._pages.clear()
         raw = self._read(number << PAGE_BITS, PAGE * READ_AHEAD)
         for i in range(READ_AHEAD):
             page = raw[i << PAGE_BITS : i + 1 << PAGE_BITS]
