@@ -109,21 +109,37 @@ develop: .venv/test-tools .venv/lint-tools ## .venv with what tests and lint nee
 quick: ## copy changed modules into .venv, in a second; compiled ones need make venv
 	cp -ru cfi linker sframegen "$$(.venv/bin/python -P -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
+# --- Packages of sframegen itself ---------------------------------------------------------------------------------------------------
+
+# What the three share: as root, each in a root of its own that mmdebstrap makes from the archive that the machine's apt uses. SUITE: of Debian.
+SUITE ?= sid
+
+# packager(PAIRS, SCRIPT): makes what SCRIPT needs available, and runs it
+define packager
+@packages=(); \
+for pair in mmdebstrap:mmdebstrap $(1); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+$(install_packages)
+packaging/$(2) $(SUITE)
+endef
+
+.PHONY: deb
+deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/distribution-packages.md; SUITE
+	$(call packager,,build-deb)
+
+.PHONY: rpm
+rpm: ## RPM packages of the last commit, in the same way
+	$(call packager,,build-rpm)
+
+.PHONY: container
+container: ## a container image of the last commit with buildah, tried on a folder of this machine
+	$(call packager,buildah:buildah,build-container)
+
 # --- Showing it --------------------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
 demo: export PATH := $(CURDIR)/.venv/bin:$(PATH)
 demo: .venv/installed ## give copies of this machine's bash and libc an SFrame section, run them, ask for unwind rules
-	@rm -rf demo && mkdir demo
-	@echo; echo "== A program and a library of this machine, copied =="
-	cp -L /bin/bash "$$(ldd /bin/bash | awk '$$1 == "libc.so.6" { print $$3 }')" demo
-	@echo; echo "== Each gets an SFrame section, made from the unwind information that it has already =="
-	sframegen add-section demo/bash demo/libc.so.6
-	@echo; echo "== They run as before =="
-	LD_LIBRARY_PATH=demo demo/bash -c 'echo "bash $$BASH_VERSION with its new section, on a libc with its own"'
-	@echo; echo "== How to find the caller's frame: at the entry of a function, and further in =="
-	sframegen lookup demo/bash execute_command execute_command+8
-	sframegen lookup demo/libc.so.6 qsort_r qsort_r+8
+	@tools/demo
 
 # --- Trying it ---------------------------------------------------------------------------------------------------------------------
 

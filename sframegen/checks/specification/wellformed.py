@@ -190,7 +190,7 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     walk = Walk(section, len(WALKED), KEPT, min(MAX_RULES, len(section.data)))
     functions = walk.functions
     start, sizes, keys = zeros("Q", functions), zeros("I", functions), zeros("Q", functions)
-    found = walk.index(start, sizes, keys, section.layout.outermost_without_rows)
+    found = walk.index(start, sizes, keys, int(section.layout.outermost_without_rows))  # Cython 3.1 takes no bool for an int
     flagged = section.header.flags & F_FDE_SORTED
     walk.neighbours(start, sizes, array("I") if flagged else array("I", sorted(range(functions), key=start.__getitem__)))
     if facts.executable is not None:

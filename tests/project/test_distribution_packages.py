@@ -1,0 +1,117 @@
+"""debian/ and packaging/ agree with pyproject.toml, and name what exists. `make deb`, `make rpm`, `make container` build them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from sframegen.cli.installation.attempts import COMPLETIONS
+from tests import ROOT
+from tests.project.test_install import INSTALLED_FROM
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.once
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")
+LATER = {"backports.zstd", "lief"}  # part of Python from 3.14 on; read back with pyelftools where there is none
+CONTROL = (ROOT / "debian/control").read_text()
+SPEC = (ROOT / "packaging/sframegen.spec").read_text()
+CONTAINERFILE = (ROOT / "packaging/Containerfile").read_text()
+
+
+def bounds(requirements: list[str]) -> dict[str, list[tuple[str, str]]]:
+    """By project: each sign with its version."""
+    found = (REQUIREMENT.match(requirement) for requirement in requirements)
+    return {match[1].lower(): re.findall(r"(>=|<)([\d.]+)", match[2]) for match in found if match}
+
+
+CYTHON = "3.1"  # debian/rules runs tests with what Debian has, which is older than what pyproject.toml asks for
+RUNNING = bounds(PROJECT["project"]["dependencies"])
+BUILDING = bounds(PROJECT["build-system"]["requires"])
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    changelog = (ROOT / "debian/changelog").read_text()
+    first = re.match(r"sframegen \((.+)-\d+\) ", changelog)
+    in_spec = re.findall(r"^Version: +(\S+)$|^\* .* - (\S+)-\d+$", SPEC, re.MULTILINE)
+    assert first
+    assert [first[1], *("".join(one) for one in in_spec[:2])] == [sframegen.__version__] * 3
+
+
+@pytest.mark.parametrize("project", (RUNNING.keys() | BUILDING.keys()) - LATER)
+def test_debian_builds_with_at_least_what_pyproject_asks_for(project: str) -> None:
+    """What it runs with, dh_python3 reads from the wheel."""
+    name = {"cython": "cython3"}.get(project, f"python3-{project}")
+    lowest = CYTHON if project == "cython" else dict((RUNNING | BUILDING)[project])[">="]
+    assert re.search(rf"^ +{name} \(>= {re.escape(lowest)}\)", CONTROL, re.MULTILINE)
+
+
+def test_debian_has_no_lief() -> None:
+    assert (ROOT / "debian/py3dist-overrides").read_text() == "lief\n"
+    assert "lief" not in CONTROL
+
+
+@pytest.mark.parametrize("project", RUNNING.keys() - LATER)
+def test_the_spec_requires_what_pyproject_does(project: str) -> None:
+    required = re.findall(rf"^Requires: +python3dist\({project}\) (>=|<) ([\d.]+)$", SPEC, re.MULTILINE)
+    assert sorted(required) == sorted(RUNNING[project])
+
+
+def test_the_spec_names_the_other_dependencies() -> None:
+    [(_, lief)] = RUNNING["lief"]
+    [(_, zstd)] = RUNNING["backports.zstd"]
+    assert f"\nRecommends:     python3dist(lief) >= {lief}\n" in SPEC
+    assert f"\nRequires:       (python3dist(backports.zstd) >= {zstd} or python3 >= 3.14)\n" in SPEC
+    for project, limits in BUILDING.items():
+        assert f"\nBuildRequires:  python3dist({project}) >= {dict(limits)['>=']}\n" in SPEC
+
+
+def test_the_oldest_python_is_that_of_pyproject() -> None:
+    oldest = PROJECT["project"]["requires-python"]
+    assert SPEC.count(f" {oldest.replace('>=', '>= ')}\n") == 2
+
+
+def test_the_spec_lists_each_python_package() -> None:
+    packages = {pattern.removesuffix("*") for pattern in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert set(re.findall(r"^%\{python3_sitearch\}/(\w+)$", SPEC, re.MULTILINE)) == packages
+
+
+def test_each_file_that_is_named_exists() -> None:
+    installed = [line.split()[0] for line in (ROOT / "debian/dh-sframe.install").read_text().splitlines()]
+    installed += re.findall(r"sframegen/integration/[\w/-]+(?:\.\w+)?", SPEC + (ROOT / "debian/rules").read_text())
+    copied = [name for line in re.findall(r"^COPY (?!--)(.+) \S+$", CONTAINERFILE, re.MULTILINE) for name in line.split()]
+    assert len(installed) >= 5
+    assert [path for path in (*installed, *copied) if not (ROOT / path).exists()] == []
+    assert sorted(copied) == sorted(INSTALLED_FROM)
+
+
+def test_each_script_can_be_run() -> None:
+    tests = re.findall(r"^Tests: (.+)$", (ROOT / "debian/tests/control").read_text(), re.MULTILINE)
+    recipes = re.findall(r"packager,[^,]*,([\w-]+)\)", (ROOT / "Makefile").read_text())
+    scripts = ["debian/rules", "packaging/add-shared", "tools/demo", "tools/in-chroot"]
+    scripts += [f"debian/tests/{name}" for name in tests] + [f"packaging/{name}" for name in recipes]
+    assert len(scripts) == 9
+    assert [script for script in scripts if not os.access(ROOT / script, os.X_OK)] == []
+
+
+def test_completion_goes_where_doctor_looks(tmp_path: Path) -> None:
+    program = tmp_path / "usr/bin/sframegen"
+    program.parent.mkdir(parents=True)
+    program.write_text("from sframegen.cli.start import main\nmain()\n")
+    environment = os.environ | {"PATH": f"{sys.exec_prefix}/bin:{os.environ['PATH']}"}
+    site, zsh = sysconfig.get_path("platlib"), "usr/share/zsh/site-functions"
+    command: tuple[str | Path, ...] = (ROOT / "packaging/add-shared", tmp_path, site, zsh, "--no-man")
+    subprocess.run(command, check=True, env=environment)
+    for shell, (own, _) in COMPLETIONS.items():
+        assert f"{shell}_complete" in (tmp_path / own[0].lstrip("/")).read_text()
