@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
 ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
@@ -51,9 +52,10 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
     return found
 
 
-def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
-    """Return those of the addresses that relocations make pointers to, or that are words in data."""
-    found = callees.pointed_at(elf) & starts
+def pointed_at(elf: ElfFile, within: Range) -> array[int]:
+    """Return the addresses in a range that relocations make pointers to, or that are words in data: distinct, ascending."""
+    low, high = within
+    found = {address for address in callees.pointed_at(elf) if low <= address < high}
     size = len(elf.data)
     headers = [(0, EHDR_SIZE), (elf.header.e_phoff, elf.header.e_phoff + PHDR_SIZE * len(elf.segments))]
     data = disjoint(
@@ -65,8 +67,8 @@ def pointed_at(elf: ElfFile, starts: set[int]) -> set[int]:
         first, limit = start + -start % 8, end - end % 8
         for at in range(first, limit, AT_A_TIME):
             words = array("Q", bytes(elf.slice(at, min(AT_A_TIME, limit - at), "PT_LOAD")))
-            found |= starts.intersection(words)
-    return found
+            found.update([word for word in words if low <= word < high])
+    return array("Q", sorted(found))
 
 
 def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]:

@@ -71,6 +71,12 @@ class Rows:
         number = bisect_right(self.start, address) - 1
         return self.states[self.state[number]] if number >= 0 and address < self.end[number] else None
 
+    def at_any(self, addresses: Iterable[int]) -> list[State]:
+        """Return the distinct states at the addresses."""
+        start, end, state = self.start, self.end, self.state
+        rows = [(bisect_right(start, address) - 1, address) for address in addresses]
+        return [self.states[number] for number in {state[row] for row, address in rows if row >= 0 and address < end[row]}]
+
 
 @dataclass(slots=True)
 class Analysis:

@@ -123,11 +123,11 @@ def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entri
         columns.at(piece.start + piece.at[number]) for piece in pieces for number in piece.numbers_of(Flow.INDIRECT | 1 << SLOT)
     ]
     reached = [[is_entry(state, isa) for state in some if state is not None] for some in at_end]
-    calling = [
-        columns.at(piece.start + piece.at[number]) for piece in pieces for kind in CALLS for number in piece.numbers_of(kind)
-    ]
+    calling = columns.at_any(
+        piece.start + piece.at[number] for piece in pieces for kind in CALLS for number in piece.numbers_of(kind)
+    )
     keeps_frame = all(map(all, reached))
-    at_calls = frozenset([state.sp % ALIGNMENT for state in calling if state is not None and state.sp is not None])
+    at_calls = frozenset([state.sp % ALIGNMENT for state in calling if state.sp is not None])
     return Found(
         unit,
         entries,

@@ -29,8 +29,10 @@ IN_STEP = 32  # instructions before another: decoding from there meets it, even 
 FLOW = 7  # the bits of a Flow
 
 
-def sweep(context: FileContext, start: int, limit: int) -> Iterator[Piece]:
+def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Piece, int | None]]:
     """Return the functions of [start, limit), which begins with one. Each further one begins after the padding of the one before.
+
+    With each function comes its instruction, or that after it, that crosses the limit, if any does.
 
     The sweep ends at a function without an end, at bytes that are no instruction, and after more functions than real code has.
     """
@@ -49,7 +51,7 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[Piece]:
             piece = window
         else:
             piece = window.head(end)
-        yield piece
+        yield piece, _crossing(context, piece, window, limit)
         number += 1
         if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
             return
@@ -82,9 +84,13 @@ def _is_no_code(piece: Piece) -> bool:
     return piece.flows[-1:] == STOP and piece.instruction(len(piece) - 1)[2] == ".byte"
 
 
-def crossing(context: FileContext, piece: Piece, limit: int) -> int | None:
-    """Return the instruction that begins before the limit and ends after it. The limit is near the end of the piece."""
-    if limit - piece.end >= context.isa.longest or (piece.end == limit and not may_be_cut(piece, context.isa.longest)):
+def _crossing(context: FileContext, piece: Piece, window: Piece, limit: int) -> int | None:
+    """Return the instruction that begins before the limit and ends after it, if the limit is near the end of the piece.
+
+    `window`: code with the same instructions, and perhaps more.
+    """
+    longest = context.isa.longest
+    if limit - piece.end >= longest or (window.end == limit and not may_be_cut(window, longest)):
         return None
     start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
     tail = context.decode(start, min(limit + context.isa.longest, context.limit(limit)))

@@ -18,7 +18,7 @@ from sframegen.code.context.file_context import FileContext
 from sframegen.code.context.function_starts import pointed_at
 from sframegen.code.context.plt import find_plt
 from sframegen.code.function.function import analyse_pieces, analyse_unit
-from sframegen.code.whole_file.boundaries import called, chunks, crossing, sweep
+from sframegen.code.whole_file.boundaries import called, chunks, sweep
 from sframegen.code.whole_file.crew import TASK_BYTES, Crew
 from sframegen.code.whole_file.proof import is_credible, never_returning, proven
 from sframegen.elf.ranges import Range, size_of
@@ -105,9 +105,8 @@ def _alone(context: FileContext, ranges: list[Range]) -> list[Found]:
 def _swept(context: FileContext, parts: list[Range]) -> list[Found]:
     found = []
     for start, end in parts:
-        for piece in sweep(context, start, end):
+        for piece, at in sweep(context, start, end):
             one = analyse_pieces(context, [piece], (piece.start,))
-            at = crossing(context, piece, end)
             reached = at is not None and one.state_at(at) is not None
             found.append(one if at is None else one._replace(overruns=(end, reached)))
             if reached:
@@ -144,7 +143,7 @@ class _Passes:
         self.known = known
         self.crew = crew
         self.proving = proving
-        self.has_pointer: dict[int, bool] = {}  # by the start of a range: true if data or relocations point there
+        self.pointers: Sequence[int] | None = None  # into the code, from data and relocations; ascending
         self.pointed_at: set[int] = set()
         self.entries = known  # starts of functions, wherever they are
         self.certain = frozenset(known)
@@ -186,11 +185,9 @@ class _Passes:
         self.false_begins -= self.certain
         self.ranges = sorted(self.cut)
         self.starts = [start for start, _ in self.ranges]
-        new = set(self.starts).difference(self.has_pointer)
-        if new:
-            pointers = pointed_at(self.context.elf, new)
-            self.has_pointer.update((start, start in pointers) for start in new)
-        self.pointed_at = set(filter(self.has_pointer.__getitem__, self.starts))
+        if self.pointers is None and self.starts:
+            self.pointers = pointed_at(self.context.elf, (self.parts[0][0], self.parts[-1][1]))
+        self.pointed_at = set(self.starts).intersection(self.pointers or ())
 
     def _cut_again(self, look: Callable[[FileContext, list[Range]], list[Found]]) -> None:
         """Cut parts again whose code goes on after calls that turn out not to return, until there are none."""
@@ -378,8 +375,9 @@ class _Passes:
         return units
 
     def _result(self) -> Survey:
-        for kept in (self.learned, self.cut, self.has_pointer):  # for the passes only; of a browser they are large
+        for kept in (self.learned, self.cut):  # for the passes only; of a browser they are large
             kept.clear()
+        self.pointers = None
         result = Survey(never_return=self.context.never_return, decoded_bytes=self.crew.done)
         every = [found for found in self.found.values() if found.entries]
         called = {callee for found in every for callee in found.calls}
