@@ -173,11 +173,6 @@ class EncodedRules:
         """For each rule, whether default FDEs cannot say it."""
         return bytes(map(eq, self.at[::2], self.at[1::2]))
 
-    def size(self, rule: int, fde_type: int) -> int:
-        """Size in bytes; 0 if the type cannot express the rule."""
-        number = 2 * rule + fde_type
-        return self.at[number + 1] - self.at[number]
-
 
 def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule | None:
     """The rule of an FRE's info byte and data words (`raw`); None where their number fits no rule of that FDE type."""

@@ -135,8 +135,9 @@ def _code(elf: ElfFile) -> Spans:
 
 def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.Walker]:
     """Add the table's rules to `rules`: plain form -> rule to print. The order of `rules` numbers them."""
-    order = array("I", range(len(table)))
+    order = array("I")
     if not ascends(table.start):
+        order = zeros("I", len(table))
         sort(table.start, 0, order, zeros("I", len(order)), zeros("I", 2048))
     plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
     for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
@@ -174,7 +175,7 @@ def _reasons(left_out: Unsaid) -> Callable[[], sweep.Walker]:
     )  # fmt: skip
     return partial(
         sweep.Walker,
-        array("I", range(count)), functions, array("i", range(len(REASONS))), bytes(1), bytes(1), array("i", [-1]),
+        array("I"), functions, array("i", range(len(REASONS))), bytes(1), bytes(1), array("i", [-1]),
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class Walker:
     def __init__(
         self, order: Column, functions: Functions, said: Column, flavours: Bytes, periods: Bytes, without_rows: Column
     ) -> None:
-        """`order`: functions by address. `said`: the number of each rule.
+        """`order`: functions by address; empty if they are in that order. `said`: the number of each rule.
 
         Of each kind: its flavour, the period of PC type MASK or 0, and what a function without rows says, -1 for nothing.
         """
@@ -73,10 +73,11 @@ class Walker:
 
     def open(self, place: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
         """Makes the function at that place in the order the current one, up to `limit` or the next one's start."""
+        following: cython.Py_ssize_t
         self.place = place
-        if place == len(self.order):
+        if place == len(self.functions.start):
             return 0
-        self.function = self.order[place]
+        self.function = self.order[place] if len(self.order) else place
         self.low = self.functions.start[self.function]
         self.row = self.functions.first_row[self.function]
         self.flavour = self.flavours[self.functions.kind[self.function]]
@@ -84,8 +85,10 @@ class Walker:
         self.end = limit
         if self.low < limit and self.functions.size[self.function] < limit - self.low:
             self.end = self.low + self.functions.size[self.function]
-        if place + 1 < len(self.order) and self.functions.start[self.order[place + 1]] < self.end:
-            self.end = self.functions.start[self.order[place + 1]]
+        if place + 1 < len(self.functions.start):
+            following = self.order[place + 1] if len(self.order) else place + 1
+            if self.functions.start[following] < self.end:
+                self.end = self.functions.start[following]
         return 0
 
     def say(self, at: cython.ulonglong, limit: cython.ulonglong) -> cython.Py_ssize_t:
@@ -95,10 +98,10 @@ class Walker:
         base: cython.ulonglong
         if self.place < 0:
             self.open(0, limit)
-        while self.place < len(self.order) and self.end <= at:
+        while self.place < len(self.functions.start) and self.end <= at:
             self.open(self.place + 1, limit)
         self.until = limit
-        if self.place == len(self.order):
+        if self.place == len(self.functions.start):
             return -1
         if at < self.low:
             if self.low < limit:
