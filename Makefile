@@ -430,6 +430,7 @@ version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.p
 
 .PHONY: release
 release: wheel ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
+	rm -f dist/*.cdx.json
 	rm -rf build/released && $(PYTHON) -m venv --without-pip build/released
 	.venv-release/bin/pip --quiet --python build/released install --find-links dist sframegen==$(version)
 	.venv-release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --validate --output-format JSON \

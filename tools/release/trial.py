@@ -223,7 +223,8 @@ def main() -> int:
             print(f"{name}: {result.read_text()}", flush=True)
         if row is not None:
             rows.append(row)
-    table = "\n".join([HEAD, *map(row_of, rows)])
+    busy = f"Load average on this machine of {os.cpu_count()} processors: {os.getloadavg()[2]:.0f}."
+    table = "\n".join([HEAD, *map(row_of, rows), "", busy])
     if options.docs:
         before, _, rest = options.docs.read_text().partition(BEGIN)
         options.docs.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
