@@ -14,8 +14,6 @@ from linker.objects.archive import is_archive, members, rewritten
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
 from linker.objects.remove_from_objects import original_object
-from sframegen.conversion.convert import Converted, convert_sources
-from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.elf.ranges import align_up
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from linker.files.rename_into_place import Source
+    from sframegen.conversion.convert import Converted
+    from sframegen.conversion.sources import Sources
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
@@ -71,6 +71,9 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
 
     Raises RefusedError where they say something else, unless they are to be replaced.
     """
+    from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - a merge needs none
+    from sframegen.conversion.sources import find_sources  # noqa: PLC0415
+
     abi = abi_of(elf)
     base, record = original_object(elf) or (elf, None)
     placed = place(base, abi)

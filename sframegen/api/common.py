@@ -12,7 +12,6 @@ from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
 from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
-from sframegen.conversion.convert import convert_sources
 from sframegen.elf.compressed import Compression
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
@@ -60,6 +59,8 @@ def from_cfi(
     elf: ElfFile, sources: Sources, layout: Layout, *, synthesize: bool, jobs: int, progress: Progress | None
 ) -> Converted:
     """What a linked file's section is made of. Raises FormatError."""
+    from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - a merge needs none
+
     converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), layout)
     if not synthesize:
         return converted

@@ -152,6 +152,14 @@ main()
     assert len(imported) <= most, imported
 
 
+def test_merge_imports_neither_conversions_nor_other_commands() -> None:
+    code = "import sys, sframegen; sframegen.merge; import linker.merge.merge_objects; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    imported = set(done.stdout.split())
+    assert "sframegen.api.merging" in imported
+    assert imported.isdisjoint({"cfi.reader", "sframegen.conversion.convert", "sframegen.checks.check", "sframegen.api.adding"})
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
