@@ -270,11 +270,6 @@ bench-link: .venv/installed peers test-machine ## what sframegen link adds to th
 	tools/get-gcc
 	.venv/bin/python -m benchmarks.linking --docs docs/linking.md
 
-.PHONY: bench-instructions
-bench-instructions: .venv/installed | machine ## reading all instructions, beside capstone alone, with one process and with two
-	$(PYTHON) -m corpus.fetch libcrypto libLLVM
-	.venv/bin/python -m benchmarks.instructions
-
 .PHONY: bench-unloaded
 bench-unloaded: .venv/installed | machine ## how far sections that are not loaded compress: docs/reports/unloaded.md
 	$(PYTHON) -m corpus.fetch bash libc libcrypto libLLVM libxul

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 FILES = ("libcrypto", "libLLVM")
 ALONE = "capstone alone"
 JOBS = (1, 2)
+MOST = 8_000_000  # bytes of the code of each file
+PART = "reading instructions"
 
 
 class Spent(NamedTuple):
@@ -97,20 +99,22 @@ def measure(paths: Sequence[Path], rounds: int, most: int) -> Iterator[Figure]:
         used = {key: median(one.used for one in row) for key, row in found.items()}
         clock = {key: median(one.clock for one in row) for key, row in found.items()}
         own = sizes[ALONE] / used[ALONE, 1] / 1e6
-        yield Figure("reading instructions", ALONE, path.name, own, "MB/s")
+        yield Figure(PART, ALONE, path.name, own, "MB/s")
         for name, size in list(sizes.items())[1:]:
             speed = size / used[name, 1] / 1e6
-            yield Figure("reading instructions", name, path.name, speed, "MB/s of CPU time")
-            yield Figure("reading instructions", f"{name}, of capstone's speed", path.name, speed / own, "of 1")
-            yield Figure(
-                "reading instructions", f"{name}, two processes", path.name, clock[name, 1] / clock[name, 2], "times as fast"
-            )
+            yield Figure(PART, name, path.name, speed, "MB/s of CPU time")
+            yield Figure(PART, f"{name}, of capstone's speed", path.name, speed / own, "of 1")
+            yield Figure(PART, f"{name}, two processes", path.name, clock[name, 1] / clock[name, 2], "times as fast")
+
+
+def of_corpus(rounds: int) -> Iterator[Figure]:
+    return measure([corpus_file(name) for name in FILES], rounds, MOST)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="counted runs of each (default %(default)s)")
-    parser.add_argument("--megabytes", type=float, default=8, help="of the code of each file (default %(default)s)")
+    parser.add_argument("--megabytes", type=float, default=MOST / 1e6, help="of the code of each file (default %(default)s)")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     options = parser.parse_args()
     paths = options.files or [corpus_file(name) for name in FILES]

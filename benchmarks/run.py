@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import conversion_alone, growth, lookup, merging, size, stacks, start_up, whole_process
+from benchmarks import conversion_alone, growth, instructions, lookup, merging, size, stacks, start_up, whole_process
 from benchmarks.figures import Figure, from_json, markdown, to_json, written_into
 from benchmarks.places import versions
 from benchmarks.summary import summary
@@ -22,6 +22,7 @@ PARTS = {
     "start-up": start_up.measure,
     "growth": growth.measure,
     "conversion": conversion_alone.measure,
+    "instructions": instructions.of_corpus,
     "merge": merging.measure,
     "stack": stacks.measure,
     "lookup": lookup.measure,
