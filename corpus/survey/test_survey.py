@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="no pyarrow: pip install .[fleet]")
-pytest.importorskip("altair", reason="no altair: pip install .[fleet]")
-pytest.importorskip("distributed", reason="no distributed: pip install .[fleet]")
-
-from corpus.survey import __main__ as survey
 from corpus.survey import survey_packages
 from corpus.survey.judged_files import judge, merged, within
 from corpus.survey.survey_packages import MANIFEST, Fetched, fetched, groups
-from sframegen.fleet.report.stored_rows import stored_files
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -64,6 +58,11 @@ def make_wheel(path: Path, library: Path) -> Path:
 
 
 def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    for needed in ("pyarrow", "altair", "distributed"):
+        pytest.importorskip(needed)
+    from corpus.survey import __main__ as survey  # noqa: PLC0415 - needs the extra `fleet`, as does the next
+    from sframegen.fleet.report.stored_rows import stored_files  # noqa: PLC0415
+
     program = Path(shutil.which("true") or "")
     deb = make_deb(tmp_path, "it", program)
     wheel = make_wheel(tmp_path, compile_c(LIBRARY, "-shared", "-fPIC"))
