@@ -48,7 +48,7 @@ ROWS = (
 
 
 def summary(figures: Sequence[Figure]) -> str:
-    """Of all parts. Raises KeyError where one was not measured."""
+    """The table of ten rows. Raises KeyError if a part was not measured."""
     known = {(one.part, one.what, one.file): one for one in figures}
     return padded([["what", "sframegen", "beside it", "share"], *(row.row(known) for row in ROWS)])
 

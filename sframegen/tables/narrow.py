@@ -50,9 +50,9 @@ def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
 
 @cython.locals(default_kind="const unsigned short[::1]", types="unsigned char[::1]")
 def choose_types(functions: Functions, words: Words, default_kind: Column, function_cost: cython.longlong, types: Column) -> int:
-    """Fills the FDE type of each row of flexible functions; returns how many functions they make, 0 if all stay as they are.
+    """Fill the FDE type of each row of flexible functions. Returns the number of functions that they make, 0 if none changes.
 
-    Rows and functions together are smallest; a change of type costs a function. `default_kind`: for each kind that is flexible the
+    Rows and functions together take the least room; a change of type costs a function. `default_kind`: for each flexible kind the
     default one, for others 0xFFFF.
     """
     count: cython.Py_ssize_t = 0

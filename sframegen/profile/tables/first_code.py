@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 128  # of code that is read
 
 
-def add_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> None:
-    """Add a function without a caller, if none covers the entry address: up to the end of its first call, which is still it.
+def with_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """The functions, and one without a caller if none covers the entry address: up to the end of its first call, which is still it.
 
     The first call of a dynamic loader returns: its code goes on to the next jump.
     """
@@ -27,16 +27,18 @@ def add_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> None:
     limit = _limit(functions, start)
     end = next((high for low, high in elf.executable_ranges() if low <= start < high), None)
     if limit is None or end is None:
-        return
+        return functions
     size = _size(bytes(elf.at(start, min(limit, end) - start)), start, abi, _is_loader(elf))
     if not size:
-        return
+        return functions
     kind = Kind()
     if kind not in functions.kinds:
         functions.kinds.append(kind)
     if OUTERMOST not in functions.rules:
         functions.rules.append(OUTERMOST)
-    functions.append(start, size, functions.kinds.index(kind), [(0, functions.rules.index(OUTERMOST))])
+    out = functions.select(range(len(functions)))
+    out.append(start, size, functions.kinds.index(kind), [(0, functions.rules.index(OUTERMOST))])
+    return out
 
 
 def first_code_of(elf: ElfFile) -> bytes:

@@ -17,7 +17,7 @@ from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.profile.tables.first_code import add_first_code, first_code_of
+from sframegen.profile.tables.first_code import first_code_of, with_first_code
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: Found) -> Decode
             raise FormatError(f"it is for {section.abi.name}", ".sframe", 4)
         if not len(section.table):
             return None
-        add_first_code(section.table, elf, abi)
-        table = table_of(section.table)
+        table = table_of(with_first_code(section.table, elf, abi))
         keeper.store(name, table)
     return table
 
@@ -169,8 +168,7 @@ def _from_cfi(elf: ElfFile, abi: Abi, keeper: _Keeper) -> tuple[DecodedTable | N
         functions = convert_sources(sources, elf.executable_ranges(), abi).table
         if not len(functions):
             return None, sources.warnings
-        add_first_code(functions, elf, abi)
-        table = table_of(functions)
+        table = table_of(with_first_code(functions, elf, abi))
         if not sources.warnings:
             keeper.store(name, table)
     return table, sources.warnings
