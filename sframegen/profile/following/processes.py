@@ -52,7 +52,7 @@ class State:
         self.versions = deque([version])
         self.kept = _cost(version)
         self.changed_at = version.since  # of the last record that changed mappings, known or not
-        self.scanned_at = 0  # records up to then say nothing new
+        self.scanned_at = 0  # records up to then say nothing of what has been since
         self.ended_at = 0
 
     @property
@@ -64,6 +64,13 @@ class State:
         self.kept += _cost(self.versions[-1])
         while len(self.versions) > 1 and (self.kept > MAX_KEPT or self.versions[1].since < since - HISTORY):
             self.kept -= _cost(self.versions.popleft())
+
+    def insert(self, time: int, spans: Spans) -> None:
+        """Add a version that holds until the next one, if there is one."""
+        place = next((number for number, version in enumerate(self.versions) if version.since > time), None)
+        if place is not None:
+            self.versions.insert(place, Version(time, spans))
+            self.kept += _cost(self.versions[place])
 
     def at(self, time: int) -> Spans | None:
         for version in reversed(self.versions):
@@ -198,7 +205,13 @@ class Processes:
             return
         if state is None and self._all:
             state = self._states[record.pid] = State("", Version(time, None))
-        if state is None or time <= state.scanned_at:
+        if state is None:
+            return
+        if time <= state.scanned_at:  # the kernel had not written it when records were read before the scan
+            before = state.at(time)
+            if before is not None:
+                new = self._resolver.spans_of(record, time)
+                state.insert(time, inserted(before, record.start, record.end, new))
             return
         state.changed_at = time
         if state.spans is not None:
@@ -212,7 +225,9 @@ class Processes:
             if not (self._all and record.by_exec):
                 return
             state = self._states[record.pid] = State("", Version(time, None))
-        if record.by_exec and time > state.scanned_at:
+        if record.by_exec and time <= state.scanned_at:
+            state.insert(time, ())
+        elif record.by_exec:
             state.threads, state.program = {}, next(PROGRAMS)
             state.ended_at, state.changed_at = 0, time
             state.set_spans(time, ())

@@ -269,6 +269,20 @@ def test_what_is_read_from_proc_says_nothing_about_earlier_times() -> None:
     assert files == [[1], [2], [3], [3]]
 
 
+def test_a_record_that_comes_after_a_scan_holds_up_to_it() -> None:
+    """The kernel had not yet written it when all records before the scan were read."""
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
+    processes.set_scanned(PARENT, [Span(0x1000, 0x2000, 0x1000, 2)], "p", 10, 20)
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 9)
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 4), 30)
+    files = [[span.file for span in processes.spans(PARENT, time) or ()] for time in (8, 9, 19, 25, 30)]
+    assert files == [[1], [2], [2], [2], [4]]
+    processes.set_scanned(PARENT, [Span(0x1000, 0x2000, 0x1000, 5)], "p", 40, 50)
+    processes.apply(run(PARENT), 35)
+    assert [processes.spans(PARENT, time) for time in (34, 35, 49)] == [processes.spans(PARENT, 30), (), ()]
+    assert processes.spans(PARENT) == (Span(0x1000, 0x2000, 0x1000, 5),)
+
+
 def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2, 1), mapped(PARENT, 1, 2, 2), fork(PARENT, CHILD)])
     assert processes.files_in_use() == {1, 2}
