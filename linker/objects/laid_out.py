@@ -111,11 +111,8 @@ class Placed:
         return found
 
 
-def place(elf: ElfFile, abi: Abi, *, replaced: bool = False) -> Placed:
-    """Lays an object out. Raises FormatError where its tables do not fit together.
-
-    `replaced`: its SFrame sections are not looked at, for others take their place.
-    """
+def place(elf: ElfFile, abi: Abi) -> Placed:
+    """Lays an object out. Raises FormatError where its tables do not fit together."""
     tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
@@ -127,7 +124,7 @@ def place(elf: ElfFile, abi: Abi, *, replaced: bool = False) -> Placed:
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, tuple[int, int]] = {}
     for section in elf.sections:
-        if _is_relocated(section) and not (replaced and is_sframe(section)):
+        if _is_relocated(section):
             named = _relocate(elf, section, abi, addresses[section.number], symbols, data)
             if not is_sframe(section):
                 anchors = named | anchors
