@@ -5,6 +5,7 @@ usage: python -m benchmarks.linking [--docs docs/linking.md]    Prints the table
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -13,10 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import single
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, markdown, written_into
 from benchmarks.measure import in_turn
-from benchmarks.places import CACHE
+from benchmarks.places import CACHE, versions
+from sframegen.program.build import build_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,5 +47,18 @@ def measure(rounds: int) -> Iterator[Figure]:
             yield Figure("time", "gcc -B shims", linker, ours, "s", "gcc")
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="counted runs of each command (default %(default)s)")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
+    options = parser.parse_args()
+    if build_kind() != "compiled":
+        parser.error("this sframegen is interpreted: measure the compiled build")
+    text = f"{markdown(list(measure(options.rounds)))}\n\n{versions()}; medians of {options.rounds} rounds."
+    print(text)
+    if options.docs:
+        options.docs.write_text(written_into(options.docs.read_text(), text, BEGIN))
+
+
 if __name__ == "__main__":
-    single.run(__doc__, measure, rounds=15, begin=BEGIN)
+    main()

@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.places import CACHE
+
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("SFRAMEGEN_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sframegen"))
 # The oldest Python of the limited API that is used, and the suite that has it.
 HEADERS_SUITE, HEADERS_PACKAGE, HEADERS = "bookworm", "libpython3.11-dev", "python3.11"
 
@@ -36,7 +37,7 @@ class Machine(NamedTuple):
 
     def _headers(self) -> Path:
         """Return where Debian's package of headers is unpacked."""
-        place = CACHE.absolute() / "python-headers" / self.debian
+        place = CACHE / "python-headers" / self.debian
         if not place.exists():
             new = place.with_name(f"{self.debian}.{os.getpid()}")
             new.mkdir(parents=True)

@@ -17,7 +17,8 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from tools.release.machines import CACHE, MACHINES, ROOT
+from benchmarks.places import CACHE
+from tools.release.machines import MACHINES, ROOT
 
 NEW_MOUNTS, NEW_USERS, NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
@@ -65,7 +66,7 @@ def emulate() -> None:
     for machine in MACHINES:
         if machine.name != platform.machine():
             magic, mask = ("".join(f"\\x{byte:02x}" for byte in some) for some in (machine.magic, machine.mask))
-            qemu = CACHE.absolute() / "qemu/bin" / f"qemu-{machine.name}"
+            qemu = CACHE / "qemu/bin" / f"qemu-{machine.name}"
             (BINFMT / "register").write_text(f":{qemu.name}:M::{magic}:{mask}:{qemu}:FP")
 
 

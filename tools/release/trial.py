@@ -21,17 +21,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.requirements import Requirement
 
-from tools.release.machines import CACHE, MACHINES, ROOT, Machine
+from benchmarks.figures import written_into
+from benchmarks.places import CACHE
+from tools.release.machines import MACHINES, ROOT, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-BEGIN, END = "<!-- make test-wheel writes this: begin -->", "<!-- end -->"
+BEGIN = "<!-- make test-wheel writes this: begin -->"
 TESTED_WITH = ("pytest", "hypothesis")
 OTHERS = ("setuptools", "Cython", "pip", "uv", "pipx")  # that build it, and install it
 PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
-FREE_THREADED = CACHE.absolute() / "python-free-threaded"  # from tools/get-free-threaded-python
+FREE_THREADED = CACHE / "python-free-threaded"  # from tools/get-free-threaded-python
 ASKED = "import sys; print(sys.version.split()[0], f'cp{sys.version_info[0]}{sys.version_info[1]}' + sys.abiflags)"
 WITHOUT_LIEF = ["--no-deps", "sframegen", "backports.zstd", "capstone", "click", "pyelftools"]
 NAMESPACE = (sys.executable, "-m", "tools.release.namespace")
@@ -49,13 +51,13 @@ class Python(NamedTuple):
     def root(self) -> Path:
         """Return a root with it. Raises CalledProcessError."""
         name = "-".join([self.suite, self.machine.debian, *self.packages])
-        place = CACHE.absolute() / "roots" / name
+        place = CACHE / "roots" / name
         if not place.exists():
             new = place.with_name(f"{name}.{os.getpid()}")
             new.parent.mkdir(parents=True, exist_ok=True)
             suite = f"{self.suite}:{self.machine.debian}"
             subprocess.run([ROOT / "tools/apt-suite", suite, "apt-cache", "stats"], check=True, stdout=subprocess.DEVNULL)
-            sources = (CACHE.absolute() / "apt" / suite.replace(":", "-") / "sources.list").read_text()
+            sources = (CACHE / "apt" / suite.replace(":", "-") / "sources.list").read_text()
             command: list[str | Path] = ["mmdebstrap", "--quiet", "--mode=root", "--skip=check/qemu", "--variant=extract"]
             command += [f"--architectures={self.machine.debian}", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
             command += [f"--aptopt={line}" for line in machine_rules()]
@@ -110,7 +112,7 @@ def pythons(given: Sequence[Path]) -> Iterator[Python]:
 def dependencies(python: Python, version: str, abi: str) -> Path:
     """Return a folder of wheels: what sframegen and its tests need on that machine, if there are wheels of it."""
     minor = ".".join(version.split(".")[:2])
-    folder = CACHE.absolute() / "release-links" / f"{python.machine.name}-{abi}"
+    folder = CACHE / "release-links" / f"{python.machine.name}-{abi}"
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     target = {"platform_machine": python.machine.name, "python_version": minor, "python_full_version": version}
     wanted = [one for one in map(Requirement, listed) if one.marker is None or one.marker.evaluate(target)]
@@ -208,9 +210,7 @@ def main() -> int:
     if not released:
         parser.error(f"{options.dist} has no wheels: make wheel")
     # What was found of the same files: a run of some trials, or one that was interrupted, is completed by the next.
-    found = (
-        CACHE.absolute() / "release-trials" / sha256(b"".join(sha256(one.read_bytes()).digest() for one in released)).hexdigest()
-    )
+    found = CACHE / "release-trials" / sha256(b"".join(sha256(one.read_bytes()).digest() for one in released)).hexdigest()
     found.mkdir(parents=True, exist_ok=True)
     rows = []
     for trial in trials(options.python):
@@ -226,8 +226,7 @@ def main() -> int:
     busy = f"Load average on this machine of {os.cpu_count()} processors: {os.getloadavg()[2]:.0f}."
     table = "\n".join([HEAD, *map(row_of, rows), "", busy])
     if options.docs:
-        before, _, rest = options.docs.read_text().partition(BEGIN)
-        options.docs.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+        options.docs.write_text(written_into(options.docs.read_text(), table, BEGIN))
     else:
         print(table)
     return any("failed" in row and not row["free-threaded"] for row in rows)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
     from sframegen.profile.report.named import Named
 
@@ -19,60 +20,25 @@ MODE = 0o666  # less the umask
 
 
 class Format(NamedTuple):
-    parts: Callable[[Named], Iterable[bytes]]
+    function: str  # here, in the module of that name
+    end: str = ""  # of each part
     needs_moments: bool = False  # shows when samples were taken, if that is known
 
-
-def _encoded(parts: Iterable[str], end: str = "") -> Iterator[bytes]:
-    return ((part + end).encode(errors="replace") for part in parts)
-
-
-def _html(named: Named) -> Iterable[bytes]:
-    from sframegen.profile.report.formats.flamegraph import flamegraph  # noqa: PLC0415 - here and below: see above
-
-    return _encoded(flamegraph(named))
-
-
-def _folded(named: Named) -> Iterable[bytes]:
-    from sframegen.profile.report.formats.folded import folded  # noqa: PLC0415
-
-    return _encoded(folded(named), "\n")
-
-
-def _speedscope(named: Named) -> Iterable[bytes]:
-    from sframegen.profile.report.formats.speedscope import speedscope  # noqa: PLC0415
-
-    return _encoded(speedscope(named))
-
-
-def _firefox(named: Named) -> Iterable[bytes]:
-    from sframegen.profile.report.formats.firefox import firefox  # noqa: PLC0415
-
-    return _encoded(firefox(named))
-
-
-def _json(named: Named) -> Iterable[bytes]:
-    from sframegen.profile.report.formats.summary import summary  # noqa: PLC0415
-
-    return _encoded(summary(named))
-
-
-def _pprof(named: Named) -> Iterable[bytes]:
-    from sframegen.profile.report.formats.pprof import pprof  # noqa: PLC0415
-
-    return [pprof(named)]
+    def parts(self, named: Named) -> Iterable[bytes]:
+        made: bytes | Iterable[str] = getattr(import_module(f"{__package__}.{self.function}"), self.function)(named)
+        return [made] if isinstance(made, bytes) else ((part + self.end).encode(errors="replace") for part in made)
 
 
 # The longest ending that fits counts.
 FORMATS = {
-    ".html": Format(_html),
-    ".folded": Format(_folded),
-    ".txt": Format(_folded),
-    ".speedscope.json": Format(_speedscope, needs_moments=True),
-    ".firefox.json": Format(_firefox, needs_moments=True),
-    ".json": Format(_json),
-    ".pb.gz": Format(_pprof),
-    ".pprof": Format(_pprof),
+    ".html": Format("flamegraph"),
+    ".folded": Format("folded", "\n"),
+    ".txt": Format("folded", "\n"),
+    ".speedscope.json": Format("speedscope", needs_moments=True),
+    ".firefox.json": Format("firefox", needs_moments=True),
+    ".json": Format("summary"),
+    ".pb.gz": Format("pprof"),
+    ".pprof": Format("pprof"),
 }
 
 
