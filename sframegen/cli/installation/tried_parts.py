@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
 from sframegen.cli.installation import attempts
-from sframegen.elf.text import printable, shortened
-from sframegen.program.workers import outcomes
+from sframegen.elf.text import count_of, printable, shortened
+from sframegen.program.signals import signals_held
+from sframegen.program.workers import death, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
 
-PATIENCE = 60  # seconds for one part: ends what hangs
+PATIENCE = 60  # seconds for one part
+PR_SET_CHILD_SUBREAPER = 36
 SHELLS = {
     "bash": "echo 'eval \"$(_SFRAMEGEN_COMPLETE=bash_source sframegen)\"' >> ~/.bashrc",
     "zsh": "echo 'eval \"$(_SFRAMEGEN_COMPLETE=zsh_source sframegen)\"' >> ~/.zshrc",
@@ -100,20 +106,55 @@ def try_all(parts: Sequence[Part]) -> list[Tried]:
 
 
 def _try(part: Part) -> Tried:
-    """In a process of its own, whose output is nobody's."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE)
+    """In a process group of its own. When the attempt ends, or after PATIENCE seconds, the group is killed and waited for."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # programs that outlive the attempt become children of this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    from multiprocessing import get_context  # noqa: PLC0415 - for those who need it
+
+    context = get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_attempt, args=(part, theirs))
+    process.start()
+    theirs.close()  # no other copy is left: the pipe ends with the process
+    outcome: Tried | Exception | None = None
+    try:
+        late = attempts.DoesNotWorkError(f"did not end within {count_of(PATIENCE, 'second')}")
+        with suppress(EOFError):
+            outcome = ours.recv() if ours.poll(PATIENCE) else late
+    finally:
+        _end(process)
+        ours.close()
+    outcome = outcome or death(process.exitcode or 0)
+    return _refused(part, outcome) if isinstance(outcome, Exception) else outcome
+
+
+def _end(process: ForkProcess) -> None:
+    """Kills a process with its group, and waits for all of them."""
+    group = process.pid or 0
+    with signals_held():
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        process.kill()  # if it has no group yet
+        process.join()
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-group, 0)
+
+
+def _attempt(part: Part, pipe: Connection) -> None:
+    """The process: sends what came of the attempt. Its input is empty, and its output is nobody's."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setpgid(0, 0)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (1, 2):
+    for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     os.close(nowhere)
     try:
         found = part.attempt()
     except Exception as error:  # noqa: BLE001 - whatever a damaged installation raises
-        return _refused(part, error)
-    finally:
-        signal.alarm(0)
-    return Tried(part.group, part.name, part.use, True, shortened(printable(found)), "")
+        pipe.send(_refused(part, error))
+    else:
+        pipe.send(Tried(part.group, part.name, part.use, True, shortened(printable(found)), ""))
 
 
 def _refused(part: Part, error: Exception) -> Tried:
