@@ -7,8 +7,6 @@ import stat
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from shutil import copyfileobj
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from linker.files.copying import copy_file
@@ -142,6 +140,9 @@ def is_stdout(output: StrPath | None) -> bool:
 
 def _to_stdout(write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
     """Print the result once it is complete and verified."""
+    from shutil import copyfileobj  # noqa: PLC0415 - here and below: what they import takes longer than a small file
+    from tempfile import TemporaryFile  # noqa: PLC0415
+
     with TemporaryFile() as file:
         write(file)
         file.flush()

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,8 +16,8 @@ from sframegen.cli.shared.output import (
     VERSIONS,
     Run,
     compression,
-    json_list,
     level,
+    print_json,
     verification,
 )
 from sframegen.cli.shared.several import JOBS, changes, for_code
@@ -161,7 +159,7 @@ def command(
     if verbose and not (quiet or as_json) and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
     if as_json:
-        sys.stdout.writelines(json_list((iter([json.dumps(s.to_json())]) for s in summaries), several=len(files) > 1))
+        print_json(summaries, several=len(files) > 1)
     ctx.exit(run.status)
 
 

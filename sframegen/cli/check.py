@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +9,7 @@ import click
 from sframegen import api
 from sframegen.checks.check import CONSUMERS, SHOWN, CheckReport
 from sframegen.checks.finding import Severity
-from sframegen.cli.shared.output import FILES, SECTIONS, Run, json_list, note
+from sframegen.cli.shared.output import FILES, SECTIONS, Run, note, print_json
 from sframegen.cli.shared.several import JOBS, each, for_code
 from sframegen.cli.trees.each_file import with_sections
 from sframegen.detached.stores import directories_of
@@ -96,9 +94,7 @@ def command(
             note(f"{path}: warning: {warning}")
         _print(report, verbose=verbose, quiet=quiet)
     if as_json:
-        sys.stdout.writelines(
-            json_list((iter([json.dumps(report.to_json())]) for report in reports), several=len(files) > 1 or paths != files)
-        )
+        print_json(reports, several=len(files) > 1 or paths != files)
     ctx.exit(run.status)
 
 

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import json
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, json_list, verification
+from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, print_json, verification
 from sframegen.cli.shared.several import JOBS, changes
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ def command(
         if not (quiet or as_json):
             _print(change, verbose=verbose, plan=dry_run)
     if as_json:
-        sys.stdout.writelines(json_list((iter([json.dumps(c.to_json())]) for c in reports), several=len(files) > 1))
+        print_json(reports, several=len(files) > 1)
     ctx.exit(run.status)
 
 

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import json
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, Run, json_list, verification
+from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, Run, print_json, verification
 from sframegen.cli.shared.several import JOBS, changes
 
 if TYPE_CHECKING:
@@ -69,5 +67,5 @@ def command(
             if dry_run and removal.plan is not None:
                 click.echo(str(removal.plan))
     if as_json:
-        sys.stdout.writelines(json_list((iter([json.dumps(r.to_json())]) for r in removals), several=len(files) > 1))
+        print_json(removals, several=len(files) > 1)
     ctx.exit(run.status)

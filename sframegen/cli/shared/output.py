@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -20,7 +20,7 @@ from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import REFUSALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -171,6 +171,19 @@ def note(message: str) -> None:
     """One line on stderr."""
     sys.stdout.flush()
     click.echo(f"sframegen: {shortened(printable(message))}", err=True)
+
+
+class Report(Protocol):
+    """What a command did, or found."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def print_json(reports: Iterable[Report], *, several: bool) -> None:
+    """Print them as one JSON document."""
+    import json  # noqa: PLC0415 - takes as long as a small file
+
+    sys.stdout.writelines(json_list((iter([json.dumps(report.to_json())]) for report in reports), several=several))
 
 
 def json_list(documents: Iterator[Iterator[str]], *, several: bool) -> Iterator[str]:
