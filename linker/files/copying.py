@@ -31,12 +31,17 @@ def copy_file(elf: ElfFile, out: BinaryIO) -> None:
     if source is None or elf.status is None:
         out.write(elf.data)
         return
-    if not unchanged(Source(source, elf.status)):
-        raise elf.error("it was changed while it was read")
+    check_unchanged(elf)
     if supported(fcntl.ioctl, out.fileno(), FICLONE, source) is None:
         for start, end in extents(source, len(elf.data)):
             copy_range(elf, source, out, start, end)
         out.truncate(len(elf.data))
+
+
+def check_unchanged(elf: ElfFile) -> None:
+    """Raises FormatError if the file has changed since it was opened."""
+    if elf.descriptor is not None and elf.status is not None and not unchanged(Source(elf.descriptor, elf.status)):
+        raise elf.error("it was changed while it was read")
 
 
 def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:

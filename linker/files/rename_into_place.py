@@ -48,19 +48,20 @@ def write_atomically(
     in_place: bool,
     hard_links: Sequence[Location] = (),
     preserve_timestamps: bool = False,
+    begun: BinaryIO | None = None,
 ) -> Replaced:
     """Writes `target`: at any moment it is the old file or the new one, never less.
 
     The new file has mode, owner and extended attributes of `source`; `check` reads it before it takes its place, and raises to
     stop. With `in_place` the target has to be `source`, unchanged, up to the last moment, and `hard_links` are other names of it
-    that follow. What takes another file's place is on the disk before it does, and the exchange is before this returns; a file of
-    a new name is written out when the system likes, as by cp. Raises OSError; upon any exception the target is untouched, except
-    in the very last steps, whose exceptions say so.
+    that follow. `begun`: the new file, if `nameless_file` has made it already. What takes another file's place is on the disk
+    before it does, and the exchange is before this returns; a file of a new name is written out when the system likes, as by cp.
+    Raises OSError; upon any exception the target is untouched, except in the very last steps, whose exceptions say so.
     """
     replaced = regular_there(target)
     with opened(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
-            file = new_file(directory, temporary)
+            file = begun or new_file(directory, temporary)
         with step("cannot be written", target), file:
             descriptor = file.fileno()
             nameless = not os.fstat(descriptor).st_nlink
@@ -132,12 +133,18 @@ def regular_there(target: Location) -> os.stat_result | None:
 
 def new_file(directory: int, name: str, mode: int = 0o600) -> BinaryIO:
     """Return an empty file without a name: a killed process leaves nothing. If the system has no such files, one of this name."""
+    file = nameless_file(directory, mode)
+    return file or os.fdopen(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode, dir_fd=directory), "wb")
+
+
+def nameless_file(directory: int, mode: int = 0o600) -> BinaryIO | None:
+    """Return an empty file in that directory, None if the system has none without a name."""
     with suppress(OSError):
         descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR, mode, dir_fd=directory)
-        if Path(f"/proc/self/fd/{descriptor}").exists():  # else it cannot get one
+        if Path(f"/proc/self/fd/{descriptor}").exists():  # else it cannot get a name
             return os.fdopen(descriptor, "wb")
         os.close(descriptor)
-    return os.fdopen(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode, dir_fd=directory), "wb")
+    return None
 
 
 def link(descriptor: int, directory: int, name: str) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
+from linker.files.copy_ahead import LARGE, CopyAhead
 from linker.files.copying import copy_file
 from linker.files.location import Location, locate
 from linker.files.lock import close_locked, open_locked
@@ -58,6 +59,7 @@ class Target:
         self.preserve_timestamps = preserve_timestamps
         self._given = (path, output, hard_links)
         self._held = ExitStack()
+        self._ahead: CopyAhead | None = None
 
     def __enter__(self) -> Self:
         path, output, hard_links = self._given
@@ -83,9 +85,18 @@ class Target:
         """Raises FormatError."""
         return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
+    def begin_copy(self, elf: ElfFile) -> None:
+        """Begin the new file, a copy of the old one: as soon as it is known that there will be one, and if it takes its time."""
+        if self._location is not None and not self.dry_run and len(self.data) >= LARGE and len(os.sched_getaffinity(0)) > 1:
+            self._ahead = self._held.enter_context(CopyAhead(elf, self._location))
+
+    def copy_to(self, elf: ElfFile, out: BinaryIO) -> None:
+        """What a function given to `write` begins with, if the new file begins as a copy."""
+        (copy_file if self._ahead is None else self._ahead.copy)(elf, out)
+
     def copy(self, elf: ElfFile) -> Written:
         """Leave the file unchanged; another output becomes a copy."""
-        return Written() if self.in_place or self.dry_run else self._write(partial(copy_file, elf), None)
+        return Written() if self.in_place or self.dry_run else self._write(partial(self.copy_to, elf), None)
 
     def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path, Reader], None]) -> Written:
         """Write the result, except in a dry run; `check` raises to stop."""
@@ -109,6 +120,7 @@ class Target:
             in_place=self.in_place,
             hard_links=self._hard_links,
             preserve_timestamps=self.preserve_timestamps,
+            begun=None if self._ahead is None else self._ahead.file,
         )
         warnings = []
         if replaced.lost:

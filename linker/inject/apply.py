@@ -10,18 +10,24 @@ from linker.inject.undo_record import Write
 from sframegen.elf.records import SHN_LORESERVE, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile
 
 
-def write_all(elf: ElfFile, writes: Iterable[Write], out: BinaryIO, record: undo_record.Undo | None = None) -> None:
-    """Write the file, or the original that `record` restores, to `out`, an empty file; then these writes.
+def write_all(
+    elf: ElfFile,
+    writes: Iterable[Write],
+    out: BinaryIO,
+    record: undo_record.Undo | None = None,
+    copy: Callable[[ElfFile, BinaryIO], None] = copy_file,
+) -> None:
+    """Write the file, or the original that `record` restores, to `out`, a file for `copy`; then these writes.
 
     `out` is not synced, and its mode not set.
     """
-    copy_file(elf, out)
+    copy(elf, out)
     if record is not None:
         record.restore(out)
     for offset, data in writes:

@@ -178,12 +178,14 @@ def add_section(
             return _add_to_objects(elf.prepare(layout, level, replace=replace), elf, target, per_function=per_function, force=force)
         check_linked(elf)
         base = base_of(elf)
+        present = extents(elf)
+        if (replace or not present) and not synthesize:  # which forks processes
+            target.begin_copy(elf)
         sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
         converted = from_cfi(base.elf, sources, layout, synthesize=synthesize, jobs=jobs, progress=progress)
         summary = summary_of(str(target.path), base.elf, sources, converted, per_function=per_function)
         if not len(converted.table):
             return with_written(nothing_to_add(summary), target.copy(elf))
-        present = extents(elf)
         if present and base.given is elf and not replace:
             if (unloaded_of(elf) is not None) != unloaded or not _says(elf, converted.coverage, layout):
                 raise _other_section(elf, unloaded=unloaded)
@@ -211,7 +213,9 @@ def add_section(
         if present and not replace:
             raise _other_section(elf, unloaded=unloaded)
         summary = changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
-        written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+        written = target.write(
+            partial(write_all, elf, writes, record=base.record, copy=target.copy_to), partial(verify_plan, plan, base)
+        )
         return with_written(summary, written)
 
 
