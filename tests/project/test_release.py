@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import sframegen
 from sframegen.program.build import MODULES
 from tests import ROOT
 from tools.release.building import missing_in, settle
+from tools.release.trial import contents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +80,26 @@ def test_a_wheel_without_a_module_that_could_not_be_compiled_is_found(tmp_path: 
             archive.writestr(name, b"")
     assert missing_in(wheel, compiled=True) == modules[:1]
     assert missing_in(wheel, compiled=False) == []
+
+
+METADATA = "Metadata-Version: 2.4\nRequires-Dist: {}\n\n{}"
+
+
+def wheel_of(path: Path, module: str, needs: str, description: str, year: int) -> Path:
+    files = {"p.py": module, "p-1.dist-info/METADATA": METADATA.format(needs, description)}
+    record = "".join(f"{name},sha256={sha256(text.encode()).hexdigest()},{len(text)}\n" for name, text in files.items())
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**files, "p-1.dist-info/RECORD": record}.items():
+            archive.writestr(zipfile.ZipInfo(name, (year, 1, 1, 0, 0, 0)), text)
+    return path
+
+
+def test_what_was_tried_holds_for_wheels_that_install_the_same(tmp_path: Path) -> None:
+    """A row of the table is kept when only dates and the description change, and goes when code or dependencies do."""
+    tried = contents(wheel_of(tmp_path / "a.whl", "x = 1", "click", "One.", 2020))
+    assert contents(wheel_of(tmp_path / "b.whl", "x = 1", "click", "Another one.", 2021)) == tried
+    assert contents(wheel_of(tmp_path / "c.whl", "x = 2", "click", "One.", 2020)) != tried
+    assert contents(wheel_of(tmp_path / "d.whl", "x = 1", "lief", "One.", 2020)) != tried
 
 
 @pytest.mark.full

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +36,8 @@ PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_3
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
 FREE_THREADED = CACHE / "python-free-threaded"  # from tools/get-free-threaded-python
 ASKED = "import sys; print(sys.version.split()[0], f'cp{sys.version_info[0]}{sys.version_info[1]}' + sys.abiflags)"
-WITHOUT_LIEF = ["--no-deps", "sframegen", "backports.zstd", "capstone", "click", "pyelftools"]
+KINDS = WHEEL, WITHOUT_LIEF, PURE, SOURCE = "wheel", "wheel, without LIEF", "pure wheel", "source"  # in the words of the table
+NO_LIEF = ["--no-deps", "sframegen", "backports.zstd", "capstone", "click", "pyelftools"]
 NAMESPACE = (sys.executable, "-m", "tools.release.namespace")
 
 
@@ -47,6 +49,10 @@ class Python(NamedTuple):
     path: str = "/usr/bin/python3"
     packages: tuple[str, ...] = ("python3-venv",)
     outside: Path | None = None  # it is not the suite's: the folder that has it
+
+    @property
+    def free_threaded(self) -> bool:
+        return self.outside == FREE_THREADED
 
     def root(self) -> Path:
         """Return a root with it. Raises CalledProcessError."""
@@ -116,14 +122,17 @@ def dependencies(python: Python, version: str, abi: str) -> Path:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     target = {"platform_machine": python.machine.name, "python_version": minor, "python_full_version": version}
     wanted = [one for one in map(Requirement, listed) if one.marker is None or one.marker.evaluate(target)]
-    platforms = [part for name in PLATFORMS for part in ("--platform", f"{name}_{python.machine.name}")]
-    pip: list[str | Path] = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder, "--only-binary", ":all:"]
-    pip += [*platforms, "--python-version", minor, "--implementation", "cp", "--abi", abi, "--abi", "none"]
-    pip += [] if abi.endswith("t") else ["--abi", "abi3"]  # which free-threaded Pythons do not load
+    pip: list[str | Path] = [sys.executable]
+    options = ["-m", "pip", "download", "--quiet", "--dest", str(folder), "--only-binary", ":all:"]
+    if python.outside:  # it runs here, and knows best which wheels it loads
+        pip = [python.path]
+    else:
+        options += [part for name in PLATFORMS for part in ("--platform", f"{name}_{python.machine.name}")]
+        options += ["--python-version", minor, "--implementation", "cp", "--abi", abi, "--abi", "none", "--abi", "abi3"]
     for name in [*(f"{one.name}{one.specifier}" for one in wanted), *TESTED_WITH, *OTHERS]:
         mark = folder / f".{re.sub(r'[^a-zA-Z0-9]+', '-', name)}"
         if not mark.exists():
-            done = subprocess.run([*pip, name], check=False, text=True, capture_output=True)
+            done = subprocess.run([*pip, *options, name], check=False, text=True, capture_output=True)
             if done.returncode:
                 why = done.stderr.strip().splitlines()[-1]
                 print(f"{python.machine.name}, Python {minor}: no wheel of {name}: {why}", file=sys.stderr)
@@ -135,7 +144,7 @@ def dependencies(python: Python, version: str, abi: str) -> Path:
 class Trial(NamedTuple):
     python: Python
     way: str  # pip, uv or pipx
-    kind: str  # what is installed, in the words of the table
+    kind: str  # what is installed: one of KINDS
 
     def run(self, dist: Path) -> dict[str, Any]:
         """Install from a folder in a fresh root, and return what inside.py found."""
@@ -156,31 +165,51 @@ class Trial(NamedTuple):
         sys.stderr.write(done.stderr)
         lines = done.stdout.strip().splitlines()
         found = json.loads(lines[-1]) if lines else {"failed": (done.stderr.strip().splitlines() or ["nothing printed"])[-1]}
-        return row | {"python": version, "free-threaded": abi.endswith("t")} | found
+        return row | {"python": version, "free-threaded": abi.endswith("t"), "load": os.getloadavg()[0]} | found
 
     def what(self, dist: Path) -> list[str]:
         """Return what the installer gets: the name, so that it chooses among all files, or one of them."""
-        if self.kind in ("pure wheel", "source"):
-            return [str(next(dist.glob("sframegen-*-py3-none-any.whl" if self.kind == "pure wheel" else "sframegen-*.tar.gz")))]
-        return ["sframegen"] if self.kind == "wheel" else WITHOUT_LIEF
+        if self.kind in (PURE, SOURCE):
+            return [str(self.chosen(dist))]
+        return ["sframegen"] if self.kind == WHEEL else NO_LIEF
+
+    def chosen(self, dist: Path) -> Path:
+        """Return the file that it should choose."""
+        if self.kind == SOURCE:
+            return next(dist.glob("sframegen-*.tar.gz"))
+        pure = self.kind == PURE or self.python.free_threaded
+        return next(dist.glob("sframegen-*-py3-none-any.whl" if pure else f"sframegen-*_{self.python.machine.name}.whl"))
+
+
+def contents(file: Path) -> str:
+    """A digest of what a file installs: of an sdist its bytes, of a wheel all but the description in its metadata, and dates."""
+    if not file.name.endswith(".whl"):
+        return sha256(file.read_bytes()).hexdigest()
+    with zipfile.ZipFile(file) as wheel:
+        [metadata] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        [record] = [name for name in wheel.namelist() if name.endswith(".dist-info/RECORD")]
+        lines = [line for line in wheel.read(record).splitlines() if not line.startswith(metadata.encode())]
+        return sha256(b"\n".join([*lines, wheel.read(metadata).partition(b"\n\n")[0]])).hexdigest()
 
 
 def trials(given: Sequence[Path]) -> Iterator[Trial]:
     """All that is tried: each Python with pip and the wheel that pip chooses, and other ways with one of them."""
     amd64 = MACHINES[0]
+    compiler = ("gcc", "libc6-dev")
     for python in pythons(given):
-        yield Trial(python, "pip", "wheel")
-        if python.outside == FREE_THREADED:
-            yield Trial(python, "pip", "wheel, without LIEF")
+        yield Trial(python, "pip", WHEEL)
+        if python.free_threaded:
+            yield Trial(python, "pip", WITHOUT_LIEF)
+            yield Trial(python._replace(packages=(*python.packages, *compiler)), "pip", SOURCE)
     for way in ("uv", "pipx"):
-        yield Trial(Python(amd64, "trixie"), way, "wheel")
-    yield Trial(Python(amd64, "trixie"), "pip", "pure wheel")
-    yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", "gcc", "libc6-dev")), "pip", "source")
+        yield Trial(Python(amd64, "trixie"), way, WHEEL)
+    yield Trial(Python(amd64, "trixie"), "pip", PURE)
+    yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", *compiler)), "pip", SOURCE)
 
 
 PARTS = ("`--verify lief`", "`--synthesize`")  # which need LIEF and capstone; as inside.py calls them
-HEAD = """| machine | Python | with | seconds to install | seconds to the first section | MB | what works |
-| --- | --- | --- | --- | --- | --- | --- |"""
+HEAD = """| machine | Python | with | seconds to install | seconds to the first section | load | MB | what works |
+| --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def row_of(found: dict[str, Any]) -> str:
@@ -189,18 +218,27 @@ def row_of(found: dict[str, Any]) -> str:
     python = found["python"] + (", free-threaded" if found["free-threaded"] else "")
     cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['kind']}"]
     if "failed" in found:
-        cells += ["", "", "", f"no: {found['failed']}"]
+        cells += ["", "", "", "", f"no: {found['failed']}"]
     else:
         parts = [found["build"], *(part if found[part] is True else f"no {part}" for part in PARTS)]
         tests = [f"{found['tests']} tests"] if "tests" in found else []
-        cells += [f"{found['install']:.1f}", f"{found['first']:.2f}", f"{found['bytes'] / 1e6:.0f}", ", ".join([*parts, *tests])]
+        cells += [f"{found['install']:.1f}", f"{found['first']:.2f}", f"{found['load']:.1f}", f"{found['bytes'] / 1e6:.0f}"]
+        cells.append(", ".join([*parts, *tests]))
     return f"| {' | '.join(cells)} |"
+
+
+def place_of(found: dict[str, Any]) -> tuple[object, ...]:
+    """What rows of the table are sorted by."""
+    machines = [machine.name for machine in MACHINES]
+    version = [int(part) for part in re.findall(r"\d+", found["python"])]
+    return machines.index(found["machine"]), KINDS.index(found["kind"]), found["way"], found["free-threaded"], version
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.release.trial", description=__doc__)
     parser.add_argument("--dist", type=Path, default=Path("dist"), metavar="DIR", help="what `make wheel` made")
     parser.add_argument("--only", default="", metavar="TEXT", help="trials whose line has the text, as `bookworm s390x`, only")
+    parser.add_argument("--again", action="store_true", help="also what has been tried with files of the same contents")
     parser.add_argument(
         "--python", type=Path, action="append", default=[], metavar="PATH", help="try this Python of the machine, too"
     )
@@ -209,22 +247,17 @@ def main() -> int:
     released = sorted(options.dist.glob("sframegen-*.whl")) + sorted(options.dist.glob("sframegen-*.tar.gz"))
     if not released:
         parser.error(f"{options.dist} has no wheels: make wheel")
-    # What was found of the same files: a run of some trials, or one that was interrupted, is completed by the next.
-    found = CACHE / "release-trials" / sha256(b"".join(sha256(one.read_bytes()).digest() for one in released)).hexdigest()
-    found.mkdir(parents=True, exist_ok=True)
-    rows = []
+    # What was found with files of the same contents: the table has the rows of earlier runs, too.
+    places = {file.name: CACHE / "release-trials" / contents(file) for file in released}
     for trial in trials(options.python):
         name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.kind}"
-        result = found / f"{name.replace('/', '-')}.json"
-        row = json.loads(result.read_text()) if result.exists() else None
-        if options.only in name and (row is None or "failed" in row):
-            row = trial.run(options.dist.absolute())
-            result.write_text(json.dumps(row))
+        result = places[trial.chosen(options.dist).name] / f"{name.replace('/', '-')}.json"
+        if options.only in name and (options.again or not result.exists() or "failed" in json.loads(result.read_text())):
+            result.parent.mkdir(parents=True, exist_ok=True)
+            result.write_text(json.dumps(trial.run(options.dist.absolute())))
             print(f"{name}: {result.read_text()}", flush=True)
-        if row is not None:
-            rows.append(row)
-    busy = f"Load average on this machine of {os.cpu_count()} processors: {os.getloadavg()[2]:.0f}."
-    table = "\n".join([HEAD, *map(row_of, rows), "", busy])
+    rows = sorted((json.loads(row.read_text()) for place in places.values() for row in place.glob("*.json")), key=place_of)
+    table = "\n".join([HEAD, *map(row_of, rows)])
     if options.docs:
         options.docs.write_text(written_into(options.docs.read_text(), table, BEGIN))
     else:
