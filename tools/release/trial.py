@@ -36,8 +36,8 @@ PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_3
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
 FREE_THREADED = CACHE / "python-free-threaded"  # from tools/get-free-threaded-python
 ASKED = "import sys; print(sys.version.split()[0], f'cp{sys.version_info[0]}{sys.version_info[1]}' + sys.abiflags)"
-KINDS = WHEEL, WITHOUT_LIEF, PURE, SOURCE = "wheel", "wheel, without LIEF", "pure wheel", "source"  # in the words of the table
-NO_LIEF = ["--no-deps", "sframegen", "backports.zstd", "capstone", "click", "pyelftools"]
+KINDS = WHEEL, PURE, SOURCE = "wheel", "pure wheel", "source"
+WITHOUT_LIEF = ["--no-deps", "backports.zstd", "capstone", "click", "pyelftools"]
 NAMESPACE = (sys.executable, "-m", "tools.release.namespace")
 
 
@@ -144,12 +144,18 @@ def dependencies(python: Python, version: str, abi: str) -> Path:
 class Trial(NamedTuple):
     python: Python
     way: str  # pip, uv or pipx
-    kind: str  # what is installed: one of KINDS
+    kind: str  # one of KINDS
+    with_lief: bool = True
+
+    @property
+    def words(self) -> str:
+        """What is installed, in the words of the table."""
+        return self.kind + ("" if self.with_lief else ", without LIEF")
 
     def run(self, dist: Path) -> dict[str, Any]:
         """Install from a folder in a fresh root, and return what inside.py found."""
         python = self.python
-        row: dict[str, Any] = {"machine": python.machine.name, "suite": python.suite, "way": self.way, "kind": self.kind}
+        row: dict[str, Any] = {"machine": python.machine.name, "suite": python.suite, "way": self.way, "what": self.words}
         asked = python.run(python.path, "-c", ASKED)
         if asked.returncode:
             return row | {
@@ -169,9 +175,8 @@ class Trial(NamedTuple):
 
     def what(self, dist: Path) -> list[str]:
         """Return what the installer gets: the name, so that it chooses among all files, or one of them."""
-        if self.kind in (PURE, SOURCE):
-            return [str(self.chosen(dist))]
-        return ["sframegen"] if self.kind == WHEEL else NO_LIEF
+        wanted = "sframegen" if self.kind == WHEEL else str(self.chosen(dist))
+        return [wanted, *([] if self.with_lief else WITHOUT_LIEF)]
 
     def chosen(self, dist: Path) -> Path:
         """Return the file that it should choose."""
@@ -199,8 +204,8 @@ def trials(given: Sequence[Path]) -> Iterator[Trial]:
     for python in pythons(given):
         yield Trial(python, "pip", WHEEL)
         if python.free_threaded:
-            yield Trial(python, "pip", WITHOUT_LIEF)
-            yield Trial(python._replace(packages=(*python.packages, *compiler)), "pip", SOURCE)
+            yield Trial(python, "pip", WHEEL, with_lief=False)
+            yield Trial(python._replace(packages=(*python.packages, *compiler)), "pip", SOURCE, with_lief=False)
     for way in ("uv", "pipx"):
         yield Trial(Python(amd64, "trixie"), way, WHEEL)
     yield Trial(Python(amd64, "trixie"), "pip", PURE)
@@ -216,7 +221,7 @@ def row_of(found: dict[str, Any]) -> str:
     """A row of the table in docs/installing.md."""
     emulated = " (qemu)" if found["machine"] != platform.machine() else ""
     python = found["python"] + (", free-threaded" if found["free-threaded"] else "")
-    cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['kind']}"]
+    cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['what']}"]
     if "failed" in found:
         cells += ["", "", "", "", f"no: {found['failed']}"]
     else:
@@ -231,7 +236,8 @@ def place_of(found: dict[str, Any]) -> tuple[object, ...]:
     """What rows of the table are sorted by."""
     machines = [machine.name for machine in MACHINES]
     version = [int(part) for part in re.findall(r"\d+", found["python"])]
-    return machines.index(found["machine"]), KINDS.index(found["kind"]), found["way"], found["free-threaded"], version
+    kind = KINDS.index(found["what"].partition(",")[0])
+    return machines.index(found["machine"]), kind, found["way"], found["free-threaded"], found["what"], version
 
 
 def main() -> int:
@@ -250,7 +256,7 @@ def main() -> int:
     # What was found with files of the same contents: the table has the rows of earlier runs, too.
     places = {file.name: CACHE / "release-trials" / contents(file) for file in released}
     for trial in trials(options.python):
-        name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.kind}"
+        name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.words}"
         result = places[trial.chosen(options.dist).name] / f"{name.replace('/', '-')}.json"
         if options.only in name and (options.again or not result.exists() or "failed" in json.loads(result.read_text())):
             result.parent.mkdir(parents=True, exist_ok=True)
