@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,9 +18,8 @@ from sframegen.elf.records import Phdr, Shdr
 from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
-    from types import ModuleType
 
     import lief
 
@@ -78,7 +76,7 @@ def _with_lief(path: Path) -> ReadBack | None:
     config = lief.ELF.ParserConfig()
     config.parse_dyn_symbols = config.parse_notes = config.parse_overlay = config.parse_relocations = False
     config.parse_symbol_versions = config.parse_symtab_symbols = False
-    with warnings.catch_warnings(), _silent(lief.logging):
+    with warnings.catch_warnings(), lief.logging.level_scope(lief.logging.LEVEL.OFF):
         warnings.simplefilter("ignore", RuntimeWarning)  # "1685382484 is not a valid TYPE": LIEF knows no SFrame
         try:
             binary = lief.ELF.parse(path, config)
@@ -92,17 +90,6 @@ def _with_lief(path: Path) -> ReadBack | None:
     if binary.header.section_header_offset and not binary.header.numberof_sections:  # too many for the field; LIEF reads none then
         written = written._replace(sections=[without_name_offset(section) for section in open_elf(path).sections])
     return written
-
-
-@contextmanager
-def _silent(logging: ModuleType) -> Iterator[None]:
-    """Keeps LIEF from printing; before 1.0, it has no `level_scope`."""
-    level = logging.get_level()
-    logging.set_level(logging.LEVEL.OFF)
-    try:
-        yield
-    finally:
-        logging.set_level(level)
 
 
 def _converted(binary: lief.ELF.Binary) -> ReadBack:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from linker.files import read_back
-from linker.files.read_back import LARGE, chosen, lief_loads, load
+from linker.files.read_back import LARGE, READERS, chosen, lief_loads, load
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import EM_AARCH64
+from tests.support.inputs.linker_inputs import small_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from linker.files.read_back import Reader
+
+SHT_AARCH64_ATTRIBUTES = 0x70000003
 
 
 @pytest.mark.parametrize(("size", "reader"), [(LARGE - 1, "elftools"), (LARGE, "lief")])
@@ -26,3 +37,18 @@ def test_without_lief_large_files_are_read_back_too(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ImportError):
         load("lief")
     lief_loads.cache_clear()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_types_that_only_one_machine_has(reader: Reader, tmp_path: Path) -> None:
+    """LIEF before 1.0 says that such a section has none."""
+    data = bytearray(small_file())
+    last = len(ElfFile(memoryview(bytes(data))).sections) - 1
+    table = int.from_bytes(data[40:48], "little")
+    data[18:20] = EM_AARCH64.to_bytes(2, "little")
+    data[table + 64 * last + 4 : table + 64 * last + 8] = SHT_AARCH64_ATTRIBUTES.to_bytes(4, "little")
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    said = READERS[reader](file)
+    assert said
+    assert said.sections[last].header.sh_type == SHT_AARCH64_ATTRIBUTES
