@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import ElfFile
@@ -17,6 +18,8 @@ from sframegen.elf.ranges import align_up, holder
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET_DYN,
+    MARKS,
+    MAX_ADDRESS,
     PF_R,
     PF_X,
     PHDR_SIZE,
@@ -54,6 +57,7 @@ FIRST_ADDRESS = 1 << 20
 GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
 MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
 FLAGS_AT = 3  # offset in an SFrame section
+FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in MARKS.items()}
 CFI_SECTIONS = (".eh_frame", ".debug_frame")
 
 
@@ -72,7 +76,7 @@ class Placed:
     image: ElfFile
     symbol_table: Section | None
     sections: list[tuple[int, int, int]]
-    anchors: list[Anchor] = field(default_factory=list)  # by address
+    anchors: dict[int, tuple[int, int]]  # address: the symbol and addend that name it first
 
     def section_at(self, address: int) -> int:
         """The number of the executable section that holds an address."""
@@ -80,10 +84,12 @@ class Placed:
 
     def anchor_of(self, address: int) -> Anchor:
         """The last anchor at or before the address of a function: its FDE's; where it has none, a symbol's of its section."""
+        if address in self.anchors:
+            return Anchor(address, *self.anchors[address])
         number = self.section_at(address)
         last = bisect_right(self._anchored, address) - 1
-        if last >= 0 and self.section_at(self.anchors[last].address) == number:
-            return self.anchors[last]
+        if last >= 0 and self.section_at(self._anchored[last]) == number:
+            return Anchor(self._anchored[last], *self.anchors[self._anchored[last]])
         if number not in self._symbols:
             raise self.image.error(
                 "no symbol is in it, so that no relocation can name its functions", self.image.sections[number].name
@@ -96,7 +102,13 @@ class Placed:
 
     @cached_property
     def _anchored(self) -> list[int]:
-        return [anchor.address for anchor in self.anchors]
+        """Addresses of anchors in code, ascending."""
+        ascending = sorted(self.anchors)
+        return [
+            address
+            for start, end, _ in self.sections
+            for address in ascending[bisect_left(ascending, start) : bisect_left(ascending, end)]
+        ]
 
     @cached_property
     def _symbols(self) -> dict[int, Anchor]:
@@ -125,17 +137,9 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     anchors: dict[int, tuple[int, int]] = {}
     for section in elf.sections:
         if _is_relocated(section):
-            named = _relocate(elf, section, abi, addresses[section.number], symbols, data)
-            if not is_sframe(section):
-                anchors = named | anchors
+            _relocate(elf, section, abi, addresses[section.number], symbols, data, {} if is_sframe(section) else anchors)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
-    ascending = sorted(anchors)
-    by_code = [
-        Anchor(address, *anchors[address])
-        for start, end, _ in placed
-        for address in ascending[bisect_left(ascending, start) : bisect_left(ascending, end)]
-    ]
-    return Placed(image, tables[0] if tables else None, placed, by_code)
+    return Placed(image, tables[0] if tables else None, placed, anchors)
 
 
 def check_disjoint(elf: ElfFile) -> None:
@@ -227,31 +231,39 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
 
 
 def _relocate(
-    elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray
-) -> dict[int, tuple[int, int]]:
+    elf: ElfFile,
+    section: Section,
+    abi: Abi,
+    base: int,
+    symbols: list[int | None],
+    data: bytearray,
+    named: dict[int, tuple[int, int]],
+) -> None:
     """Apply a section's relocations in `data`; other kinds of relocations are ignored.
 
-    Returns the first (symbol, addend) that names each address.
+    Adds to `named` the first (symbol, addend) that names each address.
     """
-    from_section = starts_count_from(elf, section)
-    order, here, size_of_section = elf.byte_order, section.header.sh_offset, section.header.sh_size
-    named: dict[int, tuple[int, int]] = {}
+    at_offset = 0 if starts_count_from(elf, section) else 1
+    here, size_of_section = section.header.sh_offset, section.header.sh_size
+    kinds = {
+        number: (kind.size, base * kind.pc_relative, at_offset * kind.pc_relative, FIELDS[kind.size, elf.byte_order].pack_into)
+        for number, kind in abi.relocations.items()
+    }
     for offset, info, addend in relocation_rows(elf, section):
-        kind = abi.relocations.get(info & 0xFFFFFFFF)
+        known = kinds.get(info & 0xFFFFFFFF)
         symbol = info >> 32
-        if kind is None or symbol >= len(symbols):
+        if known is None or symbol >= len(symbols):
             continue
-        size, pc_relative = kind
+        size, origin, scale, write = known
         if offset + size > size_of_section:
             raise elf.error(f"relocation at {offset:#x} is outside of it", section.name)
         value = symbols[symbol]
         if value is None:
             continue
-        address = (value + addend) % (1 << 64)
-        field_value = address - (base + (0 if from_section else offset)) if pc_relative else address
-        data[here + offset : here + offset + size] = (field_value % (1 << 8 * size)).to_bytes(size, order)
-        named.setdefault(address, (symbol, addend))
-    return named
+        address = (value + addend) % MAX_ADDRESS
+        write(data, here + offset, (address - origin - scale * offset) % (1 << 8 * size))
+        if address not in named:
+            named[address] = (symbol, addend)
 
 
 def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:
