@@ -101,6 +101,40 @@ def test_columns_say_what_a_plain_reading_does(abi: Abi, code: bytes) -> None:
     assert by_columns(decode(code, START, isa_of(abi))) == plain(code, abi)
 
 
+# Each line: instructions of one form, or that begin alike. What is kept of one must not be said of the others.
+ALIKE = [
+    "488d3d10000000 488d3d00000000 488d3df0ffffff 66488d3d10000000 64488d3d10000000",  # lea rdi, [rip + n]
+    "488d2d10000000 488d2d00000000 488d6c2408 488d6c2400",  # lea rbp
+    "b810104000 b8ffffffff b800000000 66b8ffff 48b8ffffffffffffffff bd10104000",  # mov, a constant
+    "48c7c010000000 48c7c0ffffffff c7c0ffffffff 66c7c0ffff c6c0ff b0ff b005 48b0ff c70510000000ffffffff",
+    "ff1510000000 ff1500000000 ff15f0ffffff 3eff2510000000 ff2500000000 66ff1510000000 ff5510",  # through memory
+    "e810000000 e8f0ffffff 66e810000000 48e810000000 f2e810000000 74fe 7410 6674fe e3fe c7f810000000 c6f810",  # targets
+    "4883ec08 4883ec80 4881ec00010000 4883e4f0 c8100000 c20800 c3 6a08 6aff 68ffffff7f 666a08 6668ffff",
+    "660f1f440000 0f1f00 666666662e0f1f840000000000 90 6690 f390 6691 cc cd03",  # padding
+    "0fc2c100 0fc2c1ff 0f3a0fc108 c5f8c2c100 c5f8c2c1ff c5f877 c4e2f9f7c1 c4e37d4ac110 62f17c48c2c800 8fe97801c0 8fc0 0f0fc19e",
+    "f6c001 f6d0 f7c001000000 f7d0 66f7c00100 48f7c001000000 d5 06 f0ff00 f0c3 67e810000000 a0ffffffffffffffff",
+]
+
+
+@pytest.mark.parametrize("alike", ALIKE)
+def test_what_is_kept_of_a_form_holds_for_all_of_it(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
+    monkeypatch.setattr(numbering, "COMPILED", True)  # else nothing is kept
+    codes = [bytes.fromhex(code) for code in alike.split()]
+    for first in codes:
+        monkeypatch.setattr(numbering, "_current", numbering._Current())
+        for code in [first * 2, *codes, b"".join(codes), first[:-1], first]:
+            assert by_columns(decode(code, START, isa_of(AMD64))) == plain(code, AMD64)
+
+
+def test_few_instructions_are_disassembled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbering, "COMPILED", True)
+    monkeypatch.setattr(numbering, "_current", numbering._Current())
+    isa = isa_of(AMD64)
+    once = decode(CODE, START, isa)
+    monkeypatch.setattr(disassembler(*isa.capstone), "_library", None)
+    assert len(decode(CODE * 3, START, isa)) == 3 * len(once)
+
+
 @settings(max_examples=200, deadline=None)
 @given(code=st.binary(min_size=1, max_size=200))
 @example(code=bytes.fromhex("488d3d10000000 b810104000 c3 6690 66c9 eb"))

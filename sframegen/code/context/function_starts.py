@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.code.context import callees
+from sframegen.code.context.pointer_words import words_within
 from sframegen.code.isa.machines import machine_of
 from sframegen.elf.dynamic import (
     DT_FINI,
@@ -67,7 +68,7 @@ def pointed_at(elf: ElfFile, within: Range) -> array[int]:
         first, limit = start + -start % 8, end - end % 8
         for at in range(first, limit, AT_A_TIME):
             words = array("Q", bytes(elf.slice(at, min(AT_A_TIME, limit - at), "PT_LOAD")))
-            found.update([word for word in words if low <= word < high])
+            found.update(words_within(words, low, high))
     return array("Q", sorted(found))
 
 

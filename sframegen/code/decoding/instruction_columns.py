@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 try:
     import cython
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+from sframegen.code.decoding.x86_forms import Said
+
 if TYPE_CHECKING:
     from cfi.columns import Column
-    from sframegen.code.isa.disassembly import Record
+    from sframegen.code.decoding.x86_forms import Forms
+    from sframegen.code.isa.disassembly import Disassembler
 
 COMPILED: bool = cython.compiled
 
@@ -38,59 +41,29 @@ class Teacher(Protocol):
         """All in one number, and the target or the slot, which are the address's, not the text's."""
 
 
-@cython.final
-@cython.cclass
 class Reader:
     """Columns for one ABI. The meaning of an instruction is kept by its text; capstone's number for it only finds its mnemonic.
 
-    After `read`: `consumed`, how many bytes the instructions have.
+    After `read`: `consumed`, how many bytes the instructions have. instruction_columns.pxd has the types.
     """
 
-    teacher = cython.declare("object")
-    data = cython.declare("const unsigned char[::1]")
-    record_size = cython.declare("Py_ssize_t")
-    id_low_at = cython.declare("Py_ssize_t")
-    id_high_at = cython.declare("Py_ssize_t")
-    length_at = cython.declare("Py_ssize_t")
-    bytes_at = cython.declare("Py_ssize_t")
-    mnemonic_at = cython.declare("Py_ssize_t")
-    operands_at = cython.declare("Py_ssize_t")
-    pairs = cython.declare("const unsigned char[::1]")
-    prefix = cython.declare("int")
-    slot_of = cython.declare("unsigned short[::1]")
-    names = cython.declare("unsigned char[::1]")
-    looks = cython.declare("unsigned char[::1]")
-    takes = cython.declare("unsigned char[::1]")
-    direct = cython.declare("long long[::1]")
-    by_slot = cython.declare("long long[::1]")
-    mnemonics = cython.declare("list")
-    needle = cython.declare("object")
-    known = cython.declare("list")
-    slots = cython.declare("dict")
-    pages = cython.declare("unsigned long long[::1]")
-    mask = cython.declare("unsigned long long")
-    value = cython.declare("unsigned long long")
-    columns = cython.declare("tuple")
-    offsets = cython.declare("unsigned int[::1]")
-    at = cython.declare("unsigned int[::1]")
-    ends = cython.declare("unsigned int[::1]")
-    effects = cython.declare("unsigned int[::1]")
-    flows = cython.declare("unsigned char[::1]")
-    addresses = cython.declare("unsigned long long[::1]")
-    taken = cython.declare("unsigned long long[::1]")
-    taken_at = cython.declare("unsigned int[::1]")
-    consumed = cython.declare("long long", visibility="public")
-    texts = cython.declare("long long")
-
-    def __init__(self, teacher: Teacher, record: Record, records: int, needles: tuple[str, ...], prefix: int) -> None:
+    def __init__(
+        self, teacher: Teacher, disassembler: Disassembler, records: int, needles: tuple[str, ...], prefix: int, forms: Forms | None
+    ) -> None:
         """`records`: the largest number that is read at a time.
 
         `needles`: two letters each; operands that hold one matter. `prefix`: a first byte that gives a text another meaning.
+        `forms`: where what is said of instructions may be kept.
         """
+        record = disassembler.record
         pairs = bytearray(1 << 16)
         for needle in needles:
             pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1
         self.teacher = teacher
+        self.disassemble = disassembler.records
+        self.forms = forms
+        self.said = Said()
+        self.data = b""
         self.record_size = record.size
         self.id_low_at = record.id_low_at
         self.id_high_at = record.id_high_at
@@ -108,15 +81,15 @@ class Reader:
         self.by_slot = array("q", bytes(8 * SLOTS))
         self.mnemonics = [b"-"] * SLOTS
         self.needle = re.compile("|".join(needles).encode()).search
-        self.known = [{} for _ in range(SLOTS)]
-        self.slots = {}
+        self.known: list[dict[bytes, int]] = [{} for _ in range(SLOTS)]
+        self.slots: dict[bytes, int] = {}
         self.pages = array("Q", bytes(8 * 32))
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.value = 0
         self.consumed = self.texts = 0
         words = [array("I", bytes(4 * records)) for _ in range(5)]
         longs = [array("Q", bytes(8 * records)) for _ in range(2)]
-        self.columns = (*words[:4], bytearray(records), *longs, words[4])
+        self.columns: tuple[Any, ...] = (*words[:4], bytearray(records), *longs, words[4])
         self.offsets, self.at, self.ends, self.effects, self.taken_at = words
         self.flows = self.columns[4]
         self.addresses, self.taken = longs
@@ -129,63 +102,82 @@ class Reader:
 
     @cython.locals(marks="unsigned char[::1]")
     def read(
-        self, raw: bytes, start: cython.ulonglong, first: cython.longlong, limit: cython.longlong, marks: bytearray
+        self,
+        code: bytes,
+        start: cython.ulonglong,
+        first: cython.longlong,
+        end: cython.longlong,
+        limit: cython.longlong,
+        marks: bytearray,
     ) -> list[Column]:
-        """Columns from capstone's records of code from `first` bytes into the piece at `start` up to an instruction after `limit`.
+        """Columns of the code from `first` bytes into the piece at `start` to an instruction after `limit`, `end` at most.
 
         Gives offsets of all instructions; of those that matter offset, end, effects by number, Flow with DIRECT or SLOT, target or
         slot; addresses that are put into registers, and the offsets of what does it. `marks`: for each byte of the piece 0 within
         an instruction, 1 where one begins, 2 where one that pads does.
         """
-        self.data = raw
-        records: cython.Py_ssize_t = len(raw) // self.record_size
-        number: cython.Py_ssize_t
-        where: cython.Py_ssize_t
-        text: cython.Py_ssize_t
-        name: cython.Py_ssize_t
-        place: cython.Py_ssize_t
-        slot: cython.Py_ssize_t
         here: cython.longlong = first
         size: cython.longlong
         what: cython.longlong
+        kind: cython.int
+        took: cython.bint
+        where: cython.Py_ssize_t = 0  # the next record
+        after: cython.Py_ssize_t = 0  # the last
+        asked: cython.int = 0  # instructions at a time, if their forms are kept: more where few are known
+        known: cython.int = 0  # since then
+        raw: bytes = b""
         points: cython.Py_ssize_t = 0
         takes: cython.Py_ssize_t = 0
         count: cython.Py_ssize_t = 0
-        for number in range(records):
-            if here >= limit:
-                break
-            where = number * self.record_size
-            size = self.data[where + self.length_at]
-            self.offsets[number] = here
-            marks[here] = 1
+        forms: Forms | None = self.forms
+        if forms is not None:
+            forms.begin(code)
+        while here < limit:
+            kind = 0
+            if forms is not None and where == after:
+                kind = forms.find(here, end)
+            if forms is not None and kind:
+                known += 1
+                size = forms.size
+                what = forms.what
+                took = kind >= 6  # RELATIVE, CONSTANT
+                if kind == 7:  # CONSTANT
+                    self.value = forms.number
+                elif kind >= 4:
+                    self.value = start + here + size + forms.number & self.mask
+            else:
+                if where == after:
+                    if forms is not None:
+                        asked = asked * 2 if known < asked < 64 else 1
+                        known = 0
+                    raw = self.disassemble(code[here:end], start + here, asked)
+                    self.data = raw
+                    where = 0
+                    after = len(raw)
+                    if not raw:
+                        break
+                size = self.data[where + self.length_at]
+                self.say(raw, where, start + here, size)
+                if forms is not None and self.data[where + self.mnemonic_at] != 46:  # .byte
+                    forms.keep(here, end, size, self.said)
+                what = self.said.what
+                took = self.said.took
+                where += self.record_size
+            self.offsets[count] = here
             count += 1
-            # the mnemonic
-            place = (self.data[where + self.id_low_at] + 256 * self.data[where + self.id_high_at]) % 16384  # IDS
-            slot = self.slot_of[place]
-            name = where + self.mnemonic_at
-            if not (self.is_named(slot, name) if cython.compiled else raw.startswith(self.mnemonics[slot], name)):
-                slot = self.slot(raw, name)
-                self.slot_of[place] = slot
-            # the operands
-            text = where + self.operands_at
-            what = self.looks[slot]
-            if not what:
-                what = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
-            if self.takes[slot] and self.takes_address(self.takes[slot], text, start + here + size):
+            if took:
                 self.taken[takes] = self.value
                 self.taken_at[takes] = here
                 takes += 1
+            marks[here] = 2 if what & 32 else 1  # PADS
+            what &= ~32
             if what:
-                what = self.meaning(raw, where, slot, start + here, size)
-                marks[here] = 2 if what & 32 else 1  # PADS
-                what &= ~32
-                if what:
-                    self.at[points] = here
-                    self.ends[points] = here + size
-                    self.effects[points] = what >> 6  # EFFECTS
-                    self.flows[points] = what & 31
-                    self.addresses[points] = self.value if what & 24 else 0  # DIRECT, SLOT
-                    points += 1
+                self.at[points] = here
+                self.ends[points] = here + size
+                self.effects[points] = what >> 6  # EFFECTS
+                self.flows[points] = what & 31
+                self.addresses[points] = self.value if what & 24 else 0  # DIRECT, SLOT
+                points += 1
             here += size
         self.consumed = here - first
         offsets, at, ends, effects, flows, addresses, taken, taken_at = self.columns
@@ -200,8 +192,31 @@ class Reader:
             taken_at[:takes],
         ]
 
-    @cython.cfunc
-    @cython.exceptval(-1)
+    def say(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.int:
+        """Read a record into `said`."""
+        text: cython.Py_ssize_t = where + self.operands_at
+        name: cython.Py_ssize_t = where + self.mnemonic_at
+        place: cython.Py_ssize_t = (self.data[where + self.id_low_at] + 256 * self.data[where + self.id_high_at]) % 16384  # IDS
+        slot: cython.Py_ssize_t = self.slot_of[place]
+        taken: cython.ulonglong = 0
+        asked: cython.int
+        said: Said = self.said
+        if not (self.is_named(slot, name) if cython.compiled else raw.startswith(self.mnemonics[slot], name)):
+            slot = self.slot(raw, name)
+            self.slot_of[place] = slot
+        asked = self.looks[slot]
+        if not asked:
+            asked = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
+        said.take = self.takes[slot]
+        said.took = bool(said.take and self.takes_address(said.take, text, address + size))
+        taken = self.value
+        said.what = self.meaning(raw, where, slot, address, size) if asked else 0
+        if said.took:
+            self.value = taken
+        said.value = self.value
+        said.distance = self.value - (address + size) & self.mask
+        return 0
+
     def slot(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Where the mnemonic at `begin` is kept."""
         end: cython.Py_ssize_t = self.end(begin)
@@ -221,21 +236,19 @@ class Reader:
             self.direct[place] = self.by_slot[place] = 0
             self.known[place] = {}
             self.slots[mnemonic] = place
-        return self.slots[mnemonic]  # type: ignore[no-any-return]
+        return self.slots[mnemonic]
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def meaning(
         self, raw: bytes, where: cython.Py_ssize_t, slot: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
-    ) -> cython.longlong:
+    ) -> cython.Py_ssize_t:
         """All that is said of an instruction; `value`: its target or its slot."""
         text: cython.Py_ssize_t = where + self.operands_at
         end: cython.Py_ssize_t = self.end(text)
         what: cython.longlong
         if self.direct[slot] and self.number(self.last_number(text, end)) == end:
-            return self.direct[slot]  # type: ignore[no-any-return]
+            return self.direct[slot]
         if self.by_slot[slot] and self.relative(text, address + size):
-            return self.by_slot[slot]  # type: ignore[no-any-return]
+            return self.by_slot[slot]
         operands: bytes = raw[text:end]
         first: cython.int = self.data[where + self.bytes_at]
         known: dict[bytes, int] = self.known[slot]
@@ -264,18 +277,14 @@ class Reader:
 
     # -- texts; interpreted, what bytes have for it takes the place of loops
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def is_named(self, slot: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
         """True if the mnemonic there is the one that is kept."""
         name: cython.Py_ssize_t = slot * 32  # NAME
         while self.names[name] == self.data[pos] and self.names[name]:
             name += 1
             pos += 1
-        return self.names[name] == self.data[pos]  # type: ignore[no-any-return]
+        return self.names[name] == self.data[pos]
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def has_needle(self, pos: cython.Py_ssize_t) -> cython.int:
         before: cython.int = 0
         letter: cython.int = self.data[pos]
@@ -287,18 +296,14 @@ class Reader:
             letter = self.data[pos]
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def end(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The end of a text."""
         if not cython.compiled:
-            return self.data.find(0, pos)  # type: ignore[no-any-return]
+            return self.data.find(0, pos)
         while self.data[pos]:
             pos += 1
         return pos
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def last_number(self, pos: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """After the last `#`, which AArch64's numbers have before them, or else where the text begins."""
         place: cython.Py_ssize_t
@@ -311,8 +316,6 @@ class Reader:
             place -= 1
         return pos
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def number(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Where a number ends, decimal or hexadecimal with 0x, which is left in `value`; 0 where there is none."""
         begin: cython.Py_ssize_t
@@ -340,8 +343,6 @@ class Reader:
             self.value = self.value * base + digit
             pos += 1
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def relative(self, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
         """True if the operands at `pos` end in `[rip + n]`, with the address of that, by the instruction's end, in `value`."""
         behind: cython.Py_ssize_t
@@ -363,8 +364,6 @@ class Reader:
         self.value = (end + self.value if sign == 43 else end - self.value) & self.mask
         return 1
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def register(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """After the comma and the space that follow a register, AArch64's x of `value`; 0 where none is."""
         if self.data[pos] != 120:  # x
@@ -372,8 +371,6 @@ class Reader:
         pos = self.number(pos + 1)
         return pos + 2 if pos and self.data[pos] == 44 and self.value < 32 else 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def takes_address(self, take: cython.int, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
         """True if an instruction that may put an address into a register does; `value`: which. The numbers are Take's."""
         register: cython.Py_ssize_t

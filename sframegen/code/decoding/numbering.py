@@ -6,6 +6,7 @@ from threading import local
 from typing import TYPE_CHECKING
 
 from sframegen.code.decoding.instruction_columns import DIRECT, EFFECTS, PADS, SLOT, Reader
+from sframegen.code.decoding.x86_forms import COMPILED, Forms
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Lose, Register
 from sframegen.code.isa.frame_state import NOTHING, after, after_call, join
@@ -66,7 +67,8 @@ class Frames:
         self.isa = isa
         self.disassembler = disassembler(*isa.capstone)
         meanings = Meanings(isa)
-        self.reader = Reader(meanings, self.disassembler.record, CHUNK, isa.needles, isa.prefix)
+        forms = Forms() if COMPILED and isa.capstone[0] == "CS_ARCH_X86" else None  # interpreted, capstone is faster
+        self.reader = Reader(meanings, self.disassembler, CHUNK, isa.needles, isa.prefix, forms)
         self.effects = meanings.effects
         self.effects_number = meanings.number
         self.states: list[State] = []

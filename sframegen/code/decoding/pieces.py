@@ -76,9 +76,9 @@ class Piece:
         columns: list[Any] = [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q"), array("I")]
         here = 0
         while here < size:
-            records = self.frames.disassembler.records(self.code[here : here + CHUNK], self.start + here)
-            last = here + CHUNK >= size  # else its last instruction may be cut off
-            found: list[Any] = reader.read(records, self.start, here, size if last else here + CHUNK - longest, self.marks)
+            end = min(size, here + CHUNK)
+            limit = end if end == size else end - longest  # the last instruction may be cut off
+            found: list[Any] = reader.read(self.code, self.start, here, end, limit, self.marks)
             if here:
                 for number, more in enumerate(found):
                     columns[number] += more
