@@ -28,6 +28,10 @@ def declare(_kind: str, **_options: str) -> Any:  # noqa: ANN401 - Cython's cont
     return None
 
 
+def prefetch(_address: object) -> None:
+    """Asks for what is at an address, to have it when it is read. Never called; modules that do declare it in their `.pxd`."""
+
+
 def cclass(kind: T) -> T:
     return kind
 

@@ -1,6 +1,9 @@
 from sframegen.elf.columns cimport Areas, Spans
 from sframegen.format.columns cimport Functions
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch" (const void *address) noexcept
+
 cdef class Forms:
     cdef public const unsigned long long[::1] mask
     cdef public const unsigned long long[::1] value
@@ -9,4 +12,3 @@ cdef class Forms:
 cdef class FoundCalls:
     cdef public unsigned int[::1] function
     cdef public unsigned int[::1] padded_size
-    cdef public unsigned long long[::1] tails

@@ -9,6 +9,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from cfi.cython_shadow import prefetch
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.elf.columns import Areas, Spans
@@ -27,42 +29,23 @@ class Forms:
 
 
 class FoundCalls:
-    """The functions that end with a call that padding follows; the size of each function, in theirs the padding too.
+    """The functions that end with a call that padding follows; the size of each function, in theirs the padding too."""
 
-    `tails` is room: the last eight bytes of each of the functions that are looked at next.
-    """
-
-    def __init__(self, function: Column, padded_size: Column, tails: Column) -> None:
+    def __init__(self, function: Column, padded_size: Column) -> None:
         self.function = function
         self.padded_size = padded_size
-        self.tails = tails
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def read_tails(functions: Functions, areas: Areas, first: cython.Py_ssize_t, tails: FoundCalls) -> cython.Py_ssize_t:
-    """Fills the tails from function `first` on. Each is a wait for memory, and here they are waited for together."""
-    area: cython.Py_ssize_t = 0
-    i: cython.Py_ssize_t
-    here: cython.Py_ssize_t
-    pos: cython.Py_ssize_t
-    count: cython.Py_ssize_t = min(len(functions.start) - first, len(tails.tails))
-    tail: cython.ulonglong
-    low: cython.ulonglong
-    for i in range(first, first + count):
-        low = functions.start[i] + functions.size[i]
-        while area < len(areas.end) and areas.end[area] < low:
-            area += 1
-        tail = 0
-        if area < len(areas.end) and areas.start[area] < low:
-            pos = areas.offset[area] + (low - areas.start[area])
-            for here in range(pos - min(functions.size[i], 8), pos):
-                tail = (tail << 8) | areas.data[here]
-        tails.tails[i - first] = tail
-    return count
-
-
-@cython.locals(repeats="const unsigned char[::1]", places="const unsigned long long[::1]")
+@cython.locals(
+    repeats="const unsigned char[::1]",
+    places="const unsigned long long[::1]",
+    start="const unsigned long long[::1]",
+    size="const unsigned int[::1]",
+    kind="const unsigned short[::1]",
+    data="const unsigned char[::1]",
+    piece_end="const unsigned long long[::1]",
+    area_end="const unsigned long long[::1]",
+)
 def final_calls(
     functions: Functions,
     repeats: Bytes,
@@ -79,14 +62,19 @@ def final_calls(
     lies in an area of fate `code`, goes on to the area's end or the next piece, and holds none of the `places`; the area's states
     accept all of it. Its last no-op may go on in the next piece, as before glibc's __restore_rt.
     """
+    start = functions.start
+    size = functions.size
+    kind = functions.kind
+    data = areas.data
+    piece_end = pieces.end
+    area_end = areas.end
     with_padding: cython.Py_ssize_t = 0
     without: cython.Py_ssize_t = 0
     piece: cython.Py_ssize_t = 0
     area: cython.Py_ssize_t = 0
     place: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
-    first: cython.Py_ssize_t = 0  # of the functions whose tails are read
-    read: cython.Py_ssize_t = 0  # number of functions whose tails are read or were
+    ahead: cython.Py_ssize_t
     here: cython.Py_ssize_t
     form: cython.Py_ssize_t
     pos: cython.Py_ssize_t
@@ -96,33 +84,37 @@ def final_calls(
     tail: cython.ulonglong
     low: cython.ulonglong
     high: cython.ulonglong
-    for i in range(len(functions.start)):
-        if i == read:
-            first = i
-            read += read_tails(functions, areas, i, found)
-        low = functions.start[i] + functions.size[i]
-        while piece < len(pieces.end) and pieces.end[piece] <= functions.start[i]:
+    for i in range(len(start)):
+        ahead = i + 16
+        if ahead < len(start) and area < len(area_end) and start[ahead] < area_end[area] and start[ahead] >= areas.start[area]:
+            pos = areas.offset[area] + (start[ahead] - areas.start[area]) + size[ahead]
+            if cython.compiled and pos < len(data):
+                prefetch(cython.address(data[pos]))  # type: ignore[attr-defined]
+        low = start[i] + size[i]
+        while piece < len(piece_end) and piece_end[piece] <= start[i]:
             piece += 1
-        if piece == len(pieces.end):
+        if piece == len(piece_end):
             break
-        if pieces.end[piece] != low or repeats[functions.kind[i]]:
+        if piece_end[piece] != low or repeats[kind[i]]:
             continue
-        while area < len(areas.end) and areas.end[area] < low:
+        while area < len(area_end) and area_end[area] < low:
             area += 1
-        if area == len(areas.end) or areas.start[area] >= low:
+        if area == len(area_end) or areas.start[area] >= low:
             continue
         pos = areas.offset[area] + (low - areas.start[area])
-        tail = found.tails[i - first]
+        tail = 0
+        for here in range(pos - min(size[i], 8), pos):
+            tail = (tail << 8) | data[here]
         is_call = False
         for form in range(len(forms.mask)):
             if tail & forms.mask[form] == forms.value[form]:
                 is_call = True
                 if forms.relative[form]:
-                    step = areas.data[pos - 1]
+                    step = data[pos - 1]
                     step = (step - 256 if step >= 128 else step) * 0x1000000
-                    step += areas.data[pos - 4] | (areas.data[pos - 3] << 8) | (areas.data[pos - 2] << 16)
+                    step += data[pos - 4] | (data[pos - 3] << 8) | (data[pos - 2] << 16)
                     if step > 0:
-                        is_call = low + step < areas.end[len(areas.end) - 1]
+                        is_call = low + step < area_end[len(area_end) - 1]
                     elif step < 0:
                         is_call = low - areas.start[0] >= -step
                 if is_call:
@@ -130,26 +122,26 @@ def final_calls(
         if not is_call:
             continue
         here = area
-        if areas.end[area] == low:
+        if area_end[area] == low:
             here += 1
         high = low
-        if here < len(areas.end) and areas.start[here] <= low and areas.fate[here] == code:
-            high = areas.end[here]
+        if here < len(area_end) and areas.start[here] <= low and areas.fate[here] == code:
+            high = area_end[here]
             if piece + 1 < len(pieces.start) and pieces.start[piece + 1] < high:
                 high = pieces.start[piece + 1]
             while place < len(places) and places[place] < low:
                 place += 1
-            if (place < len(places) and places[place] < high) or (high - functions.start[i]) >> 32:
+            if (place < len(places) and places[place] < high) or (high - start[i]) >> 32:
                 high = low
         state = 0
         while low < high and state != 0xFFFF:  # FAIL
-            state = areas.padding[(state << 8) | areas.data[pos]]
+            state = areas.padding[(state << 8) | data[pos]]
             pos += 1
             low += 1
-        if state != 0xFFFF and high - functions.start[i] > functions.size[i]:
+        if state != 0xFFFF and high - start[i] > size[i]:
             found.function[with_padding] = i
             with_padding += 1
-            found.padded_size[i] = high - functions.start[i]
+            found.padded_size[i] = high - start[i]
         else:
             without += 1
     return with_padding, without

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable
 
 
-TAILS = 256  # functions whose ends are read at a time
-
-
 class FinalCalls(NamedTuple):
     """The functions of a table that end with a call."""
 
@@ -64,7 +61,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
             array("Q", [form.value for form in forms]),
             bytes(form.relative for form in forms),
         ),
-        FoundCalls(function, padded_size, zeros("Q", TAILS)),
+        FoundCalls(function, padded_size),
     )
     return FinalCalls(function[:found], padded_size, without, places)
 

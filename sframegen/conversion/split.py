@@ -66,6 +66,7 @@ class UnsaidColumns:
         self.reason = reason
 
 
+@cython.boundscheck(False)
 @cython.locals(counts="long long[::1]")
 def bounds(pieces: PieceColumns, fdes: Fdes, rows: Rows, cies: Cies, rules: RuleFates, counts: Column) -> None:
     """The most functions, rows and unsaid ranges that `split` can make: these are `counts` then."""
@@ -99,6 +100,7 @@ def bounds(pieces: PieceColumns, fdes: Fdes, rows: Rows, cies: Cies, rules: Rule
     counts[2] = left
 
 
+@cython.boundscheck(False)
 @cython.locals(counts="long long[::1]")
 def split(
     pieces: PieceColumns,

@@ -33,6 +33,35 @@ class Output:
         return pos + width
 
 
+@cython.boundscheck(False)
+@cython.locals(like="const unsigned int[::1]")
+def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Column) -> bool:
+    """True if columns are as long as they must be, and every number of a row, rule or kind leads to one.
+
+    Loops that take such a table, here and in join.py, check no access again.
+    """
+    count: cython.Py_ssize_t = len(functions.kind)
+    rows: cython.Py_ssize_t = len(functions.row_rule)
+    kinds: cython.Py_ssize_t = len(words.kind_bytes) // 3
+    rules: cython.Py_ssize_t = (len(words.rule_at) - 1) // 2
+    i: cython.Py_ssize_t
+    wrong: cython.bint = len(functions.first_row) != count + 1 or len(functions.row_start) != rows or len(words.rule_at) == 0
+    for i in (len(functions.start), len(functions.size), len(blocks.fre_type), len(blocks.size), len(blocks.at), len(blocks.owner)):
+        wrong |= i != count
+    if wrong or (len(like) != 0 and len(like) != count) or functions.first_row[count] > rows:
+        return False
+    for i in range(count):
+        wrong |= functions.first_row[i] > functions.first_row[i + 1]
+    for i in range(count):
+        wrong |= functions.kind[i] >= kinds
+    for i in range(kinds):
+        wrong |= words.kind_bytes[3 * i + 1] > 1
+    for i in range(functions.first_row[0], functions.first_row[count]):
+        wrong |= functions.row_rule[i] >= rules
+    return not wrong
+
+
+@cython.boundscheck(False)
 @cython.locals(
     like="const unsigned int[::1]",
     seen="unsigned int[::1]",
@@ -48,7 +77,8 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, li
     `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`.
     `like`: for each function an earlier one of which that is known, or itself; may be empty. `seen`: a table of a power of two
     pairs, zeros: a function, and the hash of its rows, by which it is found; what it has no room for nearby has a block of its own.
-    With an empty one nothing is shared. Returns the first row whose FDE type has no bytes for it, -1 if there is none.
+    With an empty one nothing is shared. The columns fit together. Returns the first row whose FDE type has no bytes for it, -1 if
+    there is none.
     """
     first_row = functions.first_row
     row_start = functions.row_start

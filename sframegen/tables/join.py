@@ -18,6 +18,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from cfi.cython_shadow import prefetch
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.elf.columns import Areas
@@ -67,6 +69,8 @@ def of_rules(row_rule: Column, wanted: Bytes, rows: Column) -> int:
     data="const unsigned char[::1]",
     states="const unsigned short[::1]",
     start="const unsigned long long[::1]",
+    size="const unsigned int[::1]",
+    kind="const unsigned short[::1]",
 )
 def followers(
     functions: Functions,
@@ -85,7 +89,10 @@ def followers(
     data = areas.data
     states = areas.padding
     start = functions.start
+    size = functions.size
+    kind = functions.kind
     function: cython.Py_ssize_t
+    ahead: cython.Py_ssize_t
     area: cython.Py_ssize_t = 0
     symbol: cython.Py_ssize_t = 0
     left: cython.Py_ssize_t = 0
@@ -94,11 +101,16 @@ def followers(
     low: cython.ulonglong
     high: cython.ulonglong
     for function in range(1, len(start)):
-        low = start[function - 1] + functions.size[function - 1]
+        ahead = function + 16
+        if ahead < len(start) and area < len(areas.end) and areas.start[area] <= start[ahead] < areas.end[area]:
+            pos = areas.offset[area] + (start[ahead] - areas.start[area])
+            if cython.compiled and 0 < pos <= len(data):
+                prefetch(cython.address(data[pos - 1]))  # type: ignore[attr-defined]
+        low = start[function - 1] + size[function - 1]
         high = start[function]
-        if functions.kind[function] != functions.kind[function - 1] or high - low > max_gap:
+        if kind[function] != kind[function - 1] or high - low > max_gap:
             continue
-        if kind_bytes[3 * functions.kind[function]] & 0x10:  # PC type MASK
+        if kind_bytes[3 * kind[function]] & 0x10:  # PC type MASK
             continue
         while symbol < len(symbols) and symbols[symbol] < low:
             symbol += 1
@@ -120,6 +132,7 @@ def followers(
             may_follow[function] = 1
 
 
+@cython.boundscheck(False)
 @cython.locals(sharers="unsigned int[::1]", begins="unsigned char[::1]")
 def cut(
     functions: Functions,
@@ -141,6 +154,8 @@ def cut(
     for function in range(len(functions.start)):
         sharers[blocks.owner[function]] += 1
     for function in range(len(functions.start)):
+        if functions.first_row[function] == functions.first_row[function + 1]:
+            raise IndexError(function)
         begins[functions.first_row[function]] = 1
         if blocks.size[function] < worth * sharers[blocks.owner[function]]:
             continue
@@ -158,8 +173,8 @@ class Groups:
 
     `may_follow`: nothing but padding is between it and the one before it, and their kinds are equal and of PC type INC.
     `function`: the first piece of its function. `like`: a piece of an earlier function with the same rows, or itself. `whole`: for
-    the last one, the function's share of the bytes of its block. first[p + 1]: the first piece of the group that ends with p.
-    `head`: it begins a group. `several`: its group has others, and so it does not count among those that share its rows.
+    the last one of several, the function's share of the bytes of its block. first[p + 1]: the first piece of the group that ends
+    with p. `head`: it begins a group. `several`: its group has others, and so it does not count among those that share its rows.
     `joined_size`: bytes of its rows without their starts. `repeated`: of its first row, if it repeats the last one of the piece
     before, else 0. `sharers` (of the block that it owns) and `best` (the smallest section of the pieces before it) are room.
     """
@@ -170,6 +185,7 @@ class Groups:
         self.first, self.whole, self.best = room("IQQ", count + 1)
 
 
+@cython.boundscheck(False)
 @cython.locals(
     may_follow="const unsigned char[::1]",
     sharers="const unsigned int[::1]",
@@ -216,10 +232,12 @@ def take_apart(
                 piece += 1
             pieces.row_start[row] = functions.row_start[row] - base
         pieces.size[piece - 1] = functions.size[function] - base
-        groups.whole[piece - 1] = blocks.size[function] // sharers[blocks.owner[function]]
+        if piece - first > 1:
+            groups.whole[piece - 1] = blocks.size[function] // sharers[blocks.owner[function]]
     pieces.first_row[piece] = len(pieces.row_start)
 
 
+@cython.boundscheck(False)
 @cython.locals(
     start="const unsigned long long[::1]",
     first_row="const unsigned int[::1]",
@@ -272,7 +290,7 @@ def group(
         rows = first_row[last + 1] - first_row[last]
         joined_size[last] = size - attribute - (rows << blocks.fre_type[last])
         repeated[last] = 0
-        if may_follow[last] and row_rule[first_row[last] - 1] == row_rule[first_row[last]]:
+        if last > 0 and may_follow[last] and row_rule[first_row[last] - 1] == row_rule[first_row[last]]:
             rule = 2 * row_rule[first_row[last]] + words.kind_bytes[pieces.kind[last] * 3 + 1]
             repeated[last] = words.rule_at[rule + 1] - words.rule_at[rule]
         rows = groups.sharers[blocks.owner[last]]
@@ -280,7 +298,7 @@ def group(
             size = size // rows
         best[last + 1] = best[last] + index_size + size
         groups.first[last + 1] = last
-        if groups.whole[last] and groups.function[last] < last:
+        if groups.whole[last]:
             first = groups.function[last]
             cost = best[first] + index_size + groups.whole[last]
             if cost <= best[last + 1]:
@@ -314,6 +332,7 @@ def group(
     return mark(groups)
 
 
+@cython.boundscheck(False)
 @cython.cfunc
 @cython.exceptval(-1)
 def mark(groups: Groups) -> cython.Py_ssize_t:
@@ -334,6 +353,7 @@ def mark(groups: Groups) -> cython.Py_ssize_t:
     return count
 
 
+@cython.boundscheck(False)
 @cython.locals(
     like="unsigned int[::1]",
     row_start="const unsigned int[::1]",

@@ -90,6 +90,21 @@ def test_offsets_beyond_32_bits_are_not_encoded(offset: int) -> None:
         Encoder(table_of([(0, sp_plus(offset))], 8), AMD64)
 
 
+@pytest.mark.parametrize("column", ["start", "size", "kind", "first_row", "row_start", "row_rule"])
+def test_columns_that_do_not_fit_together_are_refused(column: str) -> None:
+    """Loops over rows check no access: a number that leads nowhere, or a short column, must not reach them."""
+    for spoil in (lambda numbers: numbers.pop(), lambda numbers: numbers.append(0)):
+        table = table_of([(0, sp_plus(8)), (4, sp_plus(16))], 8)
+        spoil(getattr(table, column))
+        with pytest.raises(IndexError):
+            Encoder(table, AMD64, share=True)
+    if column in {"kind", "first_row", "row_rule"}:
+        table = table_of([(0, sp_plus(8)), (4, sp_plus(16))], 8)
+        getattr(table, column)[-1] = 0x7FFF
+        with pytest.raises(IndexError):
+            Encoder(table, AMD64, share=True)
+
+
 @pytest.mark.parametrize(("last", "width"), [(0, 1), (0xFF, 1), (0x100, 2), (0xFFFF, 2), (0x10000, 4)])
 def test_row_starts_are_as_wide_as_the_last_one_needs(last: int, width: int) -> None:
     """The function may be larger than the width says: only its last row counts."""
