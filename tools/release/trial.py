@@ -152,9 +152,9 @@ class Trial(NamedTuple):
         """What is installed, in the words of the table."""
         return self.kind + ("" if self.with_lief else ", without LIEF")
 
-    def run(self, dist: Path) -> dict[str, Any]:
+    def run(self, file: Path) -> dict[str, Any]:
         """Install from a folder in a fresh root, and return what inside.py found."""
-        python = self.python
+        python, dist = self.python, file.parent
         row: dict[str, Any] = {"machine": python.machine.name, "suite": python.suite, "way": self.way, "what": self.words}
         asked = python.run(python.path, "-c", ASKED)
         if asked.returncode:
@@ -166,24 +166,23 @@ class Trial(NamedTuple):
         version, abi = asked.stdout.split()
         links = dependencies(python, version, abi)
         checkout = [ROOT / name for name in IN_CHECKOUT]
-        command: list[str | Path] = [ROOT / "tools/release/inside.py", self.way, ROOT, f"{links},{dist}", *self.what(dist)]
+        command: list[str | Path] = [ROOT / "tools/release/inside.py", self.way, ROOT, f"{links},{dist}", *self.what(file)]
         done = python.run(python.path, *command, bind=[links, dist, *checkout])
         sys.stderr.write(done.stderr)
         lines = done.stdout.strip().splitlines()
         found = json.loads(lines[-1]) if lines else {"failed": (done.stderr.strip().splitlines() or ["nothing printed"])[-1]}
         return row | {"python": version, "free-threaded": abi.endswith("t"), "load": os.getloadavg()[0]} | found
 
-    def what(self, dist: Path) -> list[str]:
-        """Return what the installer gets: the name, so that it chooses among all files, or one of them."""
-        wanted = "sframegen" if self.kind == WHEEL else str(self.chosen(dist))
-        return [wanted, *([] if self.with_lief else WITHOUT_LIEF)]
+    def what(self, file: Path) -> list[str]:
+        """Return what the installer gets: the name, so that it chooses among all files, or the file that it should choose."""
+        return ["sframegen" if self.kind == WHEEL else str(file), *([] if self.with_lief else WITHOUT_LIEF)]
 
-    def chosen(self, dist: Path) -> Path:
-        """Return the file that it should choose."""
+    def chosen(self, dist: Path) -> Path | None:
+        """Return the file that it should choose; None where that was not made."""
         if self.kind == SOURCE:
-            return next(dist.glob("sframegen-*.tar.gz"))
+            return next(dist.glob("sframegen-*.tar.gz"), None)
         pure = self.kind == PURE or self.python.free_threaded
-        return next(dist.glob("sframegen-*-py3-none-any.whl" if pure else f"sframegen-*_{self.python.machine.name}.whl"))
+        return next(dist.glob("sframegen-*-py3-none-any.whl" if pure else f"sframegen-*_{self.python.machine.name}.whl"), None)
 
 
 def contents(file: Path) -> str:
@@ -256,11 +255,14 @@ def main() -> int:
     # What was found with files of the same contents: the table has the rows of earlier runs, too.
     places = {file.name: CACHE / "release-trials" / contents(file) for file in released}
     for trial in trials(options.python):
+        file = trial.chosen(options.dist.absolute())
+        if file is None:
+            continue
         name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.words}"
-        result = places[trial.chosen(options.dist).name] / f"{name.replace('/', '-')}.json"
+        result = places[file.name] / f"{name.replace('/', '-')}.json"
         if options.only in name and (options.again or not result.exists() or "failed" in json.loads(result.read_text())):
             result.parent.mkdir(parents=True, exist_ok=True)
-            result.write_text(json.dumps(trial.run(options.dist.absolute())))
+            result.write_text(json.dumps(trial.run(file)))
             print(f"{name}: {result.read_text()}", flush=True)
     rows = sorted((json.loads(row.read_text()) for place in places.values() for row in place.glob("*.json")), key=place_of)
     table = "\n".join([HEAD, *map(row_of, rows)])
