@@ -294,7 +294,7 @@ import os, signal
 from sframegen.api import adding
 from sframegen.cli.commands import main
 
-def write_all(elf, writes, out, record):
+def write_all(elf, writes, out, record, copy):
     out.write(b"half")
     out.flush()
     os.write(TOLD, b"x")
