@@ -237,15 +237,15 @@ class Cursor:
 @cython.final
 @cython.cclass
 class Machine(Cursor):
-    """Runs FDEs one after the other; `rules` grows by the distinct states that rows are made of, 16 numbers each.
+    """Runs FDEs one after the other; `numbers` grows by the distinct states that rows are made of, the bytes of 16 numbers each.
 
     States are numbered, and the loop over instructions knows nothing but their numbers: it looks up where an instruction leads from
     a state, and only what it has not met yet, or no longer knows, is worked out on the 16 numbers.
     """
 
-    rules: list[tuple[int, ...]]
     numbers: dict[bytes, int]
     known: dict[bytes, int]
+    keys: list[bytes]
     key: array[int]
     opcodes = cython.declare("const unsigned char[::1]")
     state = cython.declare("long long[::1]")
@@ -276,14 +276,13 @@ class Machine(Cursor):
         sp: int,
         block_base: int,
         cies: Column,
-        rules: list[tuple[int, ...]],
         numbers: dict[bytes, int],
     ) -> None:
         """Runs all CIEs' initial instructions: what their FDEs begin with and DW_CFA_restore goes back to.
 
         `opcodes`: cfi.opcodes.PROGRAM. `cies`: seven numbers each: offset of the instructions, their end, return address column,
-        code and data alignment factors, pointer encoding, address size. `rules` and `numbers` are shared by all sections of a file,
-        as are expression offsets, which count from `block_base` for this section.
+        code and data alignment factors, pointer encoding, address size. `numbers`, each state's rule number in ascending order, is
+        shared by all sections of a file, as are expression offsets, which count from `block_base` for this section.
         """
         cie: cython.Py_ssize_t
         count: cython.Py_ssize_t = len(cies) // 7
@@ -293,9 +292,9 @@ class Machine(Cursor):
         self.sp = sp
         self.block_base = block_base
         self.cies = cies
-        self.rules = rules
         self.numbers = numbers
         self.known = {}
+        self.keys = []
         self.key = array("q", bytes(8 * WIDTH))
         self.state = self.key
         self.states = array("q", bytes(8 * WIDTH * 1024))
@@ -599,11 +598,16 @@ class Machine(Cursor):
             return number
         return self.intern()
 
-    def intern(self) -> int:
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def intern(self) -> cython.longlong:
         """The number of the state that `state` has become."""
-        key = self.key.tobytes()  # bytes: their hash is keyed, hostile states cannot be made to collide
-        number: cython.longlong = self.known.setdefault(key, len(self.known))
+        key: bytes = self.key.tobytes()  # bytes: their hash is keyed, hostile states cannot be made to collide
+        number: cython.longlong = self.known.setdefault(key, len(self.keys))
         i: cython.Py_ssize_t
+        if number < len(self.keys):
+            return number
+        self.keys.append(key)
         if 16 * number == len(self.states):
             self.states = array("q", bytes(self.states) + bytes(8 * len(self.states)))
         for i in range(16):
@@ -612,11 +616,10 @@ class Machine(Cursor):
             self.fault = 8
         return number
 
-    def emit(self, state: cython.Py_ssize_t) -> int:
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def emit(self, state: cython.Py_ssize_t) -> cython.longlong:
         """The rule that a state's rows have: rules are numbered in the order of their first rows."""
-        key = bytes(memoryview(self.states)[16 * state : 16 * state + 16])
-        rule = self.numbers.setdefault(key, len(self.rules))
-        if rule == len(self.rules):
-            self.rules.append(tuple(self.states[16 * state : 16 * state + 16]))
+        rule: cython.longlong = self.numbers.setdefault(self.keys[state], len(self.numbers))
         self.rule_of[state] = rule + 1
         return rule

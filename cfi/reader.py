@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from array import array
 from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from struct import Struct
+from typing import TYPE_CHECKING
 
 from cfi import faults, scan
 from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
 from cfi.errors import FormatError
-from cfi.machine import Cursor, Machine
+from cfi.machine import WIDTH, Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeAlias
 
     from cfi.columns import Bytes, Column
     from cfi.section import CfiSection, Registers
+
+    State: TypeAlias = tuple[int, ...]  # or a part of one
+    _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, int]
 
 KINDS = tuple(RuleKind)
 EXPRESSIONS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
@@ -29,33 +34,28 @@ ADDRESS_SIZES = (4, 8)
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
-UNREADABLE = (0, int(RuleKind.UNREADABLE), *[0] * 14)  # a state
-
-
-class _Shared(NamedTuple):
-    """The distinct states that rows of all sections are made of, and their numbers."""
-
-    states: list[tuple[int, ...]]
-    numbers: dict[bytes, int]
+STATE = Struct(f"={WIDTH}q")
+UNREADABLE = STATE.pack(0, RuleKind.UNREADABLE, *[0] * 14)
 
 
 def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
     """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: faults.py has a table of faults."""
     table = FdeTable()
-    shared = _Shared([], {})
+    numbers: dict[bytes, int] = {}  # of the distinct states that rows of all sections are made of, ascending
     blocks: list[tuple[int, CfiSection]] = []
     base = 0
     for section in sections:
         blocks.append((base, section))
-        _read_section(section, registers, table, base, shared)
+        _read_section(section, registers, table, base, numbers)
         table.section_ends.append(len(table))
         base += len(section.data)
     register_rule = cache(partial(_register_rule, blocks))  # a long expression, of which there may be many rules, is copied once
-    table.rules = [_rule(state, register_rule) for state in shared.states]
+    others = cache(partial(_others, register_rule))
+    table.rules = [_rule(state, register_rule, others) for state in map(STATE.unpack, numbers)]
     return table
 
 
-def _read_section(section: CfiSection, registers: Registers, table: FdeTable, base: int, shared: _Shared) -> None:
+def _read_section(section: CfiSection, registers: Registers, table: FdeTable, base: int, numbers: dict[bytes, int]) -> None:
     found, entries = _entries(section)
     cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
     cie: Column = room("I", len(entries.start))[0]
@@ -74,9 +74,9 @@ def _read_section(section: CfiSection, registers: Registers, table: FdeTable, ba
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
     _check(cursor, section)
     machine = Machine(*_place(section))
-    machine.start(PROGRAM, registers.fp, registers.sp, base, _shapes(cies), *shared)
+    machine.start(PROGRAM, registers.fp, registers.sp, base, _shapes(cies), numbers)
     _check(machine, section)
-    _run(machine, section, fdes, programs, longest, table, shared)
+    _run(machine, section, fdes, programs, longest, table, numbers)
     if table.cies:
         cie = array("I", [number + len(table.cies) for number in cie])
     table.cie, table.start, table.size = _both(table.cie, cie), _both(table.start, start), _both(table.size, size)
@@ -94,7 +94,7 @@ def _shapes(cies: list[Cie]) -> array[int]:
 
 
 def _run(
-    machine: Machine, section: CfiSection, fdes: Fdes, programs: Programs, longest: int, table: FdeTable, shared: _Shared
+    machine: Machine, section: CfiSection, fdes: Fdes, programs: Programs, longest: int, table: FdeTable, numbers: dict[bytes, int]
 ) -> None:
     """Runs all FDEs and appends their rows to the table. `longest`: bytes of a program."""
     count = len(fdes.start)
@@ -119,7 +119,7 @@ def _run(
             if machine.fault == faults.TOO_MANY_STATES:
                 _check(machine, section)
             fault = FdeFault(fdes.start[done], section.name, machine.pos, faults.MACHINE[machine.fault])
-            used = _leave_out(fault, fdes.size[done], used, table, shared)
+            used = _leave_out(fault, fdes.size[done], used, table, numbers)
             machine.fault = 0
             done += 1
         first_row[done] = used
@@ -132,17 +132,14 @@ def _both(column: Column, more: Column) -> Column:
     return array(memoryview(more).format, bytes(column) + bytes(more)) if len(column) else more
 
 
-def _leave_out(fault: FdeFault, size: int, row: int, table: FdeTable, shared: _Shared) -> int:
+def _leave_out(fault: FdeFault, size: int, row: int, table: FdeTable, numbers: dict[bytes, int]) -> int:
     """Gives an FDE of `size` bytes one row, which says that nothing is known; returns the number of the next row."""
     table.faulty += 1
     if len(table.faults) < faults.MAX_REPORTED:
         table.faults.append(fault)
     if 0 < size <= MAX_SIZE:
-        rule = shared.numbers.setdefault(array("q", UNREADABLE).tobytes(), len(shared.states))
-        if rule == len(shared.states):
-            shared.states.append(UNREADABLE)
         table.row_start[row] = 0
-        table.row_rule[row] = rule
+        table.row_rule[row] = numbers.setdefault(UNREADABLE, len(numbers))
         return row + 1
     return row
 
@@ -228,13 +225,17 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _rule(state: tuple[int, ...], register_rule: Callable[[tuple[int, ...]], RegisterRule]) -> CfiRule:
+def _rule(state: State, register_rule: Callable[[State], RegisterRule], others: Callable[[State], _Others]) -> CfiRule:
     cfa = (state[1], *state[14:]) if state[1] in EXPRESSIONS else state[1:4]
-    ra, fp, sp = register_rule(state[4:7]), register_rule(state[7:10]), register_rule(state[10:13])
-    return CfiRule(state[0], register_rule(cfa), ra, fp, sp, state[13])
+    return CfiRule(state[0], register_rule(cfa), *others(state[4:14]))
 
 
-def _register_rule(blocks: list[tuple[int, CfiSection]], part: tuple[int, ...]) -> RegisterRule:
+def _others(register_rule: Callable[[State], RegisterRule], part: State) -> _Others:
+    """What a rule says of RA, FP, SP, and the state of RA's signature: the same in many rules."""
+    return register_rule(part[:3]), register_rule(part[3:6]), register_rule(part[6:9]), part[9]
+
+
+def _register_rule(blocks: list[tuple[int, CfiSection]], part: State) -> RegisterRule:
     kind, a, b = part
     if kind not in EXPRESSIONS:
         return RegisterRule(KINDS[kind], a, b)

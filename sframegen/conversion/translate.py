@@ -40,13 +40,14 @@ class Translator:
 
         Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
         """
-        if rule.cfa.kind is UNREADABLE:
+        ra_column, cfa, ra, *_ = rule
+        if cfa.kind is UNREADABLE:
             return Reason.UNREADABLE
-        if rule.ra_column != self.words.abi.ra:
+        if ra_column != self.words.abi.ra:
             return Reason.RA_COLUMN
-        if rule.ra.kind is UNDEFINED:
+        if ra.kind is UNDEFINED:
             return unsaid(OUTERMOST, self.words) or OUTERMOST
-        plain = _cfa(rule.cfa, self.words.abi)
+        plain = Where(cfa.a, cfa.b) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
         return self._row(rule, plain) if plain is not CFA_EXPRESSION else self._repeated(rule)
 
     def _repeated(self, rule: CfiRule) -> Repeated | Reason:
@@ -70,17 +71,18 @@ class Translator:
         if not isinstance(cfa, Where):  # asking for a Reason, an Enum, takes many times as long
             return cfa
         abi = self.words.abi
-        if not _sp_is_implied(rule.sp, cfa, abi):
+        _, _, ra_rule, fp_rule, sp_rule, ra_state = rule
+        if sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, abi):
             return Reason.SP_RULE
-        ra, fp = self._place(rule.ra), self._place(rule.fp)
+        ra, fp = self._place(ra_rule), self._place(fp_rule)
         if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
-        if rule.ra_state and not (rule.ra_state == 1 and abi.ra_is_signed):
+        if ra_state and not (ra_state == 1 and abi.ra_is_signed):
             return Reason.RA_SIGNED
         if not (fp is None or isinstance(fp, Where)):
-            return Reason.FP_UNDEFINED if rule.fp.kind is UNDEFINED else Reason.FP_RULE
-        row = Rule(cfa, ra, fp, bool(rule.ra_state))
-        return unsaid(row, self.words) or row
+            return Reason.FP_UNDEFINED if fp_rule.kind is UNDEFINED else Reason.FP_RULE
+        row = Rule(cfa, ra, fp, ra_state != 0)
+        return row if any(self.words.of(row)) else unsaid(row, self.words) or row
 
 
 def _where(term: Term | None) -> Where | None:
@@ -91,17 +93,15 @@ def _where(term: Term | None) -> Where | None:
 
 
 def _cfa(rule: RegisterRule, abi: Abi, residue: int | None = None) -> Where | Reason:
-    """CFA = register + n or *(register + n); `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
-    if rule.kind is REGISTER:
-        return Where(rule.a, rule.b)
+    """The CFA of a rule that is not REGISTER; `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
     if rule.kind is not VAL_EXPRESSION:
         return Reason.NO_CFA
     return _where(evaluate(rule.expression, abi.byte_order, abi.ra, residue)) or CFA_EXPRESSION
 
 
 def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
-    """SFrame implies the caller's SP: CFA + sp_offset."""
-    if sp.kind is UNSPECIFIED or (abi.sp_is_saved and sp.kind in (OFFSET, REGISTER)):
+    """SFrame implies the caller's SP: CFA + sp_offset. `sp`: what the CFI says of it."""
+    if abi.sp_is_saved and sp.kind in (OFFSET, REGISTER):
         return True
     value = Where(abi.sp, 0) if sp.kind is SAME_VALUE else _place(sp, abi)
     by_cfa_rule = None if cfa.deref and abi.sp_offset else cfa._replace(offset=cfa.offset + abi.sp_offset)

@@ -40,10 +40,10 @@ PADDING = 0
 
 
 class _Saved(NamedTuple):
-    """The data words for RA and FP: their number, the smallest size that holds them, their bytes in that and larger sizes."""
+    """The data words for RA and FP in one FDE type: the smallest size that holds them, and their bytes in that and larger sizes."""
 
-    number: int
     size: int  # fre_dataword_size
+    info: list[int]  # by size: number and size of all words, the CFA's too, as the FRE info byte has them
     raw: list[bytes]  # by size
 
 
@@ -54,7 +54,11 @@ class RuleWords:
         self.abi = abi
         self.layout = layout
         self.of = cache(self._of)
-        self._default_saved, self._flex_saved = cache(self._saved_by_default), cache(self._saved_by_control)
+        self._saved = cache(self._words_of_saved)
+        self._pack_default, self._pack_flex = (
+            [_struct(abi.byte_order, "B", shape, size).pack for size in range(len(DATAWORD_LIMITS))]
+            for shape in (SIGNED, UNSIGNED + SIGNED)
+        )
 
     def _of(self, rule: Rule) -> tuple[bytes, bytes]:
         """FRE info byte and data words in each FDE type, in the smallest size that holds them; b"" where the type cannot say it."""
@@ -64,31 +68,35 @@ class RuleWords:
             outermost = bytes((info,)) if self.layout.outermost else b""
             return outermost, outermost
         register, offset, deref = cfa
-        word = _cfa_word(offset, self.abi)
+        word, least = _cfa_word(offset, self.abi)
         default = flex = b""
-        if word is None or (least := _size_of(word)) == len(DATAWORD_LIMITS):
+        if least == len(DATAWORD_LIMITS):
             return default, flex
-        if not deref and register in (self.abi.sp, self.abi.fp) and (saved := self._default_saved(ra, fp)) is not None:
-            base = CFA_BASE_SP_BIT * (register == self.abi.sp)
-            default = self._bytes(info | base, SIGNED, (word,), least, saved)
-        if register in self.abi.base_registers and (saved := self._flex_saved(ra, fp)) is not None:
-            flex = self._bytes(info, UNSIGNED + SIGNED, (_control(cfa), word), least, saved)
+        by_default, by_control = self._saved(ra, fp)
+        abi = self.abi
+        if by_default is not None and not deref and register in (abi.sp, abi.fp):
+            size = by_default.size if by_default.size > least else least  # noqa: FURB136 - max takes three times as long
+            base = CFA_BASE_SP_BIT * (register == abi.sp)
+            default = self._pack_default[size](info | base | by_default.info[size], word) + by_default.raw[size]
+        if by_control is not None and register in abi.base_registers:
+            size = by_control.size if by_control.size > least else least  # noqa: FURB136
+            flex = self._pack_flex[size](info | by_control.info[size], _control(cfa), word) + by_control.raw[size]
         return default, flex
 
-    def _bytes(self, info: int, shape: str, words: tuple[int, ...], least: int, saved: _Saved) -> bytes:
-        """`words`: the CFA's; `shape`: signedness of each; `least`: the size that they need."""
-        number, size, raw = saved
-        size = max(size, least)
-        info |= len(words) + number << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
-        return _struct(self.abi.byte_order, "B", shape, size).pack(info, *words) + raw[size]
+    def _words_of_saved(self, ra: Where | None, fp: Where | None) -> tuple[_Saved | None, _Saved | None]:
+        return self._saved_by_default(ra, fp), self._saved_by_control(ra, fp)
 
-    def _kept(self, shape: str, words: list[int]) -> _Saved | None:
-        """`shape`: signedness of each. None if a word is too large."""
+    def _kept(self, of_cfa: int, shape: str, words: list[int]) -> _Saved | None:
+        """`of_cfa`: how many words the CFA has; `shape`: signedness of each of the others. None if one of these is too large."""
         least = max((_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED), default=0)
         if least == len(DATAWORD_LIMITS):
             return None
-        codes = (_struct(self.abi.byte_order, "", shape, size) for size in range(least, len(DATAWORD_LIMITS)))
-        return _Saved(len(words), least, [b""] * least + [code.pack(*words) for code in codes])
+        count = of_cfa + len(words) << DATAWORD_COUNT_SHIFT
+        sizes = range(len(DATAWORD_LIMITS))
+        codes = (_struct(self.abi.byte_order, "", shape, size) for size in sizes[least:])
+        return _Saved(
+            least, [count | size << DATAWORD_SIZE_SHIFT for size in sizes], [b""] * least + [code.pack(*words) for code in codes]
+        )
 
     def _saved_by_default(self, ra: Where | None, fp: Where | None) -> _Saved | None:
         """In default FDEs (CFA = SP or FP + n): the offsets from the CFA of those registers that the ABI does not fix: RA, FP."""
@@ -108,7 +116,7 @@ class RuleWords:
                     return None
                 words.append(PADDING)
             words.append(word)
-        return self._kept(SIGNED * len(words), words)
+        return self._kept(1, SIGNED * len(words), words)
 
     def _offset(self, where: Where) -> int | None:
         odd = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
@@ -131,7 +139,7 @@ class RuleWords:
                 shape += UNSIGNED + SIGNED
                 words += [_control(where), where.offset]
         said = len(shape.rstrip(UNSIGNED))  # an offset is the last word
-        return self._kept(shape[:said], words[:said])
+        return self._kept(2, shape[:said], words[:said])
 
 
 def _control(where: Where) -> int:
@@ -208,10 +216,10 @@ def fixed(offset: int) -> Where | None:
     return Where(None, offset, deref=True) if offset else None
 
 
-def _cfa_word(offset: int, abi: Abi) -> int | None:
-    """s390x stores CFA offsets adjusted and scaled down."""
+def _cfa_word(offset: int, abi: Abi) -> tuple[int, int]:
+    """A CFA offset's word, and the fre_dataword_size that holds it. s390x stores CFA offsets adjusted and scaled down."""
     word, rest = divmod(offset - abi.cfa_adjustment, abi.cfa_scale)
-    return None if rest else word
+    return word, len(DATAWORD_LIMITS) if rest else _size_of(word)
 
 
 def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:
