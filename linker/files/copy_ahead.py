@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from contextlib import suppress
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Self
 
-from cfi.errors import FormatError
 from linker.files.copying import check_unchanged, copy_file
 from linker.files.rename_into_place import nameless_file, opened
 
@@ -21,40 +21,68 @@ LARGE = 16 << 20  # bytes: smaller files are copied in a few milliseconds
 class CopyAhead:
     """A copy of a file, without a name until `write_atomically` gives it one.
 
-    `file`: None if the target's file system has no files without names. What fails is raised where the copy is needed.
+    `file`: None if there is no such copy, as where the target's file system has no files without names, or the system gives no
+    thread. What fails in the thread is raised where the copy is needed.
     """
 
     def __init__(self, elf: ElfFile, target: Location) -> None:
-        """Raises OSError if the target's directory cannot be read."""
+        self.file: BinaryIO | None = None
         self._elf = elf
-        self._failure: OSError | FormatError | None = None
+        self._target = target
+        self._failure: BaseException | None = MemoryError()  # until the copy is whole: a thread may end before it does anything
+        self._unneeded = Event()
+        self._writing = Lock()  # a thread that `join` waited for in vain may seem to have ended
         self._thread = Thread(target=self._copy)
-        with opened(target) as directory:
-            self.file = nameless_file(directory)
 
     def __enter__(self) -> Self:
-        if self.file is not None:
-            self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.file is not None:
-            self._thread.join()
+    def start(self) -> None:
+        """To be called within the block, which ends the thread."""
+        with suppress(OSError), opened(self._target) as directory:
+            self.file = nameless_file(directory)
+        if self.file is None:
+            return
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError):  # too many threads, or no room for another one's stack
             self.file.close()
+            self.file = None
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        if self.file is not None:
+            with suppress(OSError):  # what is still buffered has no room, either
+                self.file.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _stop(self) -> None:
+        """Return when nothing more is written."""
+        self._unneeded.set()
+        with self._writing:
+            pass
 
     def _copy(self) -> None:
-        assert self.file is not None
-        try:
-            copy_file(self._elf, self.file)
-        except (OSError, FormatError) as error:
-            self._failure = error
+        with self._writing:
+            if self.file is None or self._unneeded.is_set():
+                return
+            try:
+                copy_file(self._elf, self.file, self._unneeded.is_set)
+                self._failure = None
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the copy is not whole
+                self._failure = error
 
     def copy(self, elf: ElfFile, out: BinaryIO) -> None:
         """Make `out` a copy, as `copy_file` does; if it is the one that was begun, wait until it is whole."""
         if out is not self.file:
             copy_file(elf, out)
             return
-        self._thread.join()
+        try:
+            self._thread.join()
+        except BaseException:  # a signal's; whoever made `out` closes it next
+            self._stop()
+            raise
         if self._failure is not None:
             raise self._failure
         check_unchanged(elf)

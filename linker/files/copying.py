@@ -21,12 +21,21 @@ FICLONE = 0x40049409
 RESERVE = 0x4030582A  # FS_IOC_RESVSP64: fallocate(FALLOC_FL_KEEP_SIZE), and unlike glibc's posix_fallocate nothing instead of it
 SPACE = struct.Struct("hhqqi20x")  # struct space_resv: type, whence, start, length, system
 CHUNK = 1 << 22  # bytes
+AT_ONCE = 1 << 26  # bytes that the kernel copies in one call, which nothing interrupts in a thread
 # Errors of file systems that cannot share or copy ranges.
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
-def copy_file(elf: ElfFile, out: BinaryIO) -> None:
-    """Copy the original's bytes to `out`, an empty file; holes stay holes. Raises FormatError if the file has changed since."""
+def never() -> bool:
+    """Return that the copy is needed."""
+    return False
+
+
+def copy_file(elf: ElfFile, out: BinaryIO, unneeded: Callable[[], bool] = never) -> None:
+    """Copy the original's bytes to `out`, an empty file; holes stay holes. Stops soon after `unneeded` returns True.
+
+    Raises FormatError if the file has changed since.
+    """
     source = elf.descriptor
     if source is None or elf.status is None:
         out.write(elf.data)
@@ -34,7 +43,7 @@ def copy_file(elf: ElfFile, out: BinaryIO) -> None:
     check_unchanged(elf)
     if supported(fcntl.ioctl, out.fileno(), FICLONE, source) is None:
         for start, end in extents(source, len(elf.data)):
-            copy_range(elf, source, out, start, end)
+            copy_range(elf, source, out, (start, end), unneeded)
         out.truncate(len(elf.data))
 
 
@@ -58,21 +67,25 @@ def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, min(end, size)
 
 
-def copy_range(elf: ElfFile, source: int, out: BinaryIO, start: int, end: int) -> None:
+def copy_range(elf: ElfFile, source: int, out: BinaryIO, span: tuple[int, int], unneeded: Callable[[], bool]) -> None:
     """Copied by the kernel where the file system can, else written.
 
     Space on the disk is reserved at once: where ext4 does so for each block, that is a quarter of the copy's time.
     """
+    start, end = span
     supported(fcntl.ioctl, out.fileno(), RESERVE, SPACE.pack(0, os.SEEK_SET, start, end - start, 0))
-    while start < end:
-        copied = supported(os.copy_file_range, source, out.fileno(), end - start, start, start)
+    while start < end and not unneeded():
+        copied = supported(os.copy_file_range, source, out.fileno(), min(end - start, AT_ONCE), start, start)
         if copied is None:
             break
         if copied == 0:
             raise elf.error("it became shorter while it was copied")
         start += copied
     out.seek(start)
-    out.writelines(elf.data[at : min(at + CHUNK, end)] for at in range(start, end, CHUNK))
+    for at in range(start, end, CHUNK):
+        if unneeded():
+            return
+        out.write(elf.data[at : min(at + CHUNK, end)])
 
 
 def supported(call: Callable[..., T], *arguments: int | bytes) -> T | None:

@@ -89,6 +89,7 @@ class Target:
         """Begin the new file, a copy of the old one: as soon as it is known that there will be one, and if it takes its time."""
         if self._location is not None and not self.dry_run and len(self.data) >= LARGE and len(os.sched_getaffinity(0)) > 1:
             self._ahead = self._held.enter_context(CopyAhead(elf, self._location))
+            self._ahead.start()
 
     def copy_to(self, elf: ElfFile, out: BinaryIO) -> None:
         """What a function given to `write` begins with, if the new file begins as a copy."""

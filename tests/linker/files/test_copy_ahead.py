@@ -6,16 +6,22 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
 import sframegen
 from cfi.errors import FormatError, SframegenError
-from linker.files import copy_ahead, target
-from linker.files.copying import copy_file
+from linker.files import copy_ahead, copying, target
+from linker.files.copying import copy_file, never
+from linker.files.location import Location
+from linker.files.target import Target
+from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sframegen.elf.file import ElfFile
     from tests.support.peers import Compiler
 
@@ -32,9 +38,9 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[ElfFile]:
     """Copies that threads make, of files of any size."""
     copies: list[ElfFile] = []
 
-    def copy(elf: ElfFile, out: BinaryIO) -> None:
+    def copy(elf: ElfFile, out: BinaryIO, unneeded: Callable[[], bool] = never) -> None:
         copies.append(elf)
-        copy_file(elf, out)
+        copy_file(elf, out, unneeded)
 
     monkeypatch.setattr(target, "LARGE", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -73,7 +79,7 @@ def test_nothing_to_change(program: Path, ahead: list[ElfFile]) -> None:
 
 
 def test_no_room(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(elf: ElfFile, out: BinaryIO) -> None:
+    def fail(elf: ElfFile, out: BinaryIO, _unneeded: Callable[[], bool]) -> None:
         ahead.append(elf)
         out.write(b"a part")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -90,7 +96,7 @@ def test_no_room(program: Path, ahead: list[ElfFile], monkeypatch: pytest.Monkey
 def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch, output: str | None) -> None:
     """A section that was made from other bytes than those that were copied is not written."""
 
-    def copy_and_change(elf: ElfFile, out: BinaryIO) -> None:
+    def copy_and_change(elf: ElfFile, out: BinaryIO, _unneeded: Callable[[], bool]) -> None:
         copy_file(elf, out)
         os.utime(program, ns=(1, 1))
         ahead.append(elf)
@@ -108,3 +114,91 @@ def test_no_nameless_files(program: Path, ahead: list[ElfFile], monkeypatch: pyt
     sframegen.add_section(program, output=program.with_name("new"))
     assert len(ahead) == 1
     assert sframegen.add_section(program.with_name("new")).note == "has it already"
+
+
+@pytest.mark.usefixtures("ahead")
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_no_threads(program: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Thread) -> None:
+        raise error
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    sframegen.add_section(program, output=program.with_name("new"))
+    assert sframegen.add_section(program.with_name("new")).note == "has it already"
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_any_failure_of_the_thread(program: Path, ahead: list[ElfFile], verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else it raises is raised here, too: else the file would be written although only a part was copied."""
+
+    def fail(elf: ElfFile, out: BinaryIO, _unneeded: Callable[[], bool]) -> None:
+        ahead.append(elf)
+        out.write(b"a part")
+        raise MemoryError
+
+    monkeypatch.setattr(copy_ahead, "copy_file", fail)
+    there, content = names(program.parent), program.read_bytes()
+    with pytest.raises(MemoryError):
+        sframegen.add_section(program, verify=verify)
+    assert ahead
+    assert (names(program.parent), program.read_bytes()) == (there, content)
+
+
+def test_interrupted_while_it_waits_for_the_copy(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is asked to stop, and the file is closed when it has."""
+    ended = []
+
+    def slow(elf: ElfFile, out: BinaryIO, unneeded: Callable[[], bool]) -> None:
+        ahead.append(elf)
+        while not unneeded():
+            out.write(b"a part")
+        out.flush()
+        ended.append(out.closed)
+
+    def interrupted(_: Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(copy_ahead, "copy_file", slow)
+    monkeypatch.setattr(Thread, "join", interrupted)
+    there, content = names(program.parent), program.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        sframegen.add_section(program)
+    assert ended == [False]
+    assert (names(program.parent), program.read_bytes()) == (there, content)
+
+
+@pytest.mark.parametrize("without", [[], ["fcntl.ioctl"], ["fcntl.ioctl", "os.copy_file_range"]])
+def test_a_copy_that_nobody_needs_ends(program: Path, without: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces: however large the file is, an error or a signal does not wait for its end."""
+
+    def unsupported(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    for name in without:
+        monkeypatch.setattr(f"linker.files.copying.{name}", unsupported)
+    monkeypatch.setattr(copying, "AT_ONCE", 1 << 10)
+    monkeypatch.setattr(copying, "CHUNK", 1 << 10)
+    asked: list[bool] = []
+    with Target(program, None, verify=False, dry_run=False) as source, program.with_name("copy").open("wb") as out:
+
+        def unneeded() -> bool:
+            asked.append(True)
+            return len(asked) > 3
+
+        copy_file(source.elf(), out, unneeded)
+        if asked:  # else the file system shares it
+            assert not any(program.with_name("copy").read_bytes()[1 << 12 :])
+
+
+def test_in_a_directory_that_cannot_be_read(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what writes there says so."""
+
+    def refuse(_: Location) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Location, "open_directory", refuse)
+    with pytest.raises(OSError, match="its directory cannot be read"):
+        sframegen.add_section(program)
+    (program.with_name("data")).write_bytes(small_file())
+    assert "nothing to add" in sframegen.add_section(program.with_name("data")).note
+    assert not ahead
