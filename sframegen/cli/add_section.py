@@ -14,6 +14,7 @@ from sframegen.cli.shared.output import (
     OUTPUT_DIR,
     UNLOADED,
     VERSIONS,
+    PathName,
     Run,
     compression,
     level,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if the section covers less of the code.")
 @click.option(
     "--debug-file",
-    type=click.Path(),
+    type=PathName(),
     help="Separate debug file, or a directory of them, for code that FILE's .eh_frame does not describe.",
 )
 @click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen.api.added import percent
-from sframegen.cli.shared.output import MIN_KERNEL, UNLOADED, VERSIONS, Run, compression, in_words, level, note
+from sframegen.cli.shared.output import MIN_KERNEL, UNLOADED, VERSIONS, PathName, Run, compression, in_words, level, note
 from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.elf.notes import build_id_of
@@ -28,7 +28,7 @@ STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
 
 @click.command(name="add-tree")
 @tree_options(
-    click.option("--report", metavar="FILE", type=click.Path(), help="Write the outcome for each file as JSON; - is stdout."),
+    click.option("--report", metavar="FILE", type=PathName(), help="Write the outcome for each file as JSON; - is stdout."),
     click.option(
         "--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if the sections cover less of all code."
     ),

@@ -9,7 +9,7 @@ import click
 from sframegen import api
 from sframegen.checks.check import CONSUMERS, SHOWN, CheckReport
 from sframegen.checks.finding import Severity
-from sframegen.cli.shared.output import FILES, SECTIONS, Run, note, print_json
+from sframegen.cli.shared.output import FILES, SECTIONS, PathName, Run, note, print_json
 from sframegen.cli.shared.several import JOBS, each, for_code
 from sframegen.cli.trees.each_file import with_sections
 from sframegen.detached.stores import directories_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Check for this reader: the kernel, glibc, GNU binutils, or all of them.",
 )
-@click.option("--debug-file", type=click.Path(), help="Separate debug file, or a directory of them, to compare with too.")
+@click.option("--debug-file", type=PathName(), help="Separate debug file, or a directory of them, to compare with too.")
 @SECTIONS
 @click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(

@@ -13,7 +13,7 @@ import click
 from cfi.errors import SframegenError
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import output_of, state_of
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, in_words, level, note, verification
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, PathName, Run, in_words, level, note, verification
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable
@@ -40,7 +40,7 @@ DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 @MIN_KERNEL
 @verification
 @click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if the section cannot be added; by default only warn.")
-@click.option("--install", metavar="DIR", type=click.Path(), help="Write shims for linkers into DIR, for gcc -B DIR; link nothing.")
+@click.option("--install", metavar="DIR", type=PathName(), help="Write shims for linkers into DIR, for gcc -B DIR; link nothing.")
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.shared.output import SECTIONS, Run, note
+from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.views import open_views
 from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.file import ElfFile
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="lookup")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=PathName())
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
 @SECTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of the addresses.")

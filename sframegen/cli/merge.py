@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, Run, level, note, verification
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, PathName, Run, level, note, verification
 from sframegen.cli.shared.several import Bar, leave_stdout_to
 
 if TYPE_CHECKING:
@@ -16,17 +15,10 @@ if TYPE_CHECKING:
     from sframegen.tables.optimize import LevelName
 
 
-class Name(click.Path):
-    """A path that is not looked at here: that would cost thousands of objects two system calls each."""
-
-    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's
-        return os.fspath(value)
-
-
 @click.command(name="merge")
-@click.argument("files", metavar="[EXE] OBJ...", nargs=-1, required=True, type=Name())
-@click.option("-o", "--output", metavar="OUT", type=click.Path(), required=True, help="Write to this file.")
-@click.option("--map", "map_file", metavar="MAP", type=click.Path(), help="The linker's map (-Map) of the link that produced EXE.")
+@click.argument("files", metavar="[EXE] OBJ...", nargs=-1, required=True, type=PathName())
+@click.option("-o", "--output", metavar="OUT", type=PathName(), required=True, help="Write to this file.")
+@click.option("--map", "map_file", metavar="MAP", type=PathName(), help="The linker's map (-Map) of the link that produced EXE.")
 @click.option("--linker", metavar="LD", default="ld", show_default=True, help="Without --map: the linker whose -r combines OBJs.")
 @click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
 @level("none")

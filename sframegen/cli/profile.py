@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from cfi.errors import SframegenError
-from sframegen.cli.shared.output import SECTIONS, Run, note
+from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.text import count_of, shortened
 from sframegen.profile.backends import BACKENDS, open_session
@@ -46,7 +46,7 @@ PID_DIGITS = 9  # more than the kernel gives
 @click.command(name="profile")
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--system", is_flag=True, help="Sample all processes.")
-@click.option("--perf-data", type=click.Path(), help="Read a file that `perf record --call-graph dwarf` wrote.")
+@click.option("--perf-data", type=PathName(), help="Read a file that `perf record --call-graph dwarf` wrote.")
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
 @click.option(
     "-F",
@@ -62,7 +62,7 @@ PID_DIGITS = 9  # more than the kernel gives
     "-o",
     "--output",
     multiple=True,
-    type=click.Path(),
+    type=PathName(),
     help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
 )
 @click.option("--tid", type=click.IntRange(1), multiple=True, help="Show only this thread. May be given again.")

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,13 @@ from sframegen.format.locate import sframe_of
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from click.testing import Result
 
     from tests.support.peers import Compiler
 
+NOBODY = 65534
 CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it
 SCRIPT = b"#!/bin/sh\nexec tail -n +3 $0\nPK\3\4"
 
@@ -84,6 +88,49 @@ def test_what_is_no_program_costs_one_line(jobs: str, program: Path, monkeypatch
     assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["program", "last"]
     assert sframe_of(open_elf(last)) == sframe_of(open_elf(program)) is not None
     assert {name: Path(name).read_bytes() for name in CONTENTS} == {name: content for name, (content, _) in CONTENTS.items()}
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """The block runs without root's rights, if it had them."""
+    root = os.geteuid() == 0
+    if root:
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        if root:
+            os.setresuid(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "add-section -j1 secret missing",
+        "remove -j1 secret missing",
+        "convert -j1 --format 2 secret missing",
+        "check -j1 secret missing",
+        "dump secret missing",
+        "lookup secret main",
+        "merge -o out.o secret",
+        "stack --core secret",
+        "profile --perf-data secret",
+    ],
+)
+def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(
+    command: str, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.parent.chmod(0o755)
+    monkeypatch.chdir(program.parent)
+    program.rename("secret").chmod(0)
+    if os.geteuid() == 0:
+        CliRunner().invoke(cli, command.replace("secret", "missing").split())  # imports what nobody may not be able to read
+    with nobody():
+        result = CliRunner().invoke(cli, command.split())
+    lines = ["sframegen: secret: Permission denied"]
+    if "missing" in command:
+        lines.append("sframegen: missing: No such file or directory")
+    assert (result.exit_code, result.stderr.splitlines(), result.stdout) == (1, lines, "")
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o2755, 0o6511, 0o1700])
