@@ -141,6 +141,8 @@ def read_all(paths: Iterable[str | os.PathLike[str]]) -> None:
     merger = Merger()
     for _, _, one in _objects(paths, OtherObject):
         with naming(one.name):
+            if not one.is_relocatable:
+                raise FormatError("a linked file, not an object")
             for section, numbers, _ in one.described():
                 merger.add(section, [DEAD] * len(numbers))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.shared.output import Run, note
+from sframegen.cli.shared.output import PathName, Run, note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and D
 def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
     match = SIZE.match(text)
     if match is None:
-        raise click.BadParameter(f"{text!r} is no size such as 512M or 4G")
+        raise click.BadParameter(f"{text!r} is not a size such as 512M or 4G")
     size = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
     if size < MIN_MEMORY:
         raise click.BadParameter(f"{text} is too little for any package: at least {MIN_MEMORY >> 20}M")
@@ -49,7 +49,7 @@ def command() -> None:
 @command.command(name="run")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option(
-    "--output", required=True, metavar="DIR", type=click.Path(), help="Write results to this directory; all workers need it."
+    "--output", required=True, metavar="DIR", type=PathName(), help="Write results to this directory; all workers need it."
 )
 @click.option(
     "--mode",
@@ -133,8 +133,8 @@ def run(
 
 
 @command.command(name="report")
-@click.argument("directory", metavar="DIR", type=click.Path())
-@click.option("-o", "--output", metavar="PAGE", type=click.Path(), help="Write the page here.  [default: DIR/report.html]")
+@click.argument("directory", metavar="DIR", type=PathName())
+@click.option("-o", "--output", metavar="PAGE", type=PathName(), help="Write the page here.  [default: DIR/report.html]")
 @click.pass_context
 def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     """Make one HTML page of a run's tables, and the tables as CSV: DIR/files.csv, DIR/packages.csv.
@@ -144,10 +144,13 @@ def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     _needs_extra()
     from pathlib import Path  # noqa: PLC0415
 
+    from cfi.errors import FormatError  # noqa: PLC0415
     from sframegen.fleet.report.make_report import make_report  # noqa: PLC0415
 
     findings = Run()
     with findings.file(directory):
+        if not (Path(directory) / "packages.parquet").exists():
+            raise FormatError("no tables of a run here: sframegen fleet run SOURCE --output DIR writes them")
         click.echo(make_report(Path(directory), None if output is None else Path(output)))
     ctx.exit(findings.status)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.shared.output import SECTIONS, Run, note
+from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
 from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.text import count_of
@@ -28,9 +28,9 @@ MAX_NAMED = 3  # objects in the note that --convert may help
 
 @click.command(name="stack")
 @click.argument("arguments", metavar="PID | --core FILE | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--core", type=click.Path(), help="Read a core file instead of a process.")
-@click.option("--exe", type=click.Path(), help="The program of the core file, if it has moved.")
-@click.option("--sysroot", type=click.Path(), help="A directory with the other files of the core, laid out as in /.")
+@click.option("--core", type=PathName(), help="Read a core file instead of a process.")
+@click.option("--exe", type=PathName(), help="The program of the core file, if it has moved.")
+@click.option("--sysroot", type=PathName(), help="A directory with the other files of the core, laid out as in /.")
 @click.option("--tid", type=click.IntRange(1), help="Trace only this thread.")
 @click.option("--convert", is_flag=True, help="Make sections in memory for objects without one, from their call frame information.")
 @SECTIONS
@@ -210,4 +210,6 @@ def start(arguments: tuple[str, ...]) -> Command:
     try:
         return Command(arguments)
     except OSError as error:
+        if is_pid(arguments[:1]):
+            raise click.UsageError("stack takes one process id; profile takes several") from None
         raise click.UsageError(f"{arguments[0]}: neither a process id nor a program: {error.strerror}") from None

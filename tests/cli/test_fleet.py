@@ -33,7 +33,7 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--memory", "much"], "'much' is no size such as 512M or 4G"),
+        (["--memory", "much"], "'much' is not a size such as 512M or 4G"),
         (["--memory", "100"], "100 is too little for any package: at least 256M"),
         (["--timeout", "0"], "0.0 is not in the range x>0"),
         (["--scheduler", "tcp://127.0.0.1:1", "--workers", "2"], "--workers is for this machine"),
@@ -45,6 +45,16 @@ def test_wrong_usage(tmp_path: Path, options: list[str], why: str) -> None:
     assert result.exit_code == 2
     assert why in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_report_of_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    file = tmp_path / "file"
+    file.write_bytes(b"text")
+    for place in (tmp_path, file, tmp_path / "missing"):
+        result = CliRunner().invoke(command, ["report", str(place)])
+        line = f"sframegen: {place}: no tables of a run here: sframegen fleet run SOURCE --output DIR writes them\n"
+        assert (result.exit_code, result.output) == (1, line)
 
 
 @pytest.mark.full

@@ -65,13 +65,13 @@ def _expression(pattern: str) -> str:
     """For a path with a slash before it."""
     bare = pattern.rstrip("/")
     if not bare:
-        raise ValueError(f"no pattern of files: {pattern!r}")
+        raise ValueError(f"not a GLOB: {pattern!r}")
     bare = bare.removeprefix("/") if "/" in bare else "**/" + bare
     try:
         expression = "/" + TOKEN.sub(_part, bare)
         re.compile(expression)
     except re.error as error:
-        raise ValueError(f"no pattern of files: {pattern!r}: {error}") from error
+        raise ValueError(f"not a GLOB: {pattern!r}: {error}") from error
     return expression
 
 

@@ -136,7 +136,7 @@ def _of_file(path: str) -> Iterator[Item]:
     if is_package(path, beginning):
         return iter([checked(Item(os.path.basename(path), path))])  # noqa: PTH119
     if beginning.startswith(b"\x7fELF"):
-        raise FormatError("an ELF file, and no package; a directory of ELF files is taken as one", file=shown(path))
+        raise FormatError("an ELF file, not a package: give its directory, which is taken as one", file=shown(path))
     if b"\0" in beginning:
         raise FormatError("neither a package nor a list of packages", file=shown(path))
     return _listed_in(path)

@@ -366,6 +366,13 @@ def test_damage_is_named_with_the_object(linked: Link, name: str) -> None:
     assert not (linked.directory / "merged").exists()
 
 
+def test_a_linked_file_among_the_objects_is_named(linked: Link) -> None:
+    program = linked.directory / "program"
+    subprocess.run(["gcc", "-shared", "-nostdlib", "-o", program, "-x", "c", "/dev/null"], check=True)
+    with pytest.raises(FormatError, match=r"program: a linked file, not an object"):
+        merge([*linked.objects, program], linked.directory / "merged.o")
+
+
 def test_a_function_without_relocation_is_named(linked: Link) -> None:
     elf = open_elf(linked.objects[1])
     relocations = elf.section(".rela.sframe")

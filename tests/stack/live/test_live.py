@@ -620,4 +620,5 @@ def test_refusals_are_one_line() -> None:
     done = command(gone.pid)
     assert (done.returncode, done.stderr) == (1, f"sframegen: process {gone.pid}: no such process\n")
     assert command("--", "/no/such/program").returncode == 2
+    assert command(1, gone.pid).stderr.splitlines()[-1] == "Error: stack takes one process id; profile takes several"
     assert command().returncode == 2
