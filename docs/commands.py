@@ -23,6 +23,7 @@ KEEPS_LINES = "\b\n"  # click's mark
 CODE = re.compile(r"`[^`]+`")
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 ENVIRONMENT = {
+    "SFRAMEGEN_PATH": "directories of detached sections, with colons between them: docs/detached.md",
     "SFRAMEGEN_LINK_OPTIONS": "options of `sframegen link`, for links by shims: docs/linking.md",
     "_SFRAMEGEN_COMPLETE": "asks for completion instead of a run: docs/installing.md",
 }
@@ -81,12 +82,27 @@ def command_page(name: str) -> Iterator[str]:
     yield "## Description\n"
     yield from paragraphs(command.help or "")
     yield from options(context)
+    if isinstance(command, click.Group):
+        for part in command.list_commands(context):
+            yield from part_of(context, part)
     yield "## See also\n"
     yield f"[{PROGRAM}]({PROGRAM}.md), which has the exit statuses.\n"
 
 
-def options(context: click.Context) -> Iterator[str]:
-    yield "## Options\n"
+def part_of(group: click.Context, name: str) -> Iterator[str]:
+    """A command with a name of two words, on the page of the first: `fleet run`."""
+    assert isinstance(group.command, click.Group)
+    command = group.command.get_command(group, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=group)
+    yield f"## {PROGRAM} {group.info_name} {name}\n"
+    yield f"`{' '.join([context.command_path, *command.collect_usage_pieces(context)])}`\n"
+    yield from paragraphs(command.help or "")
+    yield from options(context, level="###")
+
+
+def options(context: click.Context, level: str = "##") -> Iterator[str]:
+    yield f"{level} Options\n"
     parameters = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Option)]
     for names, text in filter(None, [parameter.get_help_record(context) for parameter in parameters]):
         yield f"`{names}`\n: {marked(text)}\n"
@@ -109,7 +125,7 @@ def marked(text: str) -> str:
 
 def python_page() -> Iterator[str]:
     """The public names: functions, then what they return and raise."""
-    yield "# Python\n\nWith examples, and what will stay as it is: [library.md](../library.md).\n"
+    yield "# Python\n\nExamples, and what stays stable: [library.md](../library.md).\n"
     public = {name: getattr(sframegen.api, name) for name in sframegen.api.__all__}
     for heading, classes in (("Functions", False), ("Values", True)):
         yield f"## {heading}\n"

@@ -70,6 +70,17 @@ def test_reference_has_every_option_and_paragraph(name: str) -> None:
         assert paragraph in page
 
 
+def test_the_page_of_a_group_has_its_commands() -> None:
+    page = "\n".join(commands.command_page("fleet"))
+    for text in (
+        "`sframegen fleet run [OPTIONS] SOURCE...`",
+        "`--scheduler ADDRESS`",
+        "`sframegen fleet report [OPTIONS] DIR`",
+        "`-o, --output PAGE`",
+    ):
+        assert text in page
+
+
 @pytest.mark.parametrize(
     ("text", "markdown"),
     [

@@ -43,6 +43,8 @@ CODE = re.compile(r"^```.*?^```$|`[^`\n]+`|\]\([^)]*\)", re.DOTALL | re.MULTILIN
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reference"),
 ]
 # Whose messages are plain; whose docstrings and comments are, too.
