@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
-from sframegen.elf.text import most_first, printable
+from sframegen.elf.text import count_of, most_first, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,13 +36,13 @@ class VersionChange:
         if not self.section_bytes:
             return f"{file}: SFrame version {self.to_version} already"
         line = (
-            f"{file}: SFrame version {self.from_version} -> {self.to_version}, {self.functions:,} functions, {self.rows:,} rows; "
-            f".sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
+            f"{file}: SFrame version {self.from_version} -> {self.to_version}, {count_of(self.functions, 'function')}, "
+            f"{count_of(self.rows, 'row')}; .sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
         )
         if self.pieces > 1:
             line += f"; {self.pieces} sections merged into one"
         if self.dead:
-            line += f"; {self.dead:,} functions without code left out"
+            line += f"; {count_of(self.dead, 'function')} without code left out"
         lost = sum(self.left_out.values())
         return f"{line}; {lost:,} bytes of code left out" if lost else line
 

@@ -17,7 +17,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.elf.records import ET_DYN, ET_EXEC
-from sframegen.elf.text import printable
+from sframegen.elf.text import count_of, printable
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of, unloaded_of
@@ -64,7 +64,7 @@ class CheckReport:
         found = ", ".join(f"{count:,} {severity.name.lower()}" + "s" * (count != 1) for count, severity in counts[:2] if count)
         line = f"{printable(self.file)}: {found or 'good'}"
         if self.version:
-            line += f"; SFrame version {self.version}, {self.functions:,} functions"
+            line += f"; SFrame version {self.version}, {count_of(self.functions, 'function')}"
             line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings)
             said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
             line += f"; bytes of code: {', '.join(said)}" if said else ""

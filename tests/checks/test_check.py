@@ -399,6 +399,14 @@ def damaged(program: Path, directory: Path) -> Path:
     return bad
 
 
+def test_one_of_a_thing_is_singular() -> None:
+    assert sframegen.CheckReport("a", version=3, functions=1).one_line() == "a: good; SFrame version 3, 1 function"
+    change = sframegen.VersionChange("a", 3, 2, functions=1, rows=1, section_bytes_before=57, section_bytes=52, dead=1)
+    assert (
+        change.one_line() == "a: SFrame version 3 -> 2, 1 function, 1 row; .sframe 57 -> 52 bytes; 1 function without code left out"
+    )
+
+
 def test_a_good_section_is_one_line(program: Path) -> None:
     status, output = run(program)
     report = sframegen.check(program)
