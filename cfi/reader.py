@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cfi import faults, scan
 from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
 from cfi.errors import FormatError
-from cfi.machine import WIDTH, Cursor, Machine
+from cfi.machine import Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from cfi.section import CfiSection, Registers
 
-    State: TypeAlias = tuple[int, ...]  # or a part of one
     _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, int]
 
 KINDS = tuple(RuleKind)
-EXPRESSIONS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
+EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
 DW_EH_PE_INDIRECT = 0x80
 SUPPORTED_VERSIONS = (1, 3, 4)
 WITHOUT_DATA = set("SBG")  # augmentation letters
@@ -34,8 +33,9 @@ ADDRESS_SIZES = (4, 8)
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
-STATE = Struct(f"={WIDTH}q")
-UNREADABLE = STATE.pack(0, RuleKind.UNREADABLE, *[0] * 14)
+# Parts of a state's bytes: RA column and CFA; RA, FP, SP and the state of RA's signature; the CFA's expression.
+HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=10q"), Struct("=2q")
+UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
 
 
 def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
@@ -51,7 +51,7 @@ def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
         base += len(section.data)
     register_rule = cache(partial(_register_rule, blocks))  # a long expression, of which there may be many rules, is copied once
     others = cache(partial(_others, register_rule))
-    table.rules = [_rule(state, register_rule, others) for state in map(STATE.unpack, numbers)]
+    table.rules = [_rule(state, register_rule, others) for state in numbers]
     return table
 
 
@@ -225,19 +225,23 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _rule(state: State, register_rule: Callable[[State], RegisterRule], others: Callable[[State], _Others]) -> CfiRule:
-    cfa = (state[1], *state[14:]) if state[1] in EXPRESSIONS else state[1:4]
-    return CfiRule(state[0], register_rule(cfa), *others(state[4:14]))
+def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule], others: Callable[[bytes], _Others]) -> CfiRule:
+    ra_column, kind, a, b = HEAD.unpack_from(state)
+    if kind in EXPRESSION_KINDS:
+        cfa = register_rule(kind, *EXPRESSION.unpack_from(state, HEAD.size + OTHERS.size))
+    else:
+        cfa = RegisterRule(KINDS[kind], a, b)
+    return CfiRule(ra_column, cfa, *others(state[HEAD.size : HEAD.size + OTHERS.size]))
 
 
-def _others(register_rule: Callable[[State], RegisterRule], part: State) -> _Others:
+def _others(register_rule: Callable[[int, int, int], RegisterRule], part: bytes) -> _Others:
     """What a rule says of RA, FP, SP, and the state of RA's signature: the same in many rules."""
-    return register_rule(part[:3]), register_rule(part[3:6]), register_rule(part[6:9]), part[9]
+    numbers = OTHERS.unpack(part)
+    return register_rule(*numbers[:3]), register_rule(*numbers[3:6]), register_rule(*numbers[6:9]), numbers[9]
 
 
-def _register_rule(blocks: list[tuple[int, CfiSection]], part: State) -> RegisterRule:
-    kind, a, b = part
-    if kind not in EXPRESSIONS:
+def _register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:
+    if kind not in EXPRESSION_KINDS:
         return RegisterRule(KINDS[kind], a, b)
     base, section = next((base, section) for base, section in reversed(blocks) if base <= a)
     return RegisterRule(KINDS[kind], expression=bytes(section.data[a - base : a - base + b]))
