@@ -20,6 +20,7 @@ MODULES = (
     "sframegen.code.decoding.instruction_columns",
     "sframegen.code.decoding.x86_forms",
     "sframegen.code.function.blocks",
+    "sframegen.code.function.walked_rows",
     "sframegen.conversion.endings",
     "sframegen.conversion.resolve",
     "sframegen.conversion.split",

@@ -9,14 +9,16 @@ from cfi.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.context.jump_tables import ReadOnly, Tables
 from sframegen.code.context.plt import LONGEST, slot_of
+from sframegen.code.context.pointer_words import words_within
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.isa.machines import isa_of
 from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from cfi.columns import Column
     from sframegen.code.context.assumptions import Assumptions
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
@@ -47,6 +49,7 @@ class FileContext:
         self.stubs = stubs
         self.stub_targets: dict[int, Callee] = {}
         self.never_return: set[int] = set()  #: found by analysis
+        self.answers: dict[int, bool] = {}  #: of `returns`, by target
 
     def decode(self, start: int, end: int) -> Piece:
         return decode(self.elf.at(start, end - start), start, self.isa)
@@ -54,6 +57,10 @@ class FileContext:
     def holds(self, address: int) -> bool:
         """Return True if an address is in analysed code."""
         return address < self.limit(address)
+
+    def in_code(self, addresses: Column) -> Iterator[int]:
+        """Return those of the addresses that are in analysed code."""
+        return filter(self.holds, words_within(addresses, self.code[0][0], self.code[-1][1]) if self.code else ())
 
     def limit(self, address: int) -> int:
         """Return the end of the analysed code that holds the address; the address itself if none does."""
@@ -70,10 +77,19 @@ class FileContext:
             return self.stub_targets[target]
         return target
 
+    def learn(self, never_return: set[int]) -> None:
+        """These functions never return, either."""
+        if not never_return <= self.never_return:
+            self.never_return |= never_return
+            self.answers.clear()
+
     def returns(self, target: int | None, slot: int | None) -> bool:
         """Return True if a call may return."""
         callee = self.callee(target, slot)
-        return callee not in self.never_return and not self.known_by_name(callee)
+        found = callee not in self.never_return and not self.known_by_name(callee)
+        if target is not None:
+            self.answers[target] = found
+        return found
 
     def known_by_name(self, callee: Callee) -> bool:
         """Return True if the name alone shows that the callee never returns."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
 from sframegen.code.decoding.pieces import is_alike_from
-from sframegen.code.function.blocks import Blocks, Places, Points, to_addresses
+from sframegen.code.function.blocks import Blocks, Places, Points
+from sframegen.code.function.walked_rows import states_at_flows, to_addresses
 from sframegen.code.isa.effects import Flow
-from sframegen.code.isa.frame_state import CALLERS
+from sframegen.code.isa.frame_state import CALLERS, after
 from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
@@ -71,12 +71,6 @@ class Rows:
         number = bisect_right(self.start, address) - 1
         return self.states[self.state[number]] if number >= 0 and address < self.end[number] else None
 
-    def at_any(self, addresses: Iterable[int]) -> list[State]:
-        """Return the distinct states at the addresses."""
-        start, end, state = self.start, self.end, self.state
-        rows = [(bisect_right(start, address) - 1, address) for address in addresses]
-        return [self.states[number] for number in {state[row] for row, address in rows if row >= 0 and address < end[row]}]
-
 
 @dataclass(slots=True)
 class Analysis:
@@ -89,6 +83,8 @@ class Analysis:
     returns: bool = False  #: with an instruction that returns, or a jump to anywhere
     jumps: list[int] = field(default_factory=list)  #: unresolved indirect jumps
     contradiction: int | None = None  #: an instruction that returns with another frame than the entry's; then there are no rows
+    at_returns: list[State] = field(default_factory=list)  #: the state after each return in `rows`
+    at_calls: list[State] = field(default_factory=list)  #: the distinct states of `rows` at calls
     too_costly: bool = False  #: the walk took too many steps; `contradiction` says where, and there are no rows
 
 
@@ -99,6 +95,7 @@ class Surroundings(NamedTuple):
     table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump through a register or an index, or none
     continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
+    known_calls: dict[int, bool] | None = None  #: what `returns` has said already, by target
 
 
 def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, surroundings: Surroundings) -> Analysis:
@@ -120,6 +117,7 @@ class _Function:
         self.isa = isa
         self.surroundings = surroundings
         self.frames = pieces[-1].frames
+        self.known_calls = {} if surroundings.known_calls is None else surroundings.known_calls
         self.likeness: dict[tuple[bytes, int], bool] = {}
         self.doubted = False
         self.bases = array("I", [0])
@@ -144,23 +142,33 @@ class _Function:
         if not complete:
             return Analysis(contradiction=self._address(blocks.contradiction), returns=True, too_costly=True)
         states = self.frames.states
+        rows, at_returns, at_calls = self._rows(blocks) if blocks.contradiction < 0 else (Rows(), [], [])
         return Analysis(
-            Rows() if blocks.contradiction >= 0 else self._rows(blocks),
+            rows,
             [Exit(source, target, states[state]) for source, target, state in blocks.exits],
-            [self._callee(point) for point in blocks.calls],
-            [self._callee(point) for point in blocks.last_calls],
+            blocks.calls,
+            blocks.last_calls,
             blocks.returns or self.doubted,
             [self._address(self.points.at[point]) for point in blocks.jumps],
             self._address(blocks.contradiction) if blocks.contradiction >= 0 else None,
+            at_returns,
+            at_calls,
         )
 
-    def _rows(self, blocks: Blocks) -> Rows:
+    def _rows(self, blocks: Blocks) -> tuple[Rows, list[State], list[State]]:
+        """Return the rows, and the states after returns and at calls."""
         start, end, state = blocks.row_start, blocks.row_end, blocks.row_state
         if not blocks.ascend:
             start, end, state = zip(*sorted(zip(start, end, state, strict=True), key=lambda row: row[:2]), strict=True)
-        rows = Rows(array("Q", start), array("Q", end), array("I", state), self.frames.states)
-        to_addresses(self.points.marks, self.starts, self.bases, rows.start, rows.end)
-        return rows
+        states, effects = self.frames.states, self.frames.effects
+        rows = Rows(array("Q", start), array("Q", end), array("I", state), states)
+        points = self.points
+        returns, calls = states_at_flows(points.flows, points.at, points.effects, rows.start, rows.end, rows.state)
+        to_addresses(points.marks, self.starts, self.bases, rows.start, rows.end)
+        at_returns = [
+            after(states[number], effects[what]) for number, what in returns
+        ]  # they may authenticate, or remove arguments
+        return rows, at_returns, [states[number] for number in calls]
 
     def _address(self, place: int) -> int:
         number = bisect_right(self.bases, place, 0, len(self.pieces)) - 1
@@ -187,16 +195,11 @@ class _Function:
         piece = self._piece(address)
         return piece is not None and piece.begins(address)
 
-    def _callee(self, point: int) -> tuple[int | None, int | None]:
-        """Return (target, slot) of a call."""
-        flow, address = self.points.flows[point], self.points.addresses[point]
-        return (address if flow & 1 << DIRECT else None), (address if flow & 1 << SLOT else None)
-
     # -- questions of the blocks
 
-    def returns(self, point: int) -> bool:
+    def returns(self, point: int, target: int | None, slot: int | None) -> bool:
         """Return True if a call may return."""
-        if not self.surroundings.returns(*self._callee(point)):
+        if not self.surroundings.returns(target, slot):
             return False
         if self.surroundings.continues is None:
             return True

@@ -26,7 +26,9 @@ MAX_STATES = (
 class Asked(Protocol):
     """Who knows what the columns do not say."""
 
-    def returns(self, point: int) -> bool:
+    known_calls: dict[int, bool]  # what `returns` has said already, by target
+
+    def returns(self, point: int, target: int | None, slot: int | None) -> bool:
         """True if a call may come back."""
 
     def table(self, point: int) -> Sequence[int]:
@@ -61,7 +63,7 @@ class Blocks:
     """The blocks of one function, whose pieces lie one after the other: places are offsets into that.
 
     After `run`: rows by columns (places, number of the state), and whether they `ascend`; exits as (source, target, state); calls
-    and unresolved jumps as numbers of points; `returns`; `contradiction`: the place of an instruction, or -1.
+    as (target, slot); unresolved jumps as numbers of points; `returns`; `contradiction`: the place of an instruction, or -1.
     """
 
     asked = cython.declare("object")
@@ -69,6 +71,7 @@ class Blocks:
     moved = cython.declare("dict")
     met = cython.declare("dict")
     called = cython.declare("dict")
+    known_calls = cython.declare("dict")
     marks = cython.declare("const unsigned char[::1]")
     at = cython.declare("const unsigned int[::1]")
     ends = cython.declare("const unsigned int[::1]")
@@ -112,6 +115,7 @@ class Blocks:
         self.moved = frames.moved
         self.met = frames.met
         self.called = frames.called
+        self.known_calls = asked.known_calls
         self.marks = points.marks
         self.at = points.at
         self.ends = points.ends
@@ -371,14 +375,17 @@ class Blocks:
         """The state after a call; -1 where nothing is."""
         place: cython.longlong
         if self.emits:
-            self.calls.append(point)
+            self.calls.append(self.callee(point))
         if not self.answers[point]:
-            self.answers[point] = 1 if self.asked.returns(point) else 2
+            known = self.known_calls.get(self.addresses[point]) if self.flows[point] & 8 else None  # DIRECT
+            if known is None:
+                known = self.asked.returns(point, *self.callee(point))
+            self.answers[point] = 1 if known else 2
         if self.answers[point] == 2:
             return -1
         if self.ends[point] >= self.code_ends[piece]:
             if self.emits:
-                self.last_calls.append(point)
+                self.last_calls.append(self.callee(point))
             return -1
         if self.flows[point] & 8 and not self.emits:  # DIRECT
             place = self.place(self.addresses[point])
@@ -386,6 +393,11 @@ class Blocks:
                 self.reach(self.addresses[point], self.addresses[point], self.nothing)
         found = self.called.get(state)
         return self.frames.after_call(state) if found is None else found  # type: ignore[no-any-return]
+
+    def callee(self, point: cython.longlong) -> tuple[int | None, int | None]:
+        """Return (target, slot) of a call."""
+        address: int = self.addresses[point]
+        return address if self.flows[point] & 8 else None, address if self.flows[point] & 16 else None  # DIRECT, SLOT
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -408,37 +420,3 @@ class Blocks:
             if self.emits and self.frames.contradicts(state):
                 self.contradiction = self.at[point]
         return 0
-
-
-@cython.locals(
-    marks="const unsigned char[::1]",
-    starts="const unsigned long long[::1]",
-    bases="const unsigned int[::1]",
-    row_start="unsigned long long[::1]",
-    row_end="unsigned long long[::1]",
-)
-def to_addresses(marks: Bytes, starts: Column, bases: Column, row_start: Column, row_end: Column) -> None:
-    """Rows' places, ascending, become addresses. Padding between two rows that nothing reaches belongs to the first."""
-    row: cython.Py_ssize_t
-    piece: cython.Py_ssize_t = 0
-    other: cython.Py_ssize_t
-    place: cython.ulonglong
-    end: cython.ulonglong
-    following: cython.ulonglong
-    for row in range(len(row_start)):
-        while bases[piece + 1] <= row_start[row]:
-            piece += 1
-        end = row_end[row]
-        if row + 1 < len(row_start):
-            following = row_start[row + 1]
-            other = piece
-            while bases[other + 1] <= following:
-                other += 1
-            if end < following and starts[other] - starts[piece] == bases[other] - bases[piece]:
-                place = end
-                while place < following and marks[place] != 1:
-                    place += 1
-                if place == following:
-                    end = following
-        row_start[row] = row_start[row] - bases[piece] + starts[piece]
-        row_end[row] = end - bases[piece] + starts[piece]

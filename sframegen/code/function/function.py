@@ -8,10 +8,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.code.context.assumptions import unguard
-from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
+from sframegen.code.decoding.instruction_columns import SLOT
 from sframegen.code.function.analysis import Surroundings, analyse
+from sframegen.code.function.walked_rows import packed
 from sframegen.code.isa.effects import Flow
-from sframegen.code.isa.frame_state import CALLERS, after
+from sframegen.code.isa.frame_state import CALLERS
 from sframegen.elf.ranges import Range, size_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
 
-CALLS = (Flow.CALL, Flow.CALL | 1 << DIRECT, Flow.CALL | 1 << SLOT)
 ALIGNMENT = 16  # bytes: of SP, where a compiler's function calls another
 
 Unit: TypeAlias = "tuple[Range, ...]"  # the pieces of one function, ascending
@@ -97,62 +97,44 @@ def analyse_pieces(context: FileContext, pieces: Sequence[Piece], entries: Entri
     if continues is not None:
         for piece in pieces:
             unguard(piece, continues)
-    analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(context.returns, table, continues))
+    known = context.answers if continues is None else None
+    analysis = analyse(pieces, dict.fromkeys(entries, isa.entry), isa, Surroundings(context.returns, table, continues, known))
     columns = analysis.rows
-    states = {state: number for number, state in enumerate(dict.fromkeys(columns.state))}
     base = unit[0][0]
+    rows, states = packed(columns.start, columns.end, columns.state, base)
     narrow = "I" if unit[-1][1] - base < 1 << 32 else "Q"  # a browser has 16 million rows
-    rows = array(narrow, [0]) * (3 * len(columns))
-    rows[::3] = array(narrow, [start - base for start in columns.start])
-    rows[1::3] = array(narrow, [end - base for end in columns.end])
-    rows[2::3] = array(narrow, map(states.__getitem__, columns.state))
-    calls = [context.callee(*call) for call in analysis.calls]
-    last = [context.callee(*call) for call in analysis.last_calls]
-    called = tuple(set(calls))
-    goes_on = set(Counter(calls) - Counter(last) if last else called) - context.never_return
+    callees = {call: context.callee(*call) for call in set(analysis.calls)}
+    called = tuple(set(callees.values()))
+    last = [callees[call] for call in analysis.last_calls]
+    goes_on = set(Counter(map(callees.__getitem__, analysis.calls)) - Counter(last) if last else called) - context.never_return
     exits = tuple([Exit(one.source, one.target, is_entry(one.state, isa)) for one in analysis.exits])
-    at_end = [
-        [
-            _after(columns.at(piece.start + piece.at[number]), piece, number)
-            for piece in pieces
-            for number in piece.numbers_of(Flow.RETURN)
-        ],
-        [columns.at(address) for address in analysis.jumps],
-    ]
     by_slot = [
         columns.at(piece.start + piece.at[number]) for piece in pieces for number in piece.numbers_of(Flow.INDIRECT | 1 << SLOT)
     ]
-    reached = [[is_entry(state, isa) for state in some if state is not None] for some in at_end]
-    calling = columns.at_any(
-        piece.start + piece.at[number] for piece in pieces for kind in CALLS for number in piece.numbers_of(kind)
-    )
-    keeps_frame = all(map(all, reached))
-    at_calls = frozenset([state.sp % ALIGNMENT for state in calling if state.sp is not None])
+    returns = [is_entry(state, isa) for state in analysis.at_returns]
+    jumps = [is_entry(state, isa) for address in analysis.jumps if (state := columns.at(address)) is not None]
+    keeps_frame = all(returns) and all(jumps)
+    at_calls = frozenset([state.sp % ALIGNMENT for state in analysis.at_calls if state.sp is not None])
     return Found(
         unit,
         entries,
-        rows,
+        array(narrow, rows),
         tuple([columns.states[state] for state in states]),
         exits=exits,
         calls=called,
         last_calls=tuple(set(last)),
         goes_on=called if len(goes_on) == len(called) else tuple(goes_on),
-        taken=tuple({address for piece in pieces for address in piece.taken if context.holds(address)}),
+        taken=tuple({address for piece in pieces for address in context.in_code(piece.taken)}),
         by_table=tuple(outside),
         comes_back=analysis.returns or bool(analysis.jumps),
-        returns=len(reached[0]),
-        jumps=len(reached[1]),
+        returns=len(returns),
+        jumps=len(jumps),
         keeps_frame=keeps_frame,
-        shows_itself=keeps_frame and bool(reached[0]) and at_calls <= {0} and all(one.as_entered for one in exits),
-        returns_as_entered=any(reached[0]) or any(is_entry(state, isa) for state in by_slot if state is not None),
+        shows_itself=keeps_frame and bool(returns) and at_calls <= {0} and all(one.as_entered for one in exits),
+        returns_as_entered=any(returns) or any(is_entry(state, isa) for state in by_slot if state is not None),
         at_calls=at_calls,
         contradiction=analysis.contradiction,
     )
-
-
-def _after(state: State | None, piece: Piece, number: int) -> State | None:
-    """Return the state after a point: a return may authenticate, or remove arguments from the stack."""
-    return None if state is None else after(state, piece.frames.effects[piece.effects[number]])
 
 
 def is_entry(state: State, isa: Isa) -> bool:

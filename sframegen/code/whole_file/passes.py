@@ -198,7 +198,7 @@ class _Passes:
 
         for _ in range(MAX_CUTS):
             self._learn()
-            self.context.never_return |= self._never_return()
+            self.context.learn(self._never_return())
             stale = wrong()
             if not stale:
                 self._settle()
@@ -226,7 +226,7 @@ class _Passes:
             self._learn()
             units = self._units()
             self.found = {unit: found for unit, found in self.found.items() if unit in units}
-            self.context.never_return |= self._never_return()
+            self.context.learn(self._never_return())
             stale = {unit: entries for unit, entries in units.items() if self._is_stale(unit, entries)}
             if not stale:
                 break
@@ -252,7 +252,7 @@ class _Passes:
             credible = list(self._credible())
             called = {callee for found in credible for callee in found.calls if isinstance(callee, int)}
             self.entries = self.known | called | _left_to(credible)
-            self.context.never_return |= self._never_return()
+            self.context.learn(self._never_return())
             calls = Counter(callee for found in self.found.values() for callee in found.calls)
             often.update(callee for callee, count in calls.items() if count >= OFTEN)
             callees = {callee for callee, count in calls.items() if count > 1}
