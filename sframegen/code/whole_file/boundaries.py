@@ -23,6 +23,7 @@ SOME = 256
 ALIGNMENT = 16  # bytes: of functions after padding
 SHORT_JUMP = 1 << 10  # bytes that a jump may span within a function, if no branch shows that the function reaches so far
 STOP = bytes([Flow.STOP])
+PADDING = 2  # a mark
 LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
 IN_STEP = 32  # instructions before another: decoding from there meets it, even if it was cut
@@ -98,8 +99,11 @@ def _crossing(context: FileContext, piece: Piece, window: Piece, limit: int) -> 
 
 
 def may_be_cut(piece: Piece, longest: int) -> bool:
-    """Return True if the piece's last instruction may have more bytes: what is left of one is no instruction."""
-    return STOP in piece.flows[bisect_left(piece.at, piece.end - piece.start - longest) :]
+    """Return True if the piece's last instruction may have more bytes: what is left of one is no instruction, and no padding."""
+    first = bisect_left(piece.at, piece.end - piece.start - longest)
+    return STOP in piece.flows[first:] and any(
+        flow == Flow.STOP and piece.marks[at] != PADDING for flow, at in zip(piece.flows[first:], piece.at[first:], strict=True)
+    )
 
 
 def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
