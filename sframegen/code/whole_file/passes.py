@@ -387,8 +387,12 @@ class _Passes:
             false = self.false_begins | (self.doubtful - self.entries)
             every = [found for found in every if not any(self._part(one)[0] in false for one in found.unit)]
             every = proven(every, self.entries, self.called, self.context, self._owner())
+        parts = sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0), reverse=True)
+        every.clear()
+        self.found.clear()  # of a browser: each result is kept only until its rows are in the columns
         numbers: dict[State, int] = {}
-        for (start, end), found in sorted(((one, owner) for owner in every for one in owner.unit), key=itemgetter(0)):
+        while parts:
+            (start, end), found = parts.pop()
             rows = found.rows if len(found.unit) == 1 else found.rows[3 * found.row_at(start) : 3 * found.row_at(end)]
             base = found.unit[0][0]
             result.start.extend([base + offset for offset in rows[::3]])
