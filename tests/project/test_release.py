@@ -19,7 +19,7 @@ import sframegen
 from sframegen.program.build import MODULES
 from tests import ROOT
 from tools.release.building import missing_in, settle
-from tools.release.trial import contents
+from tools.release.trial import changed_since, contents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +100,18 @@ def test_what_was_tried_holds_for_wheels_that_install_the_same(tmp_path: Path) -
     assert contents(wheel_of(tmp_path / "b.whl", "x = 1", "click", "Another one.", 2021)) == tried
     assert contents(wheel_of(tmp_path / "c.whl", "x = 2", "click", "One.", 2020)) != tried
     assert contents(wheel_of(tmp_path / "d.whl", "x = 1", "lief", "One.", 2020)) != tried
+
+
+def test_wheels_are_tried_with_the_tests_of_their_own_sources(tmp_path: Path) -> None:
+    names = ["setup.py", "sframegen/__init__.py", "cfi/errors.py"]
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        for name in names:
+            archive.add(ROOT / name, f"sframegen-0/{name}")
+    assert changed_since(tmp_path / "a.tar.gz") == []
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
+        archive.add(ROOT / "LICENSE", "sframegen-0/cfi/errors.py")
+        archive.add(ROOT / "LICENSE", "sframegen-0/cfi/gone.py")
+    assert changed_since(tmp_path / "b.tar.gz") == ["cfi/errors.py", "cfi/gone.py"]
 
 
 @pytest.mark.full

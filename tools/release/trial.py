@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from hashlib import sha256
@@ -196,6 +197,14 @@ def contents(file: Path) -> str:
         return sha256(b"\n".join([*lines, wheel.read(metadata).partition(b"\n\n")[0]])).hexdigest()
 
 
+def changed_since(sdist: Path) -> list[str]:
+    """Names of files of the packages that this checkout, which has the tests, has otherwise than an sdist."""
+    with tarfile.open(sdist) as archive:
+        files = {entry.name.partition("/")[2]: archive.extractfile(entry) for entry in archive if entry.isfile()}
+        ours = {name: stream for name, stream in files.items() if stream and name.startswith(("cfi/", "linker/", "sframegen/"))}
+        return [name for name, stream in ours.items() if not (ROOT / name).exists() or (ROOT / name).read_bytes() != stream.read()]
+
+
 def trials(given: Sequence[Path]) -> Iterator[Trial]:
     """All that is tried: each Python with pip and the wheel that pip chooses, and other ways with one of them."""
     amd64 = MACHINES[0]
@@ -252,6 +261,9 @@ def main() -> int:
     released = sorted(options.dist.glob("sframegen-*.whl")) + sorted(options.dist.glob("sframegen-*.tar.gz"))
     if not released:
         parser.error(f"{options.dist} has no wheels: make wheel")
+    for sdist in options.dist.glob("sframegen-*.tar.gz"):
+        if changed := changed_since(sdist):
+            parser.error(f"{options.dist} is of other sources than this checkout, such as {changed[0]}: make wheel")
     # What was found with files of the same contents: the table has the rows of earlier runs, too.
     places = {file.name: CACHE / "release-trials" / contents(file) for file in released}
     for trial in trials(options.python):
