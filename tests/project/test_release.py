@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from hashlib import sha256
 from importlib.util import find_spec
@@ -100,6 +101,15 @@ def test_what_was_tried_holds_for_wheels_that_install_the_same(tmp_path: Path) -
     assert contents(wheel_of(tmp_path / "b.whl", "x = 1", "click", "Another one.", 2021)) == tried
     assert contents(wheel_of(tmp_path / "c.whl", "x = 2", "click", "One.", 2020)) != tried
     assert contents(wheel_of(tmp_path / "d.whl", "x = 1", "lief", "One.", 2020)) != tried
+
+
+def test_an_sdist_has_the_types_of_all_compiled_modules() -> None:
+    """Without its `.pxd`, a module compiles too: its attributes are then Python objects that nobody else sees."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    packed = {path for package, those in patterns.items() for one in those for path in (ROOT / package).glob(one)}
+    types = {path for name in MODULES if (path := (ROOT / name.replace(".", "/")).with_suffix(".pxd")).exists()}
+    assert types
+    assert types - packed == set()
 
 
 def test_wheels_are_tried_with_the_tests_of_their_own_sources(tmp_path: Path) -> None:
