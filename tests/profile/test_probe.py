@@ -73,9 +73,11 @@ def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> Non
         raise EventError("not allowed", 13)
 
     machine.setattr(module, "open_event", refused)
-    found = probe()
-    assert found.own is Backend.NONE
-    assert any("kernel.perf_event_paranoid=2" in line for line in found.remedies)
+    for level, helps in ((3, True), (2, False)):
+        machine.setattr(module, "paranoia", lambda level=level: level)
+        found = probe()
+        assert found.own is Backend.NONE
+        assert any("kernel.perf_event_paranoid=2" in line for line in found.remedies) is helps
 
 
 def test_this_machine_is_looked_at_without_an_error() -> None:

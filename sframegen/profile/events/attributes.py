@@ -165,8 +165,11 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
         case errno.EACCES | errno.EPERM:
             needed = 0 if pid == -1 else 1 + bool(attributes.flags & EventFlag.EXCLUDE_KERNEL)
             level = paranoia()
-            if pid > 0 and level is not None and level <= needed:
-                return f"process {pid}: {name} events of other users' processes need root or CAP_PERFMON"
+            if level is not None and level <= needed:
+                if pid > 0:
+                    return f"process {pid}: {name} events of other users' processes need root or CAP_PERFMON"
+                allowed = f"though kernel.perf_event_paranoid is {level}"
+                return f"{name} events are not allowed, {allowed}: a container or a policy forbids them"
             own = "" if pid == -1 else ", for processes of the same user"
             return (
                 f"{name} events are not allowed (kernel.perf_event_paranoid is {level}): "

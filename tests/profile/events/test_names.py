@@ -77,10 +77,17 @@ def test_refusals_are_in_words(
     assert caught.value.number == number
 
 
-def test_a_process_of_another_user_is_named_if_the_level_is_not_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pid", "message"),
+    [
+        (7, "^process 7: cycles events of other users' processes need root or CAP_PERFMON$"),
+        (0, "^cycles events are not allowed, though .* is 1: a container or a policy forbids them$"),
+    ],
+)
+def test_the_level_is_not_the_reason(pid: int, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("ctypes.get_errno", lambda: errno.EACCES)
     monkeypatch.setattr(attributes, "_LIBC", type("Library", (), {"syscall": staticmethod(lambda *_: -1)}))
     monkeypatch.setattr(attributes, "PARANOID", tmp_path / "level")
     (tmp_path / "level").write_text("1\n")
-    with pytest.raises(EventError, match=r"^process 7: cycles events of other users' processes need root or CAP_PERFMON$"):
-        open_event(EventAttributes(0), 7, -1, name="cycles")
+    with pytest.raises(EventError, match=message):
+        open_event(EventAttributes(0), pid, -1, name="cycles")
