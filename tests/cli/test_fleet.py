@@ -47,6 +47,7 @@ def test_wrong_usage(tmp_path: Path, options: list[str], why: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_a_report_of_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("altair")
     file = tmp_path / "file"
