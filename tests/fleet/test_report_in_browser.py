@@ -114,9 +114,11 @@ def test_pages_of_the_table_have_every_row_once(page: Page) -> None:
 
 def test_links_open_details_and_the_address_has_them(page: Page) -> None:
     def follow(link: str) -> tuple[str, str]:
-        page.run(f"document.querySelector({link!r}).click()")
-        title, body = page.run("""new Promise((done) => setTimeout(() => done(
-            ['details-title', 'details-body'].map((id) => document.getElementById(id).innerText)), 100))""")
+        title, body = page.run(f"""new Promise((done) => {{
+            const texts = () => ['details-title', 'details-body'].map((id) => document.getElementById(id).innerText);
+            addEventListener('hashchange', () => done(texts()), {{ once: true }});
+            document.querySelector({link!r}).click();
+        }})""")
         return title, body
 
     search(page, "b.so")
@@ -128,9 +130,12 @@ def test_links_open_details_and_the_address_has_them(page: Page) -> None:
     title, body = follow("#details-body dd a")
     assert title == "lib0_1.0_amd64.deb"
     assert "1,030 bytes, +3.00 %" in body
-    page.run("document.querySelector('#details form button').click()")
-    assert page.run("document.getElementById('details').open") is False
-    assert page.run("location.hash") == ""
+    is_open, address = page.run("""new Promise((done) => {
+        const details = document.getElementById('details');
+        details.addEventListener('close', () => done([details.open, location.hash]), { once: true });
+        document.querySelector('#details form button').click();
+    })""")
+    assert (is_open, address) == (False, "")
     assert page.faults == []
 
 
