@@ -148,8 +148,9 @@ def _remedies(facts: list[Fact], best: Backend, *, others: bool) -> list[str]:
         remedies.append(f"install clang, then sframegen again from its sources: it has no kernel program for {platform.machine()}")
     if fine["kernel"] and not (fine["capabilities"] and fine["BPF"] and others):
         remedies.append(f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy")
-    if best is Backend.NONE and (paranoia() or 0) > 2:
-        remedies.append("sysctl kernel.perf_event_paranoid=2 allows perf events of own processes")
+    if best is Backend.NONE:
+        if (paranoia() or 0) > 2:  # else a container or a policy forbids them
+            remedies.append("sysctl kernel.perf_event_paranoid=2 allows perf events of own processes")
     elif not fine["perf events of own processes, in the kernel too"]:
         remedies.append("sysctl kernel.perf_event_paranoid=1 allows samples in the kernel, too")
     return remedies

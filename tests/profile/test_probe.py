@@ -78,6 +78,7 @@ def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> Non
         found = probe()
         assert found.own is Backend.NONE
         assert any("kernel.perf_event_paranoid=2" in line for line in found.remedies) is helps
+        assert not any("kernel.perf_event_paranoid=1" in line for line in found.remedies)
 
 
 def test_this_machine_is_looked_at_without_an_error() -> None:
