@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, PathName, Run, level, note, verification
+from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, PathName, Run, level, note, print_json, verification
 from sframegen.cli.shared.several import Bar, leave_stdout_to
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def command(
         for warning in () if quiet else report.warnings:
             note(f"{output}: warning: {warning}")
         if as_json:
-            click.echo(json.dumps(report.to_json()))
+            print_json([report], several=False)
         elif not quiet:
             click.echo(report.one_line())
             for line in report.details() if verbose else ():
