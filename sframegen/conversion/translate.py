@@ -82,7 +82,7 @@ class Translator:
         if not (fp is None or isinstance(fp, Where)):
             return Reason.FP_UNDEFINED if fp_rule.kind is UNDEFINED else Reason.FP_RULE
         row = Rule(cfa, ra, fp, ra_state != 0)
-        return row if any(self.words.of(row)) else unsaid(row, self.words) or row
+        return unsaid(row, self.words) or row
 
 
 def _where(term: Term | None) -> Where | None:

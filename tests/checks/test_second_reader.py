@@ -122,7 +122,7 @@ FAULTS = {
         TRANSLATE, "return unsaid(OUTERMOST, self.words) or OUTERMOST", "return Reason.RA_RULE"
     ),
     "usual frames are left out": Fault(
-        TRANSLATE, "return row if any(self.words.of(row)) else", "return Reason.FP_RULE if fp else"
+        TRANSLATE, "return unsaid(row, self.words) or row", "return Reason.FP_RULE if fp else row"
     ),
     "repeated rules are asked for too rarely": Fault(
         TRANSLATE, "for residue in range(PC_PERIOD):", "for residue in range(0, PC_PERIOD, 2):"
