@@ -86,7 +86,7 @@ class Target:
         return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
     def begin_copy(self, elf: ElfFile) -> None:
-        """Begin the new file, a copy of the old one: as soon as it is known that there will be one, and if it takes its time."""
+        """Begin to copy the file, if it is large and will be written. To be called as soon as that is known."""
         if self._location is not None and not self.dry_run and len(self.data) >= LARGE and len(os.sched_getaffinity(0)) > 1:
             self._ahead = self._held.enter_context(CopyAhead(elf, self._location))
             self._ahead.start()

@@ -67,7 +67,7 @@ def test_the_same_result(program: Path, ahead: list[ElfFile], monkeypatch: pytes
 
 
 def test_nothing_to_change(program: Path, ahead: list[ElfFile]) -> None:
-    """Where it is known at once that the file stays as it is, nothing is copied; else the copy goes."""
+    """If it is known at once that the file stays as it is, nothing is copied. If it is known later, the copy is removed."""
     sframegen.add_section(program)
     del ahead[:]
     there, content = names(program.parent), program.read_bytes()
