@@ -136,24 +136,26 @@ class FunctionColumns:
         self._names = table.names if table else b""
         raw = bytes(table.raw) if table else b""
         info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(IS_FUNCTION)
-        sections = zip(raw[ST_SHNDX_OFFSET::SYM_SIZE], raw[ST_SHNDX_OFFSET + 1 :: SYM_SIZE], strict=True)
-        kept = [is_function & (section != (0, 0)) for is_function, section in zip(info, sections, strict=True)]
+        sections = array("H", raw)[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2]  # 0 in both byte orders: none of the file
         small, large = array("I", raw), array("Q", raw)
         if elf.byte_order != sys.byteorder:
             small.byteswap()
             large.byteswap()
-        addresses = list(compress(large[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8], kept))
-        order = sorted(range(len(addresses)), key=addresses.__getitem__)  # stable: global symbols come after local ones
-        self._addresses = array("Q", map(addresses.__getitem__, order))
-        self._sizes = _in_order(large[ST_SIZE_OFFSET // 8 :: SYM_SIZE // 8], kept, order)
-        self._names_at = _in_order(small[:: SYM_SIZE // 4], kept, order)
+        addresses = large[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
+        numbers = [number for number in compress(range(len(info)), info) if sections[number]]
+        numbers.sort(key=addresses.__getitem__)  # stable: global symbols come after local ones
+        self._addresses = array("Q", map(addresses.__getitem__, numbers))
+        self._numbers = array("I", numbers)  # of the entries, whose columns are these:
+        self._sizes = large[ST_SIZE_OFFSET // 8 :: SYM_SIZE // 8]
+        self._names_at = small[:: SYM_SIZE // 4]
 
     def at(self, address: int) -> Symbol | None:
         """Return the function that holds an address; one without a size reaches up to the next."""
-        number = bisect_right(self._addresses, address) - 1
-        if number < 0:
+        place = bisect_right(self._addresses, address) - 1
+        if place < 0:
             return None
-        symbol = Symbol(self._names, self._names_at[number], self._addresses[number], self._sizes[number])
+        number = self._numbers[place]
+        symbol = Symbol(self._names, self._names_at[number], self._addresses[place], self._sizes[number])
         return symbol if not symbol.size or address - symbol.address < symbol.size else None
 
 
@@ -192,11 +194,6 @@ def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Sy
         if place < len(limits) and (place not in found or found[place].address < address):
             found[place] = Symbol(table.names, name_at, address, size)
     return [found[place] for place in sorted(found)]
-
-
-def _in_order(column: array[int], kept: list[int], order: list[int]) -> array[int]:
-    numbers = list(compress(column, kept))
-    return array(column.typecode, map(numbers.__getitem__, order))
 
 
 def _table_of_functions(elf: ElfFile) -> SymbolTable | None:

@@ -31,15 +31,17 @@ class Sample(NamedTuple):
 
 def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
     """Return lines like those of eu-stack; `raw`: addresses without names."""
-    names: dict[tuple[int, bool, bool], str] = {}
+    lines: dict[tuple[int, bool, bool, bool], str] = {}  # without the numbers of the frames
     yield f"PID {sample.pid} - {printable(sample.executable) or UNKNOWN}"
     for thread in sample.threads:
         yield f"TID {thread.tid}:"
         for number, frame in enumerate(thread.frames):
-            known = (frame.pc, frame.exact, frame.signal)
-            if known not in names:
-                names[known] = "" if raw else _named(frame, symbols)
-            yield f"#{number:<2} {frame.pc:#018x}{names[known]}{GUESSED * frame.guessed}"
+            pc, _, _, _, exact, signal, guessed = frame
+            known = (pc, exact, signal, guessed)
+            line = lines.get(known)
+            if line is None:
+                line = lines[known] = f"{pc:#018x}{'' if raw else _named(frame, symbols)}{GUESSED * guessed}"
+            yield f"#{number:<2} {line}"
         if thread.end not in BOTTOM:
             yield f"    {thread.end.value}" + (f": {thread.detail}" if thread.detail else "")
 

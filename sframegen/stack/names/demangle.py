@@ -156,8 +156,8 @@ def demangle(name: str) -> str:
 def demangle_all(names: Iterable[str]) -> dict[str, str]:
     """Demangle many names together, which is quicker: {name: text}."""
     found = {name: (name.startswith("_R") and demangle_v0(name)) or name for name in names}
-    if _functions():
-        mangled = [name for name in found if name.startswith("_Z")]
+    mangled = [name for name in found if name.startswith("_Z")]
+    if mangled and _functions():  # the library takes as long to load as the names of a large program
         for name, text in zip(mangled, _HELPER.ask_all([name.encode() for name in mangled]), strict=True):
             found[name] = RUST_HASH.sub("", text.decode(errors="replace")) or name
     return found

@@ -13,7 +13,6 @@ from sframegen.elf.records import SHT_SYMTAB
 from sframegen.elf.symbols import FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
-from sframegen.stack.names.demangle import demangle, demangle_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 DEBUG_FILES = "/usr/lib/debug/.build-id"
+MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 
 
 class Function(NamedTuple):
@@ -45,7 +45,9 @@ class FileNames:
         found = self._known.get(address)
         if found is None:
             found = self._found(address)
-            if found.name and self._demangled:
+            if self._demangled and found.name and found.name.startswith(MANGLED):
+                from sframegen.stack.names.demangle import demangle  # noqa: PLC0415 - here and below: programs in C have no such names
+
                 found = found._replace(name=demangle(found.name))
             self._known[address] = found
         return found
@@ -53,8 +55,11 @@ class FileNames:
     def learn(self, addresses: Collection[int]) -> None:
         """Find the functions of many addresses together, which is quicker."""
         found = {address: self._found(address) for address in addresses if address not in self._known}
-        if self._demangled:
-            names = demangle_all({function.name for function in found.values() if function.name})
+        mangled = {function.name for function in found.values() if function.name and function.name.startswith(MANGLED)}
+        if self._demangled and mangled:
+            from sframegen.stack.names.demangle import demangle_all  # noqa: PLC0415
+
+            names = demangle_all(mangled)
             found = {address: Function(names.get(name or "", name), start) for address, (name, start) in found.items()}
         self._known |= found
 

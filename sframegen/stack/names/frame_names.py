@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.elf.text import printable
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.objects.loaded_image import identity
 from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.walking.frames import ADDRESS_MASK
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from sframegen.elf.file import ElfFile
+    from sframegen.stack.names.perf_map import PerfMap
     from sframegen.stack.objects.loaded_objects import LoadedObject, Objects
     from sframegen.stack.walking.frames import Frame, Thread
 
@@ -55,6 +55,8 @@ class Symbols:
         """Read the names that the process has written for code that it made, if these stacks have such code."""
         codes = {frame.code for thread in threads for frame in thread.frames}
         if any(loaded is None or loaded.file is None for loaded in map(self.objects.known_at, codes)):
+            from sframegen.stack.names.perf_map import PerfMap  # noqa: PLC0415 - few processes make code
+
             self._perf_map = self._perf_map or PerfMap(pid)
             self._perf_map.read()
 

@@ -24,6 +24,12 @@ def test_names() -> None:
     assert [demangle(name) for name in ("main", "_Z", "_Zoops")] == ["main", "_Z", "_Zoops"]
 
 
+def test_the_library_is_loaded_for_mangled_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_functions", lambda: pytest.fail("libstdc++ takes longer to load than all stacks to print"))
+    names = ["main", "", "z_Z", "_RNvC7example4main"]
+    assert [*demangle_all(names).values()] == ["main", "", "z_Z", "example::main"]
+
+
 def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay unchanged; no process is left running, and other names are read as long as not too many are of that kind."""
     started = []
