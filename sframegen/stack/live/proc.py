@@ -6,6 +6,7 @@ import os
 
 GONE = "it has ended"
 OURSELVES = "it is the process that asks: it cannot stop itself"
+EXECUTES = "it executes another program just now: try again; if that never helps, a container's rules forbid ptrace"
 FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
 PF_KTHREAD = 0x00200000
 
@@ -54,6 +55,15 @@ def lives(tid: int) -> bool:
     return fields_of(tid).get("State", "Z")[0] not in "ZX"
 
 
+def _may_be_traced(tid: int) -> bool:
+    """Return False if the kernel does not permit us to open its memory, for which it asks the same as for tracing."""
+    try:
+        os.close(os.open(f"/proc/{tid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return not isinstance(error, PermissionError)  # others: a thread without memory, between two programs
+    return True
+
+
 def why_not(tid: int) -> str:
     """Return why the kernel does not let us trace a thread, and what to do."""
     fields = fields_of(tid)
@@ -66,6 +76,8 @@ def why_not(tid: int) -> str:
     tracer = fields.get("TracerPid", "0").strip()
     if tracer not in ("0", str(os.getpid())):
         return f"process {tracer} traces it already"
+    if _may_be_traced(tid):
+        return EXECUTES
     try:
         scope = contents("/proc/sys/kernel/yama/ptrace_scope").decode().strip()
     except OSError:

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.live.proc import GONE, contents, fields_of, lives, threads_of, why_not
+from sframegen.stack.live.proc import EXECUTES, GONE, contents, fields_of, lives, threads_of, why_not
 from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
@@ -21,12 +21,11 @@ DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
 EVENT_STOP = 128
 ASLEEP = "it is in an uninterruptible sleep"
 TOO_FAST = "the process starts threads faster than they can be stopped"
-EXECUTES = "it executes another program just now: try again"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 SLEEPS_ON, RUNS = b"D", b"R"
 WALL = 0x40000000  # __WALL: threads too
 MAX_REGISTERS = 4096  # bytes
-ATTEMPTS = 3  # to seize a thread: EPERM also comes if it just ended, and another took over its id to execute a program
+ATTEMPTS = 20  # to seize a thread: EPERM also comes if it just ended, and another took over its id to execute a program
 REAP_INTERVAL = 0.005  # seconds
 PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops only after it
 # Signals that are held back until all threads run again: those that end this program, and those of terminals that stop it.
@@ -181,7 +180,7 @@ class Stopped:
                 _ptrace(SEIZE, tid)
             except OSError as error:
                 self.refused[tid] = GONE if error.errno == errno.ESRCH else why_not(tid)
-                if error.errno != errno.EPERM:
+                if error.errno != errno.EPERM or self.refused[tid] not in (GONE, EXECUTES):
                     return
             else:
                 self.refused.pop(tid, None)

@@ -515,6 +515,12 @@ def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: P
         assert running.process.stdout.read() == b"done\n"
 
 
+def test_what_we_may_read_was_not_refused_for_lack_of_rights(compile_c: Compiler, tmp_path: Path) -> None:
+    """The kernel also refuses a thread that another one replaces at that moment, to execute a program."""
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        assert proc.why_not(running.pid) == proc.EXECUTES
+
+
 def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is gone before it is a zombie."""
     fields = proc.fields_of(os.getpid())
