@@ -20,7 +20,6 @@ from urllib.parse import unquote
 
 from cfi.errors import FormatError
 from sframegen.elf.opening import beginning_of
-from sframegen.elf.text import count_of
 from sframegen.program.build import MODULES, is_compiled
 
 if TYPE_CHECKING:
@@ -271,15 +270,6 @@ def debug_files() -> str:
     except FileNotFoundError:
         raise DoesNotWorkError(f"none for {libraries[0]}") from None
     return f"{path}, {len(sections)} sections"
-
-
-def debuginfod() -> str:
-    """Starts the program; asks no server."""
-    _run("debuginfod-find", "--version")
-    servers = os.environ.get("DEBUGINFOD_URLS", "").split()
-    if not servers:
-        raise DoesNotWorkError("found, but DEBUGINFOD_URLS names no server")
-    return f"found, with {count_of(len(servers), 'server')}"
 
 
 # --- Packages --------------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,6 @@ def all_parts() -> Iterator[Part]:
     for group, name, use, attempt, debian, provided in (
         ("names", "libstdc++.so.6", "names of C++ functions", attempts.demangler, "libstdc++6", "libstdc++.so.6()(64bit)"),
         ("names", "debug files", "names of functions that libraries do not export", attempts.debug_files, "libc6-dbg", ""),
-        ("names", "debuginfod-find", "fetching debug files", attempts.debuginfod, "debuginfod", "/usr/bin/debuginfod-find"),
         ("packages", "rpm2archive", "RPM packages", attempts.rpm2archive, "rpm2cpio", "/usr/bin/rpm2archive"),
         ("packages", "sqfs2tar, tar2sqfs", "squashfs images", attempts.squashfs, "squashfs-tools-ng", "/usr/bin/sqfs2tar"),
     ):
