@@ -44,12 +44,16 @@ class FileContext:
         self.starts = [start for start, _ in code]
         self.read_only = ReadOnly(elf)
         self.imports = callees.imports(elf)
+        self.names = {name: number for number, name in enumerate(dict.fromkeys(self.imports.values()))}
         self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}
         self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
         self.stubs = stubs
         self.stub_targets: dict[int, Callee] = {}
         self.never_return: set[int] = set()  #: found by analysis
         self.answers: dict[int, bool] = {}  #: of `returns`, by target
+        self.answers_by_slot: dict[int, bool] = {}
+        self.by_name: dict[Callee, bool] = {}  #: of `known_by_name`
+        self.callees_by_slot: dict[int, Callee] = {}  #: as far as they were asked for
 
     def decode(self, start: int, end: int) -> Piece:
         return decode(self.elf.at(start, end - start), start, self.isa)
@@ -82,6 +86,7 @@ class FileContext:
         if not never_return <= self.never_return:
             self.never_return |= never_return
             self.answers.clear()
+            self.answers_by_slot.clear()
 
     def returns(self, target: int | None, slot: int | None) -> bool:
         """Return True if a call may return."""
@@ -89,11 +94,15 @@ class FileContext:
         found = callee not in self.never_return and not self.known_by_name(callee)
         if target is not None:
             self.answers[target] = found
+        elif slot is not None:
+            self.answers_by_slot[slot] = found
         return found
 
     def known_by_name(self, callee: Callee) -> bool:
         """Return True if the name alone shows that the callee never returns."""
-        return callee in self.named or (isinstance(callee, str) and callees.never_returns(callee))
+        if callee not in self.by_name:
+            self.by_name[callee] = callee in self.named or (isinstance(callee, str) and callees.never_returns(callee))
+        return self.by_name[callee]
 
     def continues(self, source: int, target: int) -> bool:
         """Return True if control may get from one address to another, though code alone does not prove it."""

@@ -9,7 +9,7 @@ from sframegen.code.decoding.instruction_columns import DIRECT, EFFECTS, PADS, S
 from sframegen.code.decoding.x86_forms import COMPILED, Forms
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Lose, Register
-from sframegen.code.isa.frame_state import NOTHING, after, after_call, join
+from sframegen.code.isa.frame_state import NOTHING, after, after_call, is_entry, join
 
 if TYPE_CHECKING:
     from sframegen.code.isa.effects import Effects
@@ -22,6 +22,9 @@ MAX_STEPS = 1 << 16  # from state to state, that are remembered
 SMALL = 1 << 16  # bytes of code that may share numbers with others
 CHUNK = 1 << 11  # bytes that are decoded at a time: capstone looks for the end of prefixes up to the end of these
 MASK = 0xFFFFFFFFFFFFFFFF
+ALIGNMENT = 16  # bytes: of SP, where a compiler's function calls another
+KNOWN_SP, IS_ENTRY = 16, 32
+CONTRADICTS = 64  # a function cannot return with the state: the analysis has gone wrong
 LOST_SP = (Lose(Register.SP),)
 
 
@@ -79,7 +82,7 @@ class Frames:
         self.moved: dict[int, int] = {}  #: by state << 32 | effects
         self.met: dict[int, int] = {}  #: by state << 32 | state
         self.called: dict[int, int] = {}
-        self.wrong: dict[int, bool] = {}  #: true if a function cannot return with the state
+        self.facts: dict[int, int] = {}  #: of states, as facts_of() has them
 
     def is_full(self) -> bool:
         """Return True if no other function may share these numbers."""
@@ -109,15 +112,17 @@ class Frames:
         """Return the state after a call."""
         return _remember(self.called, state, self.state_number(after_call(self.states[state])))
 
-    def contradicts(self, number: int) -> bool:
-        """Return True if a function cannot return with the state: the analysis has gone wrong."""
-        if number not in self.wrong:
+    def facts_of(self, number: int) -> int:
+        """Return what is asked most about a state: bits 0 to 3 are SP modulo ALIGNMENT if KNOWN_SP; IS_ENTRY; CONTRADICTS."""
+        if number not in self.facts:
             state, entry = self.states[number], self.isa.entry
-            self.wrong[number] = any(
+            contradicts = any(
                 known is not None and known != expected
                 for known, expected in ((state.sp, entry.sp), (state.fp, entry.fp), (state.ra, entry.ra if entry.ra else state.ra))
             )
-        return self.wrong[number]
+            facts = 0 if state.sp is None else state.sp % ALIGNMENT | KNOWN_SP
+            self.facts[number] = facts | is_entry(state, entry) * IS_ENTRY | contradicts * CONTRADICTS
+        return self.facts[number]
 
 
 def _remember(steps: dict[int, int], step: int, number: int) -> int:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
 from sframegen.code.decoding.pieces import is_alike_from
-from sframegen.code.function.blocks import Blocks, Places, Points
-from sframegen.code.function.walked_rows import states_at_flows, to_addresses
+from sframegen.code.function.blocks import GOES_ON, IS_LAST, Blocks, Points
+from sframegen.code.function.findings import COMES_BACK, CONTRADICTS, TOO_COSTLY, Findings
 from sframegen.code.isa.effects import Flow
-from sframegen.code.isa.frame_state import CALLERS, after
+from sframegen.code.isa.frame_state import CALLERS
 from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 STEPS = 8  # points that may be walked for each byte of code. Large real functions need half of one
 MIN_STEPS = 1 << 12
 MAX_OVERLAPS = 256  # jumps into instructions of a function that are examined: they are rare
+START = attrgetter("start")
 
 
 class Row(NamedTuple):
@@ -50,42 +52,15 @@ class Exit(NamedTuple):
     state: State
 
 
-@dataclass(slots=True)
-class Rows:
-    """Columns, ascending: [start, end) has the state with that number in `states`, which has others too."""
-
-    start: array[int] = field(default_factory=lambda: array("Q"))
-    end: array[int] = field(default_factory=lambda: array("Q"))
-    state: array[int] = field(default_factory=lambda: array("I"))
-    states: Sequence[State] = ()
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def __iter__(self) -> Iterator[Row]:
-        states = self.states
-        return (Row(start, end, states[state]) for start, end, state in zip(self.start, self.end, self.state, strict=True))
-
-    def at(self, address: int) -> State | None:
-        """Return the state at an address."""
-        number = bisect_right(self.start, address) - 1
-        return self.states[self.state[number]] if number >= 0 and address < self.end[number] else None
-
-
-@dataclass(slots=True)
-class Analysis:
+class Analysis(NamedTuple):
     """What is proven. Code without a row is not proven."""
 
-    rows: Rows = field(default_factory=Rows)
-    exits: list[Exit] = field(default_factory=list)
-    calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: (target, slot) of the calls that are reached
-    last_calls: list[tuple[int | None, int | None]] = field(default_factory=list)  #: the calls after which the function ends
-    returns: bool = False  #: with an instruction that returns, or a jump to anywhere
-    jumps: list[int] = field(default_factory=list)  #: unresolved indirect jumps
-    contradiction: int | None = None  #: an instruction that returns with another frame than the entry's; then there are no rows
-    at_returns: list[State] = field(default_factory=list)  #: the state after each return in `rows`
-    at_calls: list[State] = field(default_factory=list)  #: the distinct states of `rows` at calls
-    too_costly: bool = False  #: the walk took too many steps; `contradiction` says where, and there are no rows
+    rows: list[Row]  #: ascending
+    exits: list[Exit]
+    calls: list[tuple[int | None, int | None]]  #: (target, slot) of the calls that are reached
+    returns: bool  #: with an instruction that returns, or a jump to anywhere
+    contradiction: int | None  #: an instruction that returns with another frame than the entry's; then there are no rows
+    too_costly: bool  #: the walk took too many steps; `contradiction` says where
 
 
 class Surroundings(NamedTuple):
@@ -95,7 +70,8 @@ class Surroundings(NamedTuple):
     table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump through a register or an index, or none
     continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
-    known_calls: dict[int, bool] | None = None  #: what `returns` has said already, by target
+    known_targets: dict[int, bool] | None = None  #: what `returns` has said already, by target
+    known_slots: dict[int, bool] | None = None  #: and by slot
 
 
 def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, surroundings: Surroundings) -> Analysis:
@@ -103,79 +79,85 @@ def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, sur
 
     Each block is walked again only when its state has lost one of its seven fields: the cost is linear.
     """
-    function = _Function(pieces, isa, surroundings)
-    blocks = function.blocks(entries)  # refers to the function, but not the reverse: no cycle needs the collector
-    return function.analysis(blocks, complete=blocks.run())
+    walker = Walker(isa, surroundings)
+    complete = walker.walk(pieces, entries)
+    states = walker.frames.states
+    exits = [Exit(source, target, states[state]) for source, target, state in walker.blocks.exits] if complete else []
+    findings = Findings(_Nothing(), array("Q"), array("Q"))
+    walker.give(findings, entries, complete=complete)
+    found = findings.columns()
+    rows = [
+        Row(start, start + (word >> 32), found.states[word & 0xFFFFFFFF])
+        for start, word in zip(found.row_start, found.row_word, strict=True)
+    ]
+    marks = found.marks[0]
+    contradiction = found.contradiction[0] if marks & CONTRADICTS else None
+    return Analysis(rows, exits, walker.calls(), bool(marks & COMES_BACK), contradiction, bool(marks & TOO_COSTLY))
 
 
-class _Function:
-    """The data of `Blocks`, and the answers to its questions. Points are numbered through all pieces, in order."""
+class _Nothing:
+    """Nothing is known outside of the function."""
 
-    def __init__(self, pieces: Sequence[Piece], isa: Isa, surroundings: Surroundings) -> None:
-        self.pieces = pieces
-        self.starts = array("Q", [piece.start for piece in pieces])
+    def __init__(self) -> None:
+        self.stubs: set[int] = set()
+        self.never_return: set[int] = set()
+        self.names: dict[str, int] = {}
+        self.callees_by_slot: dict[int, int | str | None] = {}
+
+    def callee(self, target: int | None, _slot: int | None) -> int | None:
+        return target
+
+
+class Walker:
+    """Walks one function after the other, with answers to the questions of `Blocks`. Points are numbered through all pieces."""
+
+    def __init__(self, isa: Isa, surroundings: Surroundings) -> None:
         self.isa = isa
         self.surroundings = surroundings
-        self.frames = pieces[-1].frames
-        self.known_calls = {} if surroundings.known_calls is None else surroundings.known_calls
+        self.blocks = Blocks()
+        self.known_targets = {} if surroundings.known_targets is None else surroundings.known_targets
+        self.known_slots = {} if surroundings.known_slots is None else surroundings.known_slots
+        self.pieces: Sequence[Piece] = ()
+        self.frames: Frames
+        self.tables: dict[int, Sequence[int]] = {}
         self.likeness: dict[tuple[bytes, int], bool] = {}
         self.doubted = False
-        self.bases = array("I", [0])
-        for piece in pieces:
-            self.bases.append(self.bases[-1] + len(piece.code))
-        self.points = _points(pieces, self.bases, self.frames)
-        self.tables = self._tables()
 
-    def blocks(self, entries: Mapping[int, State]) -> Blocks:
-        """Return the blocks, ready to be walked."""
-        ends = array("I", [base + piece.code_end - piece.start for base, piece in zip(self.bases, self.pieces, strict=False)])
-        blocks = Blocks(self, self.frames, self.points, Places(self.starts, self.bases, ends), STEPS * self.bases[-1] + MIN_STEPS)
+    def walk(self, pieces: Sequence[Piece], entries: Mapping[int, State]) -> bool:
+        """Walk a function until its states are known. Return True if there were steps enough."""
+        self.pieces = pieces
+        self.frames = frames = pieces[-1].frames
+        self.likeness = {}
+        self.doubted = False
+        points = _points(pieces, frames)
+        blocks = self.blocks
+        blocks.begin(self, frames, points, STEPS * len(points.marks) + MIN_STEPS)
+        for piece in pieces:
+            blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
+        self.tables = self._tables() if Flow.INDIRECT in points.flows else {}
         blocks.find_leaders()
         for address in (*entries, *(target for targets in self.tables.values() for target in targets)):
             blocks.lead_at(address)
         for address, state in entries.items():
-            blocks.enter(address, self.frames.state_number(state))
-        return blocks
+            blocks.enter(address, frames.state_number(state))
+        return blocks.run()
 
-    def analysis(self, blocks: Blocks, *, complete: bool) -> Analysis:
-        """Return the result of the walk."""
-        if not complete:
-            return Analysis(contradiction=self._address(blocks.contradiction), returns=True, too_costly=True)
-        states = self.frames.states
-        rows, at_returns, at_calls = self._rows(blocks) if blocks.contradiction < 0 else (Rows(), [], [])
-        return Analysis(
-            rows,
-            [Exit(source, target, states[state]) for source, target, state in blocks.exits],
-            blocks.calls,
-            blocks.last_calls,
-            blocks.returns or self.doubted,
-            [self._address(self.points.at[point]) for point in blocks.jumps],
-            self._address(blocks.contradiction) if blocks.contradiction >= 0 else None,
-            at_returns,
-            at_calls,
-        )
+    def give(self, findings: Findings, entries: Iterable[int], *, complete: bool, places: Iterable[int] = ()) -> None:
+        """Add the function that was walked to the findings. `places`: where its jump tables lead elsewhere."""
+        findings.add(self.blocks, complete, self.doubted, entries, [piece.taken for piece in self.pieces], places)
+        self.blocks.end()  # which refers to this object
 
-    def _rows(self, blocks: Blocks) -> tuple[Rows, list[State], list[State]]:
-        """Return the rows, and the states after returns and at calls."""
-        start, end, state = blocks.row_start, blocks.row_end, blocks.row_state
-        if not blocks.ascend:
-            start, end, state = zip(*sorted(zip(start, end, state, strict=True), key=lambda row: row[:2]), strict=True)
-        states, effects = self.frames.states, self.frames.effects
-        rows = Rows(array("Q", start), array("Q", end), array("I", state), states)
-        points = self.points
-        returns, calls = states_at_flows(points.flows, points.at, points.effects, rows.start, rows.end, rows.state)
-        to_addresses(points.marks, self.starts, self.bases, rows.start, rows.end)
-        at_returns = [
-            after(states[number], effects[what]) for number, what in returns
-        ]  # they may authenticate, or remove arguments
-        return rows, at_returns, [states[number] for number in calls]
-
-    def _address(self, place: int) -> int:
-        number = bisect_right(self.bases, place, 0, len(self.pieces)) - 1
-        return place - self.bases[number] + self.starts[number]
+    def calls(self) -> list[tuple[int | None, int | None]]:
+        """Return (target, slot) of the calls that were reached."""
+        points = _points(self.pieces, self.frames)
+        return [
+            (address if flow & 1 << DIRECT else None, address if flow & 1 << SLOT else None)
+            for flow, address, note in zip(points.flows, points.addresses, self.blocks.notes, strict=False)
+            if flow & 7 == Flow.CALL and note & (GOES_ON | IS_LAST)
+        ]
 
     def _piece(self, address: int) -> Piece | None:
-        number = bisect_right(self.starts, address) - 1
+        number = bisect_right(self.pieces, address, key=START) - 1
         return self.pieces[number] if number >= 0 and address < self.pieces[number].end else None
 
     def _tables(self) -> dict[int, Sequence[int]]:
@@ -203,8 +185,7 @@ class _Function:
             return False
         if self.surroundings.continues is None:
             return True
-        here = self._address(self.points.at[point])
-        end = here + self.points.ends[point] - self.points.at[point]
+        here, end = self.blocks.reach_of(point)
         piece = self._piece(here)
         if piece is None or end >= piece.code_end or self.surroundings.continues(here, end):
             return True
@@ -226,13 +207,14 @@ class _Function:
         return self.likeness[overlap]
 
 
-def _points(pieces: Sequence[Piece], bases: Sequence[int], frames: Frames) -> Points:
+def _points(pieces: Sequence[Piece], frames: Frames) -> Points:
     """Return marks and points of all pieces: offsets become places, and numbers become those of `frames`."""
     if len(pieces) == 1:
         (piece,) = pieces
         return Points(piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses)
     marks, flows, at, ends, effects, addresses = bytearray(), bytearray(), array("I"), array("I"), array("I"), array("Q")
-    for base, piece in zip(bases, pieces, strict=False):
+    for piece in pieces:
+        base = len(marks)
         marks += piece.marks
         flows += piece.flows
         at.extend(base + offset for offset in piece.at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 try:
     import cython
@@ -22,11 +22,17 @@ MAX_STATES = (
     1 << 12
 )  # different ones of a function, or up to twice as many; each is kept, and large real functions have some dozens
 
+# What the last walk notes of a point.
+RETURNS, NEVER_RETURNS = 1, 2  # a call
+GOES_ON, IS_LAST = 4, 8  # a call that is reached, and whether the code of its piece ends with it
+UNRESOLVED = 16  # an indirect jump that is reached
+
 
 class Asked(Protocol):
     """Who knows what the columns do not say."""
 
-    known_calls: dict[int, bool]  # what `returns` has said already, by target
+    known_targets: dict[int, bool]  # what `returns` has said already, by target
+    known_slots: dict[int, bool]  # and by slot
 
     def returns(self, point: int, target: int | None, slot: int | None) -> bool:
         """True if a call may come back."""
@@ -49,112 +55,108 @@ class Points(NamedTuple):
     addresses: Column
 
 
-class Places(NamedTuple):
-    """The pieces of a function: addresses, places (`bases`, with the end of the last), and where the padding of each begins."""
-
-    starts: Column
-    bases: Column
-    code_ends: Column
-
-
-@cython.final
-@cython.cclass
 class Blocks:
-    """The blocks of one function, whose pieces lie one after the other: places are offsets into that.
+    """The blocks of one function after the other. Its pieces lie side by side: places are offsets into that.
 
-    After `run`: rows by columns (places, number of the state), and whether they `ascend`; exits as (source, target, state); calls
-    as (target, slot); unresolved jumps as numbers of points; `returns`; `contradiction`: the place of an instruction, or -1.
+    After `run`: rows by columns (places, number of the state), `rows` of them, ascending; exits as (source, target, state); what is
+    noted of each point; `returns`; `contradiction`: the place of an instruction, or -1. blocks.pxd has the types.
     """
 
-    asked = cython.declare("object")
-    frames = cython.declare("object")
-    moved = cython.declare("dict")
-    met = cython.declare("dict")
-    called = cython.declare("dict")
-    known_calls = cython.declare("dict")
-    marks = cython.declare("const unsigned char[::1]")
-    at = cython.declare("const unsigned int[::1]")
-    ends = cython.declare("const unsigned int[::1]")
-    effects = cython.declare("const unsigned int[::1]")
-    flows = cython.declare("const unsigned char[::1]")
-    addresses = cython.declare("const unsigned long long[::1]")
-    starts = cython.declare("const unsigned long long[::1]")
-    bases = cython.declare("const unsigned int[::1]")
-    code_ends = cython.declare("const unsigned int[::1]")
-    leads = cython.declare("bytearray")
-    state_of = cython.declare("int[::1]")
-    walked_with = cython.declare("int[::1]")
-    answers = cython.declare("unsigned char[::1]")
-    pieces = cython.declare("long long")
-    piece = cython.declare("long long")
-    points = cython.declare("long long")
-    nothing = cython.declare("long long")
-    emits = cython.declare("bint")
-    work = cython.declare("list")
-    reached = cython.declare("list")
-    steps = cython.declare("long long", visibility="public")
-    changes = cython.declare("long long")
-    different = cython.declare("set")
-    row_start = cython.declare("list", visibility="public")
-    row_end = cython.declare("list", visibility="public")
-    row_state = cython.declare("list", visibility="public")
-    exits = cython.declare("list", visibility="public")
-    calls = cython.declare("list", visibility="public")
-    last_calls = cython.declare("list", visibility="public")
-    jumps = cython.declare("list", visibility="public")
-    ascend = cython.declare("bint", visibility="public")
-    last_row = cython.declare("long long")
-    returns = cython.declare("bint", visibility="public")
-    contradiction = cython.declare("long long", visibility="public")
+    def __init__(self) -> None:
+        self.asked: Any = None
+        self.frames: Any = None
+        self.moved: dict[int, int] = {}
+        self.met: dict[int, int] = {}
+        self.called: dict[int, int] = {}
+        self.facts: dict[int, int] = {}
+        self.known_targets: dict[int, bool] = {}
+        self.known_slots: dict[int, bool] = {}
+        self.marks: Bytes = b""
+        self.flows: Bytes = b""
+        self.at: Column = array("I")
+        self.ends: Column = array("I")
+        self.effects: Column = array("I")
+        self.addresses: Column = array("Q")
+        self.pieces = self.piece = self.points = self.size = self.rows = 0
+        self.starts = array("Q", [0])
+        self.bases = array("I", [0, 0])
+        self.code_ends = array("I", [0])
+        self.leads = bytearray(1)
+        self.state_of = array("i", [0])
+        self.walked_with = array("i", [0])
+        self.notes = bytearray(1)
+        self.row_start, self.row_end, self.row_state = (array("I", [0]) for _ in range(3))
+        self.nothing = 0
+        self.emits = self.returns = False
+        self.ascend = True
+        self.work: list[int] = []
+        self.different: set[int] = set()
+        self.exits: list[tuple[int, int, int]] = []
+        self.steps = self.changes = 0
+        self.last_row = self.contradiction = -1
 
-    def __init__(self, asked: Asked, frames: Frames, points: Points, places: Places, steps: int) -> None:
-        """`steps`: the points that may be walked."""
-        size: cython.Py_ssize_t = len(points.marks)
+    def begin(self, asked: Asked, frames: Frames, points: Points, steps: int) -> None:
+        """Another function, whose pieces follow. `steps`: the points that may be walked."""
+        number: cython.Py_ssize_t
         self.asked = asked
         self.frames = frames
         self.moved = frames.moved
         self.met = frames.met
         self.called = frames.called
-        self.known_calls = asked.known_calls
-        self.marks = points.marks
-        self.at = points.at
-        self.ends = points.ends
-        self.effects = points.effects
-        self.flows = points.flows
-        self.addresses = points.addresses
-        self.starts = places.starts
-        self.bases = places.bases
-        self.code_ends = places.code_ends
-        self.leads = bytearray(size + 1)
-        self.state_of = array("i", bytes(4 * size))
-        self.walked_with = array("i", bytes(4 * size))
-        self.answers = bytearray(len(points.at))
-        self.pieces = len(places.starts)
-        self.piece = 0
-        self.points = len(points.at)
+        self.facts = frames.facts
+        self.known_targets = asked.known_targets
+        self.known_slots = asked.known_slots
+        self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = points
+        self.pieces = self.piece = self.rows = 0
+        self.points = len(self.at)
+        self.size = len(self.marks)
+        if self.size >= len(self.leads):
+            self.leads = bytearray(self.size + 1)
+            self.state_of = array("i", bytes(4 * self.size))
+            self.walked_with = array("i", bytes(4 * self.size))
+        for number in range(self.size):
+            self.leads[number] = 0
+            self.state_of[number] = 0
+            self.walked_with[number] = 0
+        self.leads[self.size] = 0
+        if self.points > len(self.notes):
+            self.notes = bytearray(self.points)
+        for number in range(self.points):
+            self.notes[number] = 0
         self.nothing = frames.nothing
-        self.emits = False
+        self.emits = self.returns = False
+        self.ascend = True
         self.work = []
-        self.reached = []
+        self.different = set()
+        self.exits = []
         self.steps = steps
         self.changes = 0
-        self.different = set()
-        self.row_start, self.row_end, self.row_state = [], [], []
-        self.exits, self.calls, self.last_calls, self.jumps = [], [], [], []
-        self.ascend = True
-        self.last_row = -1
-        self.returns = False
-        self.contradiction = -1
+        self.last_row = self.contradiction = -1
+
+    def add_piece(self, start: cython.ulonglong, size: cython.Py_ssize_t, code_size: cython.Py_ssize_t) -> None:
+        """Add a piece; after `code_size` bytes it has only padding."""
+        base: cython.Py_ssize_t = self.bases[self.pieces] if self.pieces else 0
+        if self.pieces == len(self.starts):
+            self.starts = array("Q", self.starts) * 2
+            self.code_ends = array("I", self.code_ends) * 2
+            self.bases = array("I", self.bases) * 2
+        self.starts[self.pieces] = start
+        self.bases[self.pieces] = base
+        self.code_ends[self.pieces] = base + code_size
+        self.pieces += 1
+        self.bases[self.pieces] = base + size
+
+    def end(self) -> None:
+        """Let go of the function."""
+        self.asked = self.frames = None
 
     # -- places
 
-    @cython.cfunc
-    @cython.exceptval(-2)
-    def place(self, address: cython.ulonglong) -> cython.longlong:
+    def place(self, address: cython.ulonglong) -> cython.Py_ssize_t:
         """The place of an address; -1 where it is not the function's. `piece`: in which it is, if in one."""
-        low: cython.longlong = self.piece
-        high: cython.longlong = self.pieces
-        middle: cython.longlong
+        low: cython.Py_ssize_t = self.piece
+        high: cython.Py_ssize_t = self.pieces
+        middle: cython.Py_ssize_t
         if not self.is_in(low, address):
             low = 0
             while low < high:
@@ -167,30 +169,22 @@ class Blocks:
             if low < 0 or not self.is_in(low, address):
                 return -1
             self.piece = low
-        return address - self.starts[low] + self.bases[low]  # type: ignore[no-any-return]
+        return address - self.starts[low] + self.bases[low]
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def is_in(self, piece: cython.longlong, address: cython.ulonglong) -> cython.int:
-        return (  # type: ignore[no-any-return]
-            self.starts[piece] <= address and address - self.starts[piece] < self.bases[piece + 1] - self.bases[piece]
-        )
+    def is_in(self, piece: cython.Py_ssize_t, address: cython.ulonglong) -> cython.int:
+        return self.starts[piece] <= address and address - self.starts[piece] < self.bases[piece + 1] - self.bases[piece]
 
-    @cython.cfunc
-    @cython.exceptval(-2)
-    def begin(self, place: cython.longlong) -> cython.longlong:
+    def begin_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The instruction that a place is in."""
         while place > 0 and self.marks[place] == 0:
             place -= 1
         return place
 
-    @cython.cfunc
-    @cython.exceptval(-2)
-    def piece_of(self, place: cython.longlong) -> cython.longlong:
+    def piece_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The number of the piece."""
-        low: cython.longlong = 0
-        high: cython.longlong = self.pieces
-        middle: cython.longlong
+        low: cython.Py_ssize_t = 0
+        high: cython.Py_ssize_t = self.pieces
+        middle: cython.Py_ssize_t
         if self.pieces == 1:
             return 0
         while low < high:
@@ -201,14 +195,22 @@ class Blocks:
                 high = middle
         return low - 1
 
+    def address_of(self, place: cython.Py_ssize_t) -> cython.ulonglong:
+        """The address of a place."""
+        piece: cython.Py_ssize_t = self.piece_of(place)
+        return place - self.bases[piece] + self.starts[piece]
+
+    def reach_of(self, point: int) -> tuple[int, int]:
+        """Return the addresses where the instruction of a point begins, and where it ends."""
+        here: int = self.address_of(self.at[point])
+        return here, here + self.ends[point] - self.at[point]
+
     # -- where blocks begin
 
-    @cython.cfunc
-    @cython.exceptval(-2)
-    def lead(self, address: cython.ulonglong, exact: cython.bint) -> cython.longlong:
-        place: cython.longlong = self.place(address)
+    def lead(self, address: cython.ulonglong, exact: cython.bint) -> cython.Py_ssize_t:
+        place: cython.Py_ssize_t = self.place(address)
         if place >= 0:
-            self.leads[place if exact else self.begin(place)] = 1
+            self.leads[place if exact else self.begin_of(place)] = 1
         return place
 
     def lead_at(self, address: int) -> None:
@@ -218,7 +220,7 @@ class Blocks:
     def find_leaders(self) -> None:
         """Blocks begin where jumps and calls lead, and after branches."""
         point: cython.Py_ssize_t
-        piece: cython.longlong = 0
+        piece: cython.Py_ssize_t = 0
         for point in range(self.points):
             if self.flows[point] & 8:  # DIRECT
                 self.lead(self.addresses[point], False)
@@ -235,31 +237,28 @@ class Blocks:
 
     def run(self) -> bool:
         """True if there were steps enough."""
-        leader: cython.longlong
+        leader: cython.Py_ssize_t
         while self.work:
             leader = self.work.pop()
             if self.walked_with[leader] != self.state_of[leader]:
-                if not self.walked_with[leader]:
-                    self.reached.append(leader)
                 self.walked_with[leader] = self.state_of[leader]
                 self.block(leader)
                 if self.steps < 0:
                     self.contradiction = leader
                     return False
         self.emits = True
-        self.exits = []  # of entries
-        self.reached.sort()
-        for leader in self.reached:
-            self.block(leader)
+        for leader in range(self.size):
+            if self.walked_with[leader]:
+                self.block(leader)
+        if not self.ascend:
+            self.sort_rows()
         return True
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def reach(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.longlong) -> cython.int:
+    def reach(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.Py_ssize_t) -> cython.int:
         """Control may get there with the state."""
-        place: cython.longlong = self.place(target)
-        begin: cython.longlong
-        known: cython.longlong
+        place: cython.Py_ssize_t = self.place(target)
+        begin: cython.Py_ssize_t
+        known: cython.Py_ssize_t
         self.steps -= 1
         if place < 0:
             if self.emits:
@@ -267,7 +266,7 @@ class Blocks:
             return 0
         if self.emits:
             return 0
-        begin = self.begin(place)
+        begin = self.begin_of(place)
         if begin != place and not self.asked.alike(target):  # instructions overlap
             state = self.nothing
         known = self.state_of[begin] - 1  # 0: not reached
@@ -280,9 +279,7 @@ class Blocks:
             self.work.append(begin)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def change(self, state: cython.longlong) -> cython.int:
+    def change(self, state: cython.Py_ssize_t) -> cython.int:
         """Another state than before. There are no steps left when too many of these are different."""
         self.changes += 1
         if self.changes > 4096:  # MAX_STATES; until then they cannot be too many
@@ -291,25 +288,35 @@ class Blocks:
                 self.steps = -1
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def row(self, start: cython.longlong, end: cython.longlong, state: cython.longlong) -> cython.int:
+    def row(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.int:
         if self.emits and start < end:
             if start <= self.last_row:  # instructions overlap
                 self.ascend = False
             self.last_row = start
-            self.row_start.append(start)
-            self.row_end.append(end)
-            self.row_state.append(state)
+            if self.rows == len(self.row_start):
+                self.row_start = array("I", self.row_start) * 2
+                self.row_end = array("I", self.row_end) * 2
+                self.row_state = array("I", self.row_state) * 2
+            self.row_start[self.rows] = start
+            self.row_end[self.rows] = end
+            self.row_state[self.rows] = state
+            self.rows += 1
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def first_point(self, place: cython.longlong) -> cython.longlong:
+    def sort_rows(self) -> cython.int:
+        """Order the rows by their places."""
+        number: cython.Py_ssize_t
+        rows = [(self.row_start[number], self.row_end[number], self.row_state[number]) for number in range(self.rows)]
+        rows.sort(key=lambda row: row[:2])
+        for number in range(self.rows):
+            self.row_start[number], self.row_end[number], self.row_state[number] = rows[number]
+        return 0
+
+    def first_point(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """At a place or after."""
-        low: cython.longlong = 0
-        high: cython.longlong = self.points
-        middle: cython.longlong
+        low: cython.Py_ssize_t = 0
+        high: cython.Py_ssize_t = self.points
+        middle: cython.Py_ssize_t
         while low < high:
             middle = (low + high) // 2
             if self.at[middle] < place:
@@ -318,23 +325,19 @@ class Blocks:
                 high = middle
         return low
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def block(self, leader: cython.longlong) -> cython.int:
+    def block(self, leader: cython.Py_ssize_t) -> cython.int:
         """From a leader to the next, or to where control goes elsewhere."""
-        state: cython.longlong = self.state_of[leader] - 1
-        before: cython.longlong
-        piece: cython.longlong = self.piece_of(leader)
-        behind: cython.longlong = self.bases[piece + 1]
+        state: cython.Py_ssize_t = self.state_of[leader] - 1
+        before: cython.Py_ssize_t
+        piece: cython.Py_ssize_t = self.piece_of(leader)
+        behind: cython.Py_ssize_t = self.bases[piece + 1]
         shift: cython.ulonglong = self.starts[piece]
-        base: cython.longlong = self.bases[piece]
-        limit: cython.longlong = self.leads.find(1, leader + 1, behind)
-        point: cython.longlong = self.first_point(leader)
-        begin: cython.longlong = leader
-        end: cython.longlong
+        base: cython.Py_ssize_t = self.bases[piece]
+        limit: cython.Py_ssize_t = self.next_leader(leader + 1, behind)
+        point: cython.Py_ssize_t = self.first_point(leader)
+        begin: cython.Py_ssize_t = leader
+        end: cython.Py_ssize_t
         flow: cython.int
-        if limit < 0:
-            limit = behind
         while point < self.points and self.at[point] < limit and self.steps >= 0:
             self.steps -= 1
             end = self.ends[point]
@@ -363,46 +366,49 @@ class Blocks:
             self.returns = True
         return self.reach(limit - base + shift, limit - base + shift, state)
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def after(self, state: cython.longlong, effects: cython.longlong) -> cython.longlong:
-        found = self.moved.get((state << 32) | effects)
-        return self.frames.after(state, effects) if found is None else found  # type: ignore[no-any-return]
+    def next_leader(self, place: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The first place from one on where a block begins; the limit if none is before it."""
+        if not cython.compiled:
+            found = self.leads.find(1, place, limit)
+            return limit if found < 0 else found
+        while place < limit and not self.leads[place]:
+            place += 1
+        return place
 
-    @cython.cfunc
-    @cython.exceptval(-2)
-    def call(self, point: cython.longlong, piece: cython.longlong, state: cython.longlong) -> cython.longlong:
+    def after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        found = self.moved.get((state << 32) | effects)
+        return self.frames.after(state, effects) if found is None else found
+
+    def call(self, point: cython.Py_ssize_t, piece: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The state after a call; -1 where nothing is."""
-        place: cython.longlong
+        place: cython.Py_ssize_t
+        if not self.notes[point]:
+            self.notes[point] = 1 if self.comes_back(point) else 2  # RETURNS, NEVER_RETURNS
         if self.emits:
-            self.calls.append(self.callee(point))
-        if not self.answers[point]:
-            known = self.known_calls.get(self.addresses[point]) if self.flows[point] & 8 else None  # DIRECT
-            if known is None:
-                known = self.asked.returns(point, *self.callee(point))
-            self.answers[point] = 1 if known else 2
-        if self.answers[point] == 2:
-            return -1
-        if self.ends[point] >= self.code_ends[piece]:
-            if self.emits:
-                self.last_calls.append(self.callee(point))
+            self.notes[point] |= 8 if self.notes[point] & 1 and self.ends[point] >= self.code_ends[piece] else 4  # IS_LAST, GOES_ON
+        if self.notes[point] & 2 or self.ends[point] >= self.code_ends[piece]:  # NEVER_RETURNS
             return -1
         if self.flows[point] & 8 and not self.emits:  # DIRECT
             place = self.place(self.addresses[point])
             if place >= 0 and place != self.bases[self.piece]:
                 self.reach(self.addresses[point], self.addresses[point], self.nothing)
         found = self.called.get(state)
-        return self.frames.after_call(state) if found is None else found  # type: ignore[no-any-return]
+        return self.frames.after_call(state) if found is None else found
 
-    def callee(self, point: cython.longlong) -> tuple[int | None, int | None]:
-        """Return (target, slot) of a call."""
+    def comes_back(self, point: cython.Py_ssize_t) -> cython.bint:
+        """True if a call may return."""
         address: int = self.addresses[point]
-        return address if self.flows[point] & 8 else None, address if self.flows[point] & 16 else None  # DIRECT, SLOT
+        target = address if self.flows[point] & 8 else None  # DIRECT
+        slot = address if self.flows[point] & 16 else None  # SLOT
+        known = None
+        if target is not None:
+            known = self.known_targets.get(target)
+        elif slot is not None:
+            known = self.known_slots.get(slot)
+        return bool(self.asked.returns(point, target, slot) if known is None else known)
 
-    @cython.cfunc
-    @cython.exceptval(-1)
     def leave(
-        self, point: cython.longlong, flow: cython.int, here: cython.ulonglong, end: cython.ulonglong, state: cython.longlong
+        self, point: cython.Py_ssize_t, flow: cython.int, here: cython.ulonglong, end: cython.ulonglong, state: cython.Py_ssize_t
     ) -> cython.int:
         if flow == 1 or flow == 2:  # JUMP, BRANCH
             if self.flows[point] & 8:  # DIRECT
@@ -414,9 +420,14 @@ class Blocks:
             for target in targets:
                 self.reach(here, target, state)
             if self.emits and not targets:
-                self.jumps.append(point)
+                self.notes[point] = 16  # UNRESOLVED
         elif flow == 5:  # RETURN
             self.returns = True
-            if self.emits and self.frames.contradicts(state):
+            if self.emits and self.facts_of(state) & 64:  # CONTRADICTS
                 self.contradiction = self.at[point]
         return 0
+
+    def facts_of(self, state: cython.Py_ssize_t) -> cython.int:
+        """What is asked most about a state, in bits as `Frames.facts_of` has them."""
+        found = self.facts.get(state)
+        return self.frames.facts_of(state) if found is None else found

@@ -54,6 +54,12 @@ def after_call(state: State) -> State:
     return state._replace(ra_at=None) if ra_at is not None and ra_at < sp else state
 
 
+def is_entry(state: State, entry: State) -> bool:
+    """Return True if the frame is the one that a function is entered with."""
+    known = (state.sp, state.fp) == (entry.sp, CALLERS)
+    return known and (entry.ra is None or state.ra == CALLERS) and entry.ra_at in (None, state.ra_at)
+
+
 def _address(state: State, base: Register, offset: int) -> int | None:
     value = state[base]
     if value is None or value == CALLERS or not -MAX_OFFSET < value + offset < MAX_OFFSET:

@@ -1,4 +1,4 @@
-"""Which functions are proven, and which never return.
+"""Which functions are proven or certain, and their rows. Compiled.
 
 A function is proven if, from the frame of an entry, each of its returns and of its jumps to other code finds that frame again, and
 the target of each such jump has it too. If only the end of another function shows where it begins, it must return. If it only
@@ -9,87 +9,163 @@ leads to the function: code after a call that does not return, or where an excep
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.code.function.function import is_entry
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
-    from sframegen.code.context.file_context import FileContext
-    from sframegen.code.function.function import Found
+    from cfi.columns import Bytes, Column
+    from sframegen.code.whole_file.shown import Callees, Places, Shown
 
-
-def is_credible(found: Found, entries: Collection[int]) -> bool:
-    """Return True if it is a function, as far as its own code shows. `entries`: where functions are known to begin."""
-    if found.contradiction is not None:
-        return False
-    return found.shows_itself or any(entry in entries for entry in found.entries)
+COMPILED: bool = cython.compiled
 
 
-def proven(
-    found: Iterable[Found],
-    entries: Collection[int],
-    called: Collection[int],
-    context: FileContext,
-    owner: Callable[[int], Found | None],
-) -> list[Found]:
-    """Return the functions that are proven; one that leaves to another that is not proven is not proven either.
+class Proof:
+    """Which functions are proven (proof.py). `owner`: the function of each range, or -1; `as_entered`: 1 for states of an entry."""
 
-    `entries`: where functions are known to begin; `called`: where calls lead; `owner`: what an address of analysed code belongs to.
-    """
-    good = {id(one): one for one in found if _holds(one, entries)}
-    into: dict[int, list[Found]] = {}
-    bad: list[Found] = []
-    ends = [one for one in good.values() if one.returns or (one.jumps and any(entry in called for entry in one.entries))]
-    for one in list(good.values()):
-        for exit_ in one.exits:
-            other = owner(exit_.target)
-            if other is None:
-                ends.append(one)
-                arrives = exit_.target in entries and not context.holds(exit_.target)
-            else:
-                into.setdefault(id(other), []).append(one)
-                state = other.state_at(exit_.target)
-                arrives = id(other) in good and state is not None and is_entry(state, context.isa)
-            if not arrives and good.pop(id(one), None) is not None:
-                bad.append(one)
-    while bad:
-        bad.extend(one for one in into.pop(id(bad.pop()), ()) if good.pop(id(one), None) is not None)
-    held: dict[int, Found] = {}
-    while ends:
-        one = ends.pop()
-        if id(one) in good:
-            held[id(one)] = good.pop(id(one))
-            ends += into.get(id(one), ())
-    return list(held.values())
+    def __init__(self, ranges: Places, owner: Column, as_entered: Bytes) -> None:
+        self.ranges = ranges
+        self.owner = owner
+        self.as_entered = as_entered
+
+    def owner_of(self, address: cython.ulonglong) -> cython.Py_ssize_t:
+        number: cython.Py_ssize_t = self.ranges.number(address)
+        return -1 if number < 0 else self.owner[number]
+
+    def holds(self, shown: Shown, number: cython.Py_ssize_t) -> cython.int:
+        """True if each way out of the function has the frame of an entry."""
+        marks: cython.ulonglong = shown.marks[number]
+        calls: cython.ulonglong = shown.at_calls[number]
+        if marks & 72 != 8 or not shown.keeps_exits(number):  # CONTRADICTS, KEEPS_FRAME
+            return 0
+        if shown.is_entered(number):
+            return calls & (calls - 1) == 0 and (
+                marks & 6 != 0 or shown.end_exit[number] != shown.end_exit[number + 1]
+            )  # RETURNS, JUMPS
+        return calls & ~1 == 0 and marks & 2 != 0  # RETURNS
+
+    def proven(self, shown: Shown, chosen: list[int], called: set[int], holds: Callable[[int], bool]) -> list[int]:
+        """Return those of the functions that are proven; one that leaves to another that is not proven is not proven either.
+
+        `called`: where calls lead; `holds`: true of addresses in analysed code.
+        """
+        number: cython.Py_ssize_t
+        other: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        state: cython.Py_ssize_t
+        arrives: cython.bint
+        good = bytearray(shown.count)
+        into: dict[int, list[int]] = {}
+        bad: list[int] = []
+        ends: list[int] = []
+        candidates = [number for number in chosen if self.holds(shown, number)]
+        for number in candidates:
+            good[number] = 1
+            if shown.marks[number] & 2 or (shown.marks[number] & 4 and shown.is_one_of(number, called)):  # RETURNS, JUMPS
+                ends.append(number)
+        for number in candidates:
+            for place in range(shown.end_exit[number], shown.end_exit[number + 1]):
+                other = self.owner_of(shown.exit_target[place])
+                if other < 0:
+                    ends.append(number)
+                    arrives = shown.exit_target[place] in shown.entries and not holds(shown.exit_target[place])
+                else:
+                    into.setdefault(other, []).append(number)
+                    state = shown.state_at(other, shown.exit_target[place])
+                    arrives = good[other] != 0 and state >= 0 and self.as_entered[state] != 0
+                if not arrives and good[number]:
+                    good[number] = 0
+                    bad.append(number)
+        while bad:
+            for number in into.pop(bad.pop(), ()):
+                if good[number]:
+                    good[number] = 0
+                    bad.append(number)
+        held: list[int] = []
+        while ends:
+            number = ends.pop()
+            if good[number]:
+                good[number] = 0
+                held.append(number)
+                ends.extend(into.get(number, ()))
+        return held
 
 
-def _holds(found: Found, entries: Collection[int]) -> bool:
-    """Return True if each way out of the function has the frame of an entry."""
-    if found.contradiction is not None or not found.keeps_frame or not all(one.as_entered for one in found.exits):
-        return False
-    if any(entry in entries for entry in found.entries):
-        return len(found.at_calls) <= 1 and found.returns + found.jumps + len(found.exits) > 0
-    return found.at_calls <= {0} and found.returns > 0
+def owners(shown: Shown, ranges: Places) -> array[int]:
+    """Return the function of each range, -1 where none is."""
+    number: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    one: cython.Py_ssize_t
+    found = array("q", [-1]) * len(ranges.starts)
+    for number in range(shown.count):
+        if shown.live[number]:
+            for place in range(shown.end_piece[number], shown.end_piece[number + 1]):
+                one = ranges.number(shown.piece_start[place])
+                if one >= 0 and ranges.starts[one] == shown.piece_start[place] and ranges.ends[one] == shown.piece_end[place]:
+                    found[one] = number
+    return found
 
 
-def never_returning(found: Collection[Found], credible: Callable[[Found], bool], context: FileContext) -> set[int]:
-    """Return the starts of functions that return on no path. `credible`: True for results that are trusted."""
-    owner = {start: one for one in found for start, _ in one.unit}
-    returning = {id(one) for one in found if one.comes_back or not credible(one)}
-    callers: dict[int, list[Found]] = {}
-    for one in found:
-        for exit_ in one.exits:
-            callee = context.callee(exit_.target, None)
-            if isinstance(callee, int) and callee in owner:
-                callers.setdefault(id(owner[callee]), []).append(one)
-            elif not context.known_by_name(callee):
-                returning.add(id(one))
-    work = list(returning)
-    while work:
-        for caller in callers.get(work.pop(), ()):
-            if id(caller) not in returning:
-                returning.add(id(caller))
-                work.append(id(caller))
-    return {start for start, one in owner.items() if id(one) not in returning and not context.known_by_name(start)}
+def certain(shown: Shown, chosen: Iterable[int], outside: Callees) -> set[int]:
+    """Return the starts of the ranges of functions that are called, or return or jump to such with an entry's frame."""
+    number: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    called: set[int] = set()
+    names: set[int] = set()
+    found: set[int] = set()
+    for number in chosen:
+        for place in range(shown.end_call[number], shown.end_call[number + 1]):
+            (names if shown.call_kind[place] & 4 else called).add(shown.callee[place])  # BY_NAME
+    for number in chosen:
+        is_certain = shown.marks[number] & 32 != 0 or shown.is_one_of(number, called)  # RETURNS_AS_ENTERED
+        for place in range(shown.end_exit[number], shown.end_exit[number + 1]):
+            if is_certain:
+                break
+            if shown.exit_as_entered[place]:
+                callee: int | str | None = shown.exit_target[place]
+                if callee in outside.stubs:
+                    callee = outside.callee(shown.exit_target[place], None)
+                is_certain = outside.names[callee] in names if isinstance(callee, str) else callee in called
+        if is_certain:
+            for place in range(shown.end_piece[number], shown.end_piece[number + 1]):
+                found.add(shown.piece_start[place])
+    return found
+
+
+@cython.locals(
+    owner="const long long[::1]",
+    chosen="const unsigned char[::1]",
+    start="unsigned long long[::1]",
+    end="unsigned long long[::1]",
+    state="unsigned int[::1]",
+)
+def rows_of(shown: Shown, ranges: Places, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
+    """Return begin, end and number of the state of all rows of the chosen functions, ascending. `owner`: see owners()."""
+    number: cython.Py_ssize_t
+    function: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    for number in range(len(ranges.starts)):
+        function = owner[number]
+        if function >= 0 and chosen[function]:
+            count += shown.row(function, ranges.ends[number], False) - shown.row(function, ranges.starts[number], False)
+    starts, ends, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
+    start, end, state = starts, ends, states
+    for number in range(len(ranges.starts)):
+        function = owner[number]
+        if function >= 0 and chosen[function]:
+            first = shown.row(function, ranges.starts[number], False)
+            for row in range(first, shown.row(function, ranges.ends[number], False)):
+                start[at] = shown.row_start[row]
+                end[at] = shown.row_start[row] + (shown.row_word[row] >> 32)
+                state[at] = shown.row_word[row] & 0x7FFFFFFF
+                at += 1
+    return starts, ends, states

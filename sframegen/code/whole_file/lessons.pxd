@@ -1,0 +1,8 @@
+cimport cython
+
+from sframegen.code.whole_file.shown cimport Places, Shown
+
+@cython.final
+cdef class Learned:
+    cdef public set known, pointed_at, called
+    cdef bytearray done
