@@ -11,7 +11,7 @@ from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -23,8 +23,10 @@ class PartialLink(NamedTuple):
     messages: list[str]
 
 
-def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path) -> PartialLink:
-    """Run `linker -r`, any linker that writes a map; its files go into `directory`.
+def link(
+    linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]
+) -> PartialLink:
+    """Run `linker -r`, any linker that writes a map; its files go into `directory`. `meanwhile` is called as it runs.
 
     Raises FormatError if it fails, with what the linker printed as notes (PEP 678), RefusedError where there is no such linker.
     """
@@ -34,15 +36,27 @@ def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path
     )
     command = [linker, "-r", "-o", str(output), f"-Map={map_file}", f"@{arguments}"]
     try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "LC_ALL": "C"}
+        run = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},
         )
     except OSError as error:
         raise RefusedError(Refusal.NO_LINKER, error.strerror or str(error), file=linker) from error
-    messages = _messages(run.stderr)
+    with run:
+        try:
+            meanwhile()
+            _, errors = run.communicate()
+        except BaseException:  # signals, too
+            run.kill()
+            raise
+    messages = _messages(errors)
     if run.returncode:
         failed = FormatError(f"-r failed: {_reason(run.returncode)}", file=linker)
-        for line in run.stderr.splitlines():
+        for line in errors.splitlines():
             failed.add_note(line)
         raise failed
     return PartialLink(output, map_file, messages)

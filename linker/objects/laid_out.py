@@ -82,10 +82,16 @@ class Placed:
         """The number of the executable section that holds an address."""
         return self.sections[bisect_right(self._starts, address) - 1][2]
 
-    def anchor_of(self, address: int) -> Anchor:
-        """The last anchor at or before the address of a function: its FDE's; where it has none, a symbol's of its section."""
-        if address in self.anchors:
-            return Anchor(address, *self.anchors[address])
+    def reference_to(self, address: int) -> tuple[int, int]:
+        """The symbol and addend that name a function's address, as its FDE does, else as the last anchor before it does."""
+        known = self.anchors.get(address)
+        if known is not None:
+            return known
+        anchor = self._anchor_before(address)
+        return anchor.symbol, anchor.addend + address - anchor.address
+
+    def _anchor_before(self, address: int) -> Anchor:
+        """The last anchor before the address of a function in its section; where it has none, one of its symbols."""
         number = self.section_at(address)
         last = bisect_right(self._anchored, address) - 1
         if last >= 0 and self.section_at(self._anchored[last]) == number:
@@ -123,8 +129,11 @@ class Placed:
         return found
 
 
-def place(elf: ElfFile, abi: Abi) -> Placed:
-    """Lays an object out. Raises FormatError where its tables do not fit together."""
+def place(elf: ElfFile, abi: Abi, *, relocates_sframe: bool = True) -> Placed:
+    """Lays an object out. Raises FormatError where its tables do not fit together.
+
+    Without `relocates_sframe`, its SFrame sections are unchanged in the image: whoever makes new ones does not read them.
+    """
     tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
@@ -136,7 +145,7 @@ def place(elf: ElfFile, abi: Abi) -> Placed:
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, tuple[int, int]] = {}
     for section in elf.sections:
-        if _is_relocated(section):
+        if _is_relocated(section) and (relocates_sframe or not is_sframe(section)):
             _relocate(elf, section, abi, addresses[section.number], symbols, data, {} if is_sframe(section) else anchors)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
     return Placed(image, tables[0] if tables else None, placed, anchors)

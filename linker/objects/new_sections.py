@@ -14,6 +14,7 @@ from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
+    RECORDS,
     RELA_SIZE,
     SHF_ALLOC,
     SHF_GROUP,
@@ -45,7 +46,7 @@ class Piece(NamedTuple):
 
     group: Section | None
     section: bytearray
-    relocations: list[Rela]
+    relocations: bytes
 
 
 def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[Piece]:
@@ -84,16 +85,16 @@ def _section(encoder: Encoder) -> bytearray:
     return section
 
 
-def _relocations(encoder: Encoder, placed: Placed) -> list[Rela]:
+def _relocations(encoder: Encoder, placed: Placed) -> bytes:
     """Return one for each function, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
-    found = []
+    code = RECORDS[Rela, placed.image.byte_order]
+    found = bytearray(len(encoder.table) * RELA_SIZE)
     for function, start in enumerate(encoder.table.start):
-        anchor = placed.anchor_of(start)
-        at = HEADER_SIZE + function * layout.index_size
-        found.append(Rela(at, anchor.symbol << 32 | kind, anchor.addend + start - anchor.address))
-    return found
+        symbol, addend = placed.reference_to(start)
+        code.pack_into(found, function * RELA_SIZE, HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend)
+    return bytes(found)
 
 
 def old_sections(elf: ElfFile) -> set[int]:
@@ -141,7 +142,7 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
 
     for piece in pieces:
         in_group = SHF_GROUP if piece.group else 0
-        raw = packed(piece.relocations, elf.byte_order)
+        raw = piece.relocations
         number, relocations = new_number(), new_number()
         if piece.group:
             members.setdefault(piece.group.number, members_of(elf, piece.group)).extend((number, relocations))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,13 +68,14 @@ def merge(
         return _merge_into(target, Path(map_file), _counted(objects, progress), layout, level, safe, file)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
 
-    from linker.merge.merge_objects import read_all  # noqa: PLC0415
     from linker.merge.partial_link import link  # noqa: PLC0415
 
     with TemporaryDirectory() as directory:
         try:
-            made = link(linker, objects, Path(directory))
+            made = link(linker, objects, Path(directory), partial(import_module, "linker.merge.merge_objects"))
         except SframegenError as failed:
+            from linker.merge.merge_objects import read_all  # noqa: PLC0415
+
             try:
                 read_all(objects)
             except SframegenError as better:  # an object is the reason
