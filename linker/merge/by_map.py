@@ -6,6 +6,8 @@ import os
 from bisect import bisect_left
 from collections import defaultdict
 from functools import cached_property
+from itertools import repeat
+from operator import add, le
 from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,10 +20,10 @@ from sframegen.elf.records import SHN_UNDEF
 from sframegen.tables.gather import DEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from linker.merge.input_objects import Code, InputObject
-    from linker.merge.maps import Placement
+    from linker.merge.maps import HasCode, Placement
     from sframegen.elf.file import ElfFile
     from sframegen.tables.gather import Merger
 
@@ -62,14 +64,14 @@ class LinkerMap:
         path: str | os.PathLike[str],
         linked: ElfFile,
         address_of: Callable[[Placement], int | None],
-        outputs: Container[str] | None = None,
+        has_code: HasCode,
     ) -> None:
-        """`address_of`: in `linked`, None for what is not code. `outputs`: names of the output sections with code, if known."""
+        """`address_of`: in `linked`, None for what is not code. `has_code`: True for output sections that may have some."""
         self.path = os.fspath(path)
         self.linked = linked
         self._places: dict[tuple[str, str], Places] = {}
         self._taken: dict[tuple[str, str], int] = {}  # functions that the object describes
-        for placement in read_map(path, outputs):
+        for placement in read_map(path, has_code):
             address = address_of(placement)
             if address is not None and placement.size:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})
@@ -89,7 +91,7 @@ class LinkerMap:
             if addresses is None:
                 addresses = self._addresses(given, member, self._places.get(key, {}))
             bases = [addresses.get(number, DEAD) for number in numbers]
-            starts = [DEAD if base in (None, DEAD) else base + offset for base, offset in zip(bases, offsets, strict=True)]
+            starts = [DEAD if base is None or base == DEAD else base + offset for base, offset in zip(bases, offsets, strict=True)]
             _check_inside(given, numbers, offsets, merger.add(section, starts))
             unknown += bases.count(None)
             functions += len(starts)
@@ -170,7 +172,7 @@ class LinkerMap:
     def _is_at(self, address: int, code: memoryview, limit: int) -> bool:
         """True if the linked file has an input section's code there, except for up to `limit` bytes."""
         linked = self.linked.at(address, len(code))
-        if linked == code:
+        if bytes(linked) == bytes(code):  # views are compared one byte after the other
             return True
         different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
@@ -179,11 +181,10 @@ class LinkerMap:
 def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
     """Raises FormatError for a function that ends outside of its section."""
     limits = {code.number: code.size for code in given.code}
-    places = list(zip(numbers, offsets, sizes, strict=True))
-    if all(offset + size <= limits.get(number, 0) for number, offset, size in places):
+    if all(map(le, map(add, offsets, sizes), map(limits.get, numbers, repeat(0)))):
         return
     sections = given.elf.sections
-    for number, offset, size in places:
+    for number, offset, size in zip(numbers, offsets, sizes, strict=True):
         if number != SHN_UNDEF and offset + size > sections[number].header.sh_size:
             what = f"a function of {size} bytes at {offset:#x} is not inside of {sections[number].name}"
             raise given.elf.error(what, ".sframe")

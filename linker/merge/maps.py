@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO, TypeAlias
 
 from cfi.errors import FormatError
 from sframegen.elf.records import MAX_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Iterator
+
+    # True for the name, address and size of an output section that may have code.
+    HasCode: TypeAlias = Callable[[str, int, int], bool]
 
 # Longer lines are refused: symbols of C++ have some ten thousand characters at most.
 MAX_LINE = 1 << 20
@@ -31,8 +34,8 @@ GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a script's, in th
 PATTERN = "("  # a script's, "*(.text)"
 GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
 # Most lines say nothing of a place: symbols, and sections of 0 bytes, with their names on a line of their own or not.
-GNU_EMPTY = re.compile(r"(?: {16}.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
-GNU_INPUTS = re.compile(r"(?: {16}.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+")
+GNU_EMPTY = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
+GNU_INPUTS = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+")
 GNU_BEGIN = re.compile(r"\*default\* +0x[0-9a-f]+ +0x[0-9a-f]+")  # ends the memory regions, whatever the language of the headings
 GOLD_BEGIN, GOLD_FINAL = "Memory map", " ** file header"
 
@@ -99,16 +102,16 @@ class _Map:
         return Placement(*split_member(where), section, address, size, output, number)
 
 
-def read_map(path: str | os.PathLike[str], outputs: Container[str] | None = None) -> Iterator[Placement]:
+def read_map(path: str | os.PathLike[str], has_code: HasCode = lambda *_: True) -> Iterator[Placement]:
     """Every input section of more than 0 bytes that is in the output, in the map's order, without what linkers made themselves.
 
     Sections that the link dropped or folded into others are not there, nor is an .eh_frame that the linker rewrites. GNU ld 2.40
     gives some sections of its own (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens them, and only
-    GNU ld has the path of a thin archive's member. `outputs`: names of output sections; most of what is in others is left out,
-    which is quicker. Raises FormatError, which names the line.
+    GNU ld has the path of a thin archive's member. Most of what is in output sections that have no code is left out, which is
+    quicker. Raises FormatError, which names the line.
     """
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:  # noqa: PTH123 - `path` may be bytes
-        yield from _read(_Map(stream, os.fsdecode(path)), outputs)
+        yield from _read(_Map(stream, os.fsdecode(path)), has_code)
 
 
 def split_member(name: str) -> tuple[str, str]:
@@ -126,38 +129,43 @@ def split_member(name: str) -> tuple[str, str]:
 # The first line; the others: address, size, name; symbols and input sections of 0 bytes; of any size; the base of sizes.
 COLUMNS = (
     (
-        re.compile(r" +VMA +LMA +Size +Align +Out +In +Symbol"),
-        re.compile(r" *([0-9a-f]{1,16}) +[0-9a-f]{1,16} +([0-9a-f]{1,16}) +[0-9]{1,20} (.*)"),
-        re.compile(r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +(?:0 +[0-9]{1,20} {9}|[0-9a-f]{1,16} +[0-9]{1,20} {17}).*\n)+"),
-        re.compile(r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9]{1,20} {9}.*\n)+"),
+        r" +VMA +LMA +Size +Align +Out +In +Symbol",
+        (
+            r" *([0-9a-f]{1,16}) +[0-9a-f]{1,16} +([0-9a-f]{1,16}) +[0-9]{1,20} (.*)",
+            r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +(?:0 +[0-9]{1,20} {9}|[0-9a-f]{1,16} +[0-9]{1,20} {17}).*\n)+",
+            r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9]{1,20} {9}.*\n)+",
+        ),
         16,
     ),
     (
-        re.compile(r" +VMA +Size +Align +Out +In +Symbol"),
-        re.compile(r" *(0|0x[0-9a-f]{1,16}) +([0-9]{1,20}) +[0-9]{1,20} (.*)"),
-        re.compile(r"(?: *(?:0|0x[0-9a-f]{1,16}) +(?:0 +[0-9]{1,20} {9}|[0-9]{1,20} +[0-9]{1,20} {17}).*\n)+"),
-        re.compile(r"(?: *(?:0|0x[0-9a-f]{1,16}) +[0-9]{1,20} +[0-9]{1,20} {9}.*\n)+"),
+        r" +VMA +Size +Align +Out +In +Symbol",
+        (
+            r" *(0|0x[0-9a-f]{1,16}) +([0-9]{1,20}) +[0-9]{1,20} (.*)",
+            r"(?: *(?:0|0x[0-9a-f]{1,16}) +(?:0 +[0-9]{1,20} {9}|[0-9]{1,20} +[0-9]{1,20} {17}).*\n)+",
+            r"(?: *(?:0|0x[0-9a-f]{1,16}) +[0-9]{1,20} +[0-9]{1,20} {9}.*\n)+",
+        ),
         10,
     ),
 )
 
 
-def _read(lines: _Map, outputs: Container[str] | None = None) -> Iterator[Placement]:
+def _read(lines: _Map, has_code: HasCode) -> Iterator[Placement]:
     first = next(lines, "")
-    for header, row, empty, inputs, base in COLUMNS:
-        if header.fullmatch(first):
-            yield from _columns(lines, outputs, row, empty, inputs, base)
+    for header, patterns, base in COLUMNS:
+        if re.fullmatch(header, first):
+            row, empty, inputs = map(re.compile, patterns)
+            yield from _columns(lines, has_code, row, empty, inputs, base)
             return
     for line in lines:
         if GNU_BEGIN.fullmatch(line) or line == GOLD_BEGIN:
-            yield from _gnu(lines, outputs, needs_header=line == GOLD_BEGIN)
+            yield from _gnu(lines, has_code, needs_header=line == GOLD_BEGIN)
             return
     raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
 
 
 def _columns(
     lines: _Map,
-    outputs: Container[str] | None,
+    has_code: HasCode,
     row: re.Pattern[str],
     empty: re.Pattern[str],
     inputs: re.Pattern[str],
@@ -175,7 +183,7 @@ def _columns(
             continue
         if not name.startswith(INDENT):
             output, number = name, number + 1
-            skipped = empty if outputs is None or name in outputs else inputs
+            skipped = empty if has_code(name, int(address, 16), int(size, base)) else inputs
             lines.skip(skipped)
             continue
         if not name.endswith(")"):  # a script's statement
@@ -187,9 +195,10 @@ def _columns(
         lines.skip(skipped)
 
 
-def _gnu(lines: _Map, outputs: Container[str] | None, *, needs_header: bool) -> Iterator[Placement]:
+def _gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Placement]:
     output: str | None = None  # None: an output section that the link did not make
     number = -1
+    skipped = GNU_EMPTY
     name = ""  # a line that can be one with the next
     for text in lines:
         line = text
@@ -207,7 +216,11 @@ def _gnu(lines: _Map, outputs: Container[str] | None, *, needs_header: bool) -> 
             continue
         if not line.startswith(" "):
             fields = GNU_OUTPUT.fullmatch(line)
-            output, number = (fields["name"].rstrip(), number + 1) if fields else (None, number)
+            output, skipped = None, GNU_EMPTY
+            if fields:
+                output, number = fields["name"].rstrip(), number + 1
+                if not has_code(output, int(fields["address"], 16), int(fields["size"], 16)):
+                    skipped = GNU_INPUTS
         elif line.startswith(GNU_NO_SECTION):
             continue
         else:
@@ -223,7 +236,7 @@ def _gnu(lines: _Map, outputs: Container[str] | None, *, needs_header: bool) -> 
         if fields is None and not joined:
             name = line
         elif not needs_header:
-            lines.skip(GNU_EMPTY if outputs is None or output in outputs else GNU_INPUTS)
+            lines.skip(skipped)
     if _is_cut(name):
         lines.refuse(name)
 

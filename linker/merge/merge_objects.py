@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import add, gt, itemgetter
+from operator import add, gt
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.merge.by_map import SILENT, LinkerMap
 from linker.merge.input_objects import ObjectReader, OtherObject
-from linker.objects.add_to_objects import Filled
 from linker.objects.archive import is_archive, members
-from linker.objects.laid_out import place
-from linker.objects.new_sections import piece
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.elf.opening import map_file
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from linker.merge.by_map import Undescribed
     from linker.merge.input_objects import InputObject
     from linker.merge.maps import Placement
-    from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
@@ -72,44 +67,10 @@ def in_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
         at = bisect_right(starts, placement.address) - 1
         return placement.address if at >= 0 and placement.address + placement.size <= code[at][1] else None
 
-    return LinkerMap(map_file, elf, address_of)
+    def has_code(_: str, address: int, size: int) -> bool:
+        return any(start < address + size and address < end for start, end in code)
 
-
-def in_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
-    """The map of the link (-r) that made an object. Sections of one name are distinguished by their order in map and object."""
-    addresses: dict[str, list[int]] = defaultdict(list)
-    for start, _, number in sorted(placed.sections, key=itemgetter(2)):
-        addresses[placed.image.sections[number].name].append(start)
-    numbers: dict[str, list[int]] = defaultdict(list)
-
-    def address_of(placement: Placement) -> int | None:
-        if not placement.size or placement.output not in addresses:
-            return None
-        known = numbers[placement.output]
-        if not known or known[-1] != placement.output_number:
-            known.append(placement.output_number)
-        starts = addresses[placement.output]
-        if len(known) > len(starts):
-            raise FormatError(
-                f"it has {len(known)} output sections {placement.output}, {placed.image.name} {len(starts)}", file=str(map_file)
-            )
-        return starts[len(known) - 1] + placement.address
-
-    return LinkerMap(map_file, placed.image, address_of, set(addresses))
-
-
-def fill(
-    elf: ElfFile,
-    map_file: str | os.PathLike[str],
-    paths: Iterable[str | os.PathLike[str]],
-    layout: Layout,
-    level: Level,
-    counts: Counts,
-) -> Filled:
-    """An object that a linker made of others, and the one section that it is to have, as `ld -r` makes it."""
-    placed = place(elf, abi_of(elf), relocates_sframe=False)
-    encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), counts)
-    return Filled(elf, elf, None, placed, encoder.table, [piece(placed, encoder, None)], undoable=False)
+    return LinkerMap(map_file, elf, address_of, has_code)
 
 
 def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, counts: Counts) -> Merger:

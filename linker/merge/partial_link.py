@@ -23,9 +23,7 @@ class PartialLink(NamedTuple):
     messages: list[str]
 
 
-def link(
-    linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]
-) -> PartialLink:
+def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]) -> PartialLink:
     """Run `linker -r`, any linker that writes a map; its files go into `directory`. `meanwhile` is called as it runs.
 
     Raises FormatError if it fails, with what the linker printed as notes (PEP 678), RefusedError where there is no such linker.

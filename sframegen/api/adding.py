@@ -19,12 +19,9 @@ from linker.inject.plan import risk_of
 from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
 from sframegen.api.added import Package, Summary, nothing_to_add, summary_of, total
 from sframegen.api.common import (
-    check_compression,
     check_linked,
     from_cfi,
     is_package,
-    layout_of,
-    level_of,
     not_taken,
     planned,
     refuse,
@@ -32,6 +29,7 @@ from sframegen.api.common import (
     verify_plan,
     with_written,
 )
+from sframegen.api.options import check_compression, layout_of, level_of
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED

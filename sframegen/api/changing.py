@@ -18,8 +18,9 @@ from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.objects.add_to_objects import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
-from sframegen.api.common import findings_of, is_package, layout_of, planned, refuse, with_written
+from sframegen.api.common import findings_of, is_package, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
+from sframegen.api.options import layout_of
 from sframegen.api.planned import Plan, plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends

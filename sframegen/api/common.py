@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 from cfi.errors import VerificationError
 from linker.existing.original import check_undo
@@ -12,13 +12,10 @@ from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
 from sframegen.api.planned import Plan, plan_of
 from sframegen.checks.consumers import rejected_anyhow
-from sframegen.elf.compressed import Compression
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
-from sframegen.format.layouts import WRITABLE
 from sframegen.packages.kinds import BEGINNING, kind_of
-from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.program.workers import Progress
-    from sframegen.tables.optimize import Level, LevelName
 
 UNLINKED = {ET_CORE: "a core file"}
 R = TypeVar("R", "Summary", "VersionChange", "SectionRemoval", "Merged")
@@ -109,23 +105,3 @@ def refuse(findings: list[str]) -> None:
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise VerificationError(f"verification failed, nothing was changed: {findings[0]}{more}")
-
-
-def layout_of(version: int) -> Layout:
-    if version not in WRITABLE:
-        raise ValueError(f"SFrame version {version!r} is not written, only {', '.join(map(str, WRITABLE))}")
-    return WRITABLE[version]
-
-
-def check_compression(compression: str | None, *, unloaded: bool) -> None:
-    """Raises ValueError for one that is not known, or not possible."""
-    if compression is not None and compression not in get_args(Compression):
-        raise ValueError(f"unknown compression {compression!r}, only {', '.join(get_args(Compression))}")
-    if compression is not None and not unloaded:
-        raise ValueError("only a section that is not loaded can be compressed")
-
-
-def level_of(name: LevelName) -> Level:
-    if name not in LEVELS:
-        raise ValueError(f"unknown level {name!r}, only {', '.join(LEVELS)}")
-    return LEVELS[name]

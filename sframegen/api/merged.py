@@ -11,6 +11,8 @@ from sframegen.elf.text import count_of, most_first, printable, shortened
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from linker.merge.merge_objects import Counts
+
 
 @dataclass(frozen=True)
 class Merged:
@@ -64,3 +66,7 @@ class Merged:
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
         return json_of(self, self.plan)
+
+
+def merged_of(file: str, counts: Counts) -> Merged:
+    return Merged(file, **(vars(counts) | {"silent": tuple(counts.silent)}))

@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError, naming
-from linker.existing.add_or_replace import all_writes, base_of, plan_section
 from linker.files.target import Target
-from linker.inject.apply import write_all
 from linker.inject.kernel_versions import safe_on
-from linker.objects.add_to_objects import check_object, write_object
-from sframegen.api.common import layout_of, level_of, not_taken, planned, refuse, signed, verify_plan, with_written
-from sframegen.api.merged import Merged
-from sframegen.elf.file import open_elf
+from sframegen.api.options import layout_of, level_of
 from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
@@ -25,7 +20,7 @@ if TYPE_CHECKING:
 
     from linker.files.read_back import Reader
     from linker.inject.kernel_versions import Change
-    from linker.merge.merge_objects import Counts
+    from sframegen.api.merged import Merged
     from sframegen.format.layouts import Layout
     from sframegen.program.workers import Progress
     from sframegen.tables.optimize import Level, LevelName
@@ -66,13 +61,13 @@ def merge(
     if executable is not None and map_file is not None:
         target = Target(executable, output, verify=verify, dry_run=dry_run)
         return _merge_into(target, Path(map_file), _counted(objects, progress), layout, level, safe, file)
-    from tempfile import TemporaryDirectory  # noqa: PLC0415 - this and what merges take a tenth of the time to import everything
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 - here and below: not with a map
 
     from linker.merge.partial_link import link  # noqa: PLC0415
 
     with TemporaryDirectory() as directory:
         try:
-            made = link(linker, objects, Path(directory), partial(import_module, "linker.merge.merge_objects"))
+            made = link(linker, objects, Path(directory), partial(import_module, "sframegen.api.merging_object"))
         except SframegenError as failed:
             from linker.merge.merge_objects import read_all  # noqa: PLC0415
 
@@ -104,27 +99,12 @@ def _merge_into(
     safe: frozenset[Change],
     file: str,
 ) -> Merged:
-    from linker.merge.merge_objects import Counts, fill, in_linked, merge_objects  # noqa: PLC0415
-
-    counts = Counts()
     with naming(file), target:
         elf = target.elf()
         if elf.header.e_type == ET_REL:
-            filled = fill(elf, map_file, objects, layout, level, counts)
+            from sframegen.api.merging_object import into_object  # noqa: PLC0415 - here and below: a merge needs one of these
 
-            def check(written: Path, _reader: Reader) -> None:
-                refuse(check_object(filled, open_elf(written)))
+            return into_object(target, elf, map_file, objects, layout, level, file)
+        from sframegen.api.merging_linked import into_linked  # noqa: PLC0415
 
-            return with_written(_merged(file, counts), target.write(partial(write_object, filled), check))
-        warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
-        base = base_of(elf)
-        encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, counts)
-        warnings += not_taken(base.elf, layout)
-        plan = plan_section(base, encoder, safe)
-        writes = all_writes(plan, base, encoder)
-        written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
-        return with_written(replace(_merged(file, counts), plan=planned(plan), warnings=warnings), written)
-
-
-def _merged(file: str, counts: Counts) -> Merged:
-    return Merged(file, **(vars(counts) | {"silent": tuple(counts.silent)}))
+        return into_linked(target, elf, map_file, objects, layout, level, safe, file)

@@ -9,7 +9,7 @@ import struct
 from array import array
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
@@ -29,7 +29,7 @@ from sframegen.format.layouts import (
 )
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.format.search import Found
-from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker, Unpacker, fill_numbers
+from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker
 from sframegen.format.words import decode_rule, words_size
 
 if TYPE_CHECKING:
@@ -37,12 +37,16 @@ if TYPE_CHECKING:
 
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
+    from sframegen.format.unpack import Unpacker
 
 T = TypeVar("T")
 
 # Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
 # at most 7 (libLLVM), and a row takes two bytes or more; 16 rows a byte keep a hostile megabyte below 200 MB of columns.
 MAX_ROWS_PER_BYTE = 16
+
+# Room for functions and rows of several small sections.
+MOST_FUNCTIONS, MOST_ROWS = 1 << 12, 1 << 15
 
 
 @dataclass(frozen=True)
@@ -182,52 +186,79 @@ class Decoder:
         self._kinds: dict[Kind, int] = {}
         self._rules: dict[Rule, int] = {}
         # What bytes mean depends on the section's header.
-        self._known: dict[tuple[int, int, int, int], tuple[dict[int, int], dict[bytes, int]]] = {}
+        self._numberings: dict[tuple[int, int, int, int], _Numbering] = {}
+        self._newest = FunctionTable()  # the functions that are not in the table yet
+        self._unpacker: Unpacker | None = None
 
     @property
     def table(self) -> FunctionTable:
         """The functions added so far."""
+        if self._unpacker is not None:
+            self._table.extend(self._newest, 0, self._unpacker.first)
+            self._unpacker = None
+            self._newest = FunctionTable()
         self._table.kinds, self._table.rules = list(self._kinds), list(self._rules)
         return self._table
 
-    def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> array[int]:
+    def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> list[int]:
         """Returns the functions' sizes. `starts`: their addresses, where the section does not say them.
 
         After a FormatError `table` is of no use.
         """
-        unpacker = Unpacker(section)
-        count = unpacker.functions
-        start, size, first_row = zeros("Q", count), zeros("I", count), zeros("I", count + 1)
-        attribute, block_at = zeros("B", 3 * count), zeros("Q", count)
-        unpacker.read_index(start, size, attribute, first_row, block_at)
-        _raise(unpacker, section)
-        if first_row[-1] > len(section.data) * MAX_ROWS_PER_BYTE:
-            raise FormatError(f"{first_row[-1]} rows in {len(section.data)} bytes", section.place)
-        row_start, row_at, row_rule = (zeros("I", first_row[-1]) for _ in range(3))
-        unpacker.read_rows(size, attribute, first_row, block_at, row_start, row_at)
-        _raise(unpacker, section)
+        numbering = self._numbering(section)
+        unpacker = self._unpacker
+        if unpacker is None:
+            from sframegen.format.unpack import Unpacker  # noqa: PLC0415 - look-ups need none
 
-        kind = zeros("H", count)
-        fill_numbers(bytes(section.data), attribute, first_row, block_at, row_at, self._numbering(section), kind, row_rule)
-        start = start if starts is None else array("Q", starts)
-        self._table.extend(FunctionTable(start, size, kind, first_row, row_start, row_rule))
-        return size
+            self._unpacker = unpacker = Unpacker(section, numbering, self._newest.columns())
+        else:
+            unpacker.open(section, numbering)
+        if unpacker.first + unpacker.functions > len(self._newest.start):
+            self._make_room(unpacker, 0)
+        unpacker.read_index()
+        _raise(unpacker, section)
+        if unpacker.rows > len(section.data) * MAX_ROWS_PER_BYTE:
+            raise FormatError(f"{unpacker.rows} rows in {len(section.data)} bytes", section.place)
+        if unpacker.first_row + unpacker.rows > len(self._newest.row_start):
+            self._make_room(unpacker, unpacker.rows)
+            unpacker.read_index()
+        unpacker.read_rows()
+        _raise(unpacker, section)
+        unpacker.number_all()
+        these = slice(unpacker.first, unpacker.first + unpacker.functions)
+        if starts is not None:
+            self._newest.start[these] = array("Q", starts)
+        unpacker.keep()
+        return self._newest.size[these].tolist()
+
+    def _make_room(self, unpacker: Unpacker, rows: int) -> None:
+        """Move the newest functions into the table; then there is room for those of the section, and for that many rows."""
+        newest = self._newest
+        self._table.extend(newest, 0, unpacker.first)
+        functions = max(unpacker.functions, min(2 * len(newest), MOST_FUNCTIONS))
+        rows = max(rows, min(2 * len(newest.row_start), MOST_ROWS))
+        self._newest = FunctionTable.with_room(functions, rows, [], [])
+        unpacker.use(self._newest.columns())
 
     def _numbering(self, section: SframeSection) -> _Numbering:
         abi = section.abi
         header = (abi.sframe_id, abi.fixed_fp_offset, abi.fixed_ra_offset, section.layout.version)
-        kinds, rules = self._known.setdefault(header, ({}, {}))
-        return _Numbering(section, kinds, rules, self._kinds, self._rules)
+        found = self._numberings.get(header)
+        if found is None:
+            found = self._numberings[header] = _Numbering(self._kinds, self._rules)
+        found.section = section
+        return found
 
 
-class _Numbering(NamedTuple):
-    """See reader.Numbering. `all_kinds`, `all_rules`: those of the table, by what they mean."""
+class _Numbering:
+    """See unpack.Numbering. `all_kinds`, `all_rules`: those of the table, by what they mean."""
 
     section: SframeSection
-    kinds: dict[int, int]
-    rules: dict[bytes, int]
-    all_kinds: dict[Kind, int]
-    all_rules: dict[Rule, int]
+
+    def __init__(self, all_kinds: dict[Kind, int], all_rules: dict[Rule, int]) -> None:
+        self.kinds: dict[int, int] = {}
+        self.rules: dict[bytes, int] = {}
+        self.all_kinds, self.all_rules = all_kinds, all_rules
 
     def new_kind(self, key: int, block_at: int) -> int:
         return _number(self.all_kinds, kind_of(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2))

@@ -23,13 +23,6 @@ cdef class SectionBytes(Numbers):
     cdef int read_attribute(self, long long entry, long long block) except -1
 
 @cython.final
-cdef class Unpacker(SectionBytes):
-    cdef readonly int fault
-    cdef readonly long long at
-
-    cdef int damaged(self, int fault, long long at) except -1
-
-@cython.final
 cdef class Seeker(SectionBytes):
     cdef readonly long long function, row_offset, at
     cdef readonly unsigned long long start, size

@@ -1,11 +1,10 @@
-"""Reads the bytes of a section: its functions and rows as columns, or the one row that covers an address. Compiled.
+"""Reads the bytes of a section: where its parts are, and the one row that covers an address. Compiled.
 
 Every read is fenced. Types: section_bytes.pxd.
 """
 
 from __future__ import annotations
 
-from array import array
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +16,7 @@ except ImportError:
 from cfi.numbers import Numbers
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column
+    from cfi.columns import Column
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Header, Layout
 
@@ -35,7 +34,6 @@ FAULTS = (
 )
 # What `find` returns where it finds no row.
 NOT_COVERED, NO_ROWS, BAD = -1, -2, -3
-FDE_TYPES = [bytes([number]) for number in range(32)]
 
 
 class Fields:
@@ -125,213 +123,6 @@ class SectionBytes(Numbers):
         self.info2 = self.data[at + self.fields.info2_at] if self.fields.info2_at >= 0 else 0
         self.rep_size = self.data[at + self.fields.rep_size_at] if self.fields.rep_size_at >= 0 else self.fields.default_rep_size
         return 0
-
-
-class Unpacker(SectionBytes):
-    """Reads all functions and rows into columns. Where that fails, `fault` is a number in FAULTS, and `at` its place."""
-
-    def __init__(self, section: Opened) -> None:
-        SectionBytes.__init__(self, section)
-        self.fault = self.at = 0
-
-    def damaged(self, fault: cython.int, at: cython.longlong) -> cython.int:
-        self.fault = fault
-        self.at = at
-        return 0
-
-    @cython.locals(
-        start="unsigned long long[::1]",
-        size="unsigned int[::1]",
-        attribute="unsigned char[::1]",
-        first_row="unsigned int[::1]",
-        block_at="unsigned long long[::1]",
-    )
-    def read_index(self, start: Column, size: Column, attribute: Column, first_row: Column, block_at: Column) -> None:
-        """Reads each function's index entry and attribute: 3 bytes a function in `attribute`. `block_at`: where its rows begin."""
-        function: cython.Py_ssize_t
-        entry: cython.longlong
-        block: cython.longlong
-        total: cython.longlong = 0
-        for function in range(self.functions):
-            entry = self.index_at + function * self.fields.index_size
-            start[function] = self.start_of(function)
-            size[function] = self.number(entry + self.fields.size_at, 4)
-            block = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
-            if block + self.fields.attribute_size > self.fres_end:
-                self.damaged(1, entry)
-                return
-            self.read_attribute(entry, block)
-            # Functions can share blocks, so rows can be more than bytes; decode.py bounds them by what this counts.
-            first_row[function] = total
-            total += self.count
-            if total >> 32:
-                self.damaged(6, entry)
-                return
-            attribute[function * 3] = self.info
-            attribute[function * 3 + 1] = self.info2
-            attribute[function * 3 + 2] = self.rep_size
-            block_at[function] = block + self.fields.attribute_size
-        first_row[self.functions] = total
-
-    @cython.locals(
-        size="const unsigned int[::1]",
-        attribute="const unsigned char[::1]",
-        first_row="const unsigned int[::1]",
-        block_at="const unsigned long long[::1]",
-        row_start="unsigned int[::1]",
-        row_at="unsigned int[::1]",
-    )
-    def read_rows(
-        self, size: Column, attribute: Column, first_row: Column, block_at: Column, row_start: Column, row_at: Column
-    ) -> None:
-        """Reads every row's start, and where (offset in the section) its info byte stands. The rest: as `read_index` left it."""
-        function: cython.Py_ssize_t
-        row: cython.Py_ssize_t
-        pos: cython.Py_ssize_t
-        width: cython.Py_ssize_t
-        kind: cython.int
-        info: cython.int
-        value: cython.longlong
-        before: cython.longlong
-        limit: cython.longlong
-        for function in range(self.functions):
-            pos = block_at[function]
-            kind = attribute[function * 3] & 0x0F
-            if kind > 2:
-                self.damaged(2, pos)
-                return
-            width = 1 << kind
-            before = -1
-            # A row at the very end covers nothing: GNU as 2.47 writes one for a directive after a function's last instruction.
-            limit = size[function]
-            if attribute[function * 3] & 0x10:  # PC type MASK: offsets repeat with rep_size
-                limit = attribute[function * 3 + 2]
-            for row in range(first_row[function], first_row[function + 1]):
-                if pos + width + 1 > self.fres_end:
-                    self.damaged(4, pos)
-                    return
-                value = self.data[pos] if width == 1 else self.number(pos, width)
-                if value <= before or (before < 0 and value != 0) or value > limit:
-                    self.damaged(5, pos)
-                    return
-                before = value
-                row_start[row] = value
-                pos += width
-                info = self.data[pos]
-                if (info >> 5) & 3 == 3:
-                    self.damaged(3, pos)
-                    return
-                row_at[row] = pos
-                pos += 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
-                if pos > self.fres_end:
-                    self.damaged(4, pos)
-                    return
-
-
-class Numbering(Protocol):
-    """Numbers what functions and rows say.
-
-    `kinds`: by info without the FRE type, info2, rep_size as one number. `rules`: by the FDE type, as a byte, the row's info byte
-    and its data words. What they do not have yet, the methods number.
-    """
-
-    @property
-    def kinds(self) -> dict[int, int]: ...
-
-    @property
-    def rules(self) -> dict[bytes, int]: ...
-
-    def new_kind(self, key: int, block_at: int) -> int:
-        """`key`: of `kinds`. `block_at`: where the function's rows begin."""
-
-    def new_rule(self, fde_type: int, row_at: int) -> int:
-        """The rule of the row whose info byte is at `row_at`."""
-
-
-@cython.locals(
-    attribute="const unsigned char[::1]",
-    first_row="const unsigned int[::1]",
-    block_at="const unsigned long long[::1]",
-    row_at="const unsigned int[::1]",
-    kind="unsigned short[::1]",
-    row_rule="unsigned int[::1]",
-    slot_at="long long[::1]",
-    slot_type="unsigned char[::1]",
-    slot_rule="unsigned int[::1]",
-    octets="const unsigned char[::1]",
-)
-def fill_numbers(
-    data: bytes,
-    attribute: Column,
-    first_row: Column,
-    block_at: Column,
-    row_at: Column,
-    numbering: Numbering,
-    kind: Column,
-    row_rule: Column,
-) -> None:
-    """Fills `kind` and `row_rule` for the functions and rows that an Unpacker has read."""
-    function: cython.Py_ssize_t
-    row: cython.Py_ssize_t
-    at: cython.Py_ssize_t
-    info: cython.int
-    fde_type: cython.int
-    key: cython.int
-    end: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    other: cython.Py_ssize_t
-    slot: cython.Py_ssize_t
-    slots: cython.Py_ssize_t
-    mask: cython.Py_ssize_t
-    hashed: cython.longlong
-    raw: bytes
-    kinds: dict[int, int] = numbering.kinds
-    rules: dict[bytes, int] = numbering.rules
-    types = FDE_TYPES
-    octets: Bytes = data
-    # The rows that were numbered last, by a hash of their bytes: for a look-up in `rules` each costs an object.
-    slots = 16
-    while slots < 0x1000 and slots < len(row_rule):  # few for small sections, of which objects have thousands
-        slots *= 2
-    mask = slots - 1
-    slot_at: Column = array("q", [-1]) * slots
-    slot_type: Column = array("B", [0]) * slots
-    slot_rule: Column = array("I", [0]) * slots
-    for function in range(len(kind)):
-        fde_type = attribute[function * 3 + 1] & 0x1F
-        key = (attribute[function * 3] & 0xF0) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
-        number = kinds.get(key)
-        if number is None:
-            number = kinds[key] = numbering.new_kind(key, block_at[function])
-        kind[function] = number
-        prefix = types[fde_type]
-        for row in range(first_row[function], first_row[function + 1]):
-            at = row_at[row]
-            info = data[at]
-            end = at + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
-            if cython.compiled:
-                hashed = fde_type
-                for i in range(at, end):
-                    hashed = ((hashed ^ octets[i]) * 0x10193) & 0x7FFFFFFF
-                slot = (hashed ^ (hashed >> 12)) & mask
-                other = slot_at[slot]
-                if other >= 0 and slot_type[slot] == fde_type:
-                    i = at
-                    while i < end and octets[other] == octets[i]:
-                        other += 1
-                        i += 1
-                    if i == end:  # the info byte is the same, so that the words are as many
-                        row_rule[row] = slot_rule[slot]
-                        continue
-            raw = prefix + data[at:end]
-            number = rules.get(raw)
-            if number is None:
-                number = rules[raw] = numbering.new_rule(fde_type, at)
-            row_rule[row] = number
-            if cython.compiled:
-                slot_at[slot] = at
-                slot_type[slot] = fde_type
-                slot_rule[slot] = number
 
 
 class Seeker(SectionBytes):

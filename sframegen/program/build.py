@@ -34,6 +34,7 @@ MODULES = (
     "sframegen.format.columns",
     "sframegen.format.pack",
     "sframegen.format.section_bytes",
+    "sframegen.format.unpack",
     "sframegen.profile.tables.paginate",
     "sframegen.profile.walk.columns",
     "sframegen.profile.walk.steps",

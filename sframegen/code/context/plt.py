@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.code.decoding.pieces import Piece
-    from sframegen.code.isa.plt_stubs import Stub, Stubs
+    from sframegen.code.isa.plt_stubs import Stub
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -67,7 +67,7 @@ class Plt(NamedTuple):
 def find_plt(elf: ElfFile, abi: Abi) -> Plt:
     """Find the PLT in one pass over the sections; of sections that overlap only the first counts."""
     runs: list[Run] = []
-    for run in sorted(_found(elf, machine_of(abi).plt), key=lambda run: run.start):
+    for run in sorted(_found(elf, abi), key=lambda run: run.start):
         if run.stub.rows and (not runs or run.start >= _end(runs[-1])):
             runs.append(run)
     return Plt(abi, runs)
@@ -88,7 +88,7 @@ def _end(run: Run) -> int:
     return run.start + run.number * run.stub.size
 
 
-def _found(elf: ElfFile, known: Stubs) -> Iterator[Run]:
+def _found(elf: ElfFile, abi: Abi) -> Iterator[Run]:
     for name in NAMES:
         section = elf.section(name)
         if section is None or section.header.sh_type != SHT_PROGBITS or not section.header.sh_flags & SHF_EXECINSTR:
@@ -97,6 +97,7 @@ def _found(elf: ElfFile, known: Stubs) -> Iterator[Run]:
         address = section.header.sh_addr
         if len(code) > MAX_SIZE or address + len(code) > MAX_ADDRESS:
             raise elf.error(f"{len(code):#x} bytes at address {address:#x}: no PLT", name)
+        known = machine_of(abi).plt  # here: it takes longer to import than a merge of objects, which have none, to find that out
         at = 0
         while at < len(code):
             stubs = known.others if at else (*known.first, *known.others)

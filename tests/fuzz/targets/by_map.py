@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
 from linker.merge.input_objects import ObjectReader
-from linker.merge.merge_objects import in_object
+from linker.merge.into_object import in_object
 from linker.objects.laid_out import place
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64

@@ -15,6 +15,7 @@ import pytest
 from cfi.errors import FormatError
 from linker.merge import maps
 from linker.merge.maps import MAX_LINE, Placement, _Map, _read, read_map, split_member
+from sframegen.elf.file import open_elf
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
 
@@ -51,7 +52,8 @@ def test_every_function_is_where_the_map_has_its_section(
 ) -> None:
     file = tmp_path / "linked"
     looks = (maker.looks,) if kind == "other looks" else ()
-    placements = list(read_map(inputs.link(file, *maker.flags(peers), *KINDS[kind], *looks)))
+    map_file = inputs.link(file, *maker.flags(peers), *KINDS[kind], *looks)
+    placements = list(read_map(map_file))
     by_map = {(function.name, placement.address + function.value) for placement, function in inputs.placed(placements)}
     by_symbols = {(function.name, function.value) for function in functions(file) if function.name in inputs.names}
     assert by_map == by_symbols
@@ -60,6 +62,14 @@ def test_every_function_is_where_the_map_has_its_section(
         member for file, member in inputs.functions if file == ARCHIVE
     }
     assert all(placement.size and not placement.section.startswith(".eh_frame+") for placement in placements)
+    code = open_elf(file).executable_ranges()
+
+    def has_code(_: str, address: int, size: int) -> bool:
+        return any(start < address + size and address < end for start, end in code)
+
+    fewer = list(read_map(map_file, has_code))
+    assert len(fewer) < len(placements)
+    assert [p for p in fewer if has_code("", p.address, p.size)] == [p for p in placements if has_code("", p.address, p.size)]
 
 
 @pytest.mark.parametrize("maker", FOLDING, ids=lambda maker: maker.name)
@@ -84,7 +94,8 @@ def check_relocatable(inputs: Inputs, file: Path, map_file: Path) -> set[str]:
     assert len(pairs) == len({number for number, _ in pairs}) == len({number for _, number in pairs})
     assert {(p.file.removeprefix("./"), p.member) for p in placements} == inputs.functions.keys()
     for name in {placement.output for placement in placements}:
-        assert [p for p in read_map(map_file, {name}) if p.output == name] == [p for p in placements if p.output == name]
+        found_there = read_map(map_file, lambda output, *_, wanted=name: output == wanted)
+        assert [p for p in found_there if p.output == name] == [p for p in placements if p.output == name]
     return {output for _, output, _ in found}
 
 
@@ -301,7 +312,7 @@ MAPS = {"GNU": GNU_MAP, "gold": GOLD_MAP, "lld": LLD_MAP, "mold": MOLD_MAP}
 def read_text(text: str | bytes) -> list[Placement]:
     data = io.BytesIO(text if isinstance(text, bytes) else text.encode())
     with io.TextIOWrapper(data, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        return list(_read(_Map(stream, "the map")))
+        return list(_read(_Map(stream, "the map"), lambda *_: True))
 
 
 @pytest.mark.parametrize("maker", MAPS)

@@ -1,0 +1,46 @@
+"""merge: the section of a program or library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from linker.existing.add_or_replace import all_writes, base_of, plan_section
+from linker.inject.apply import write_all
+from linker.merge.merge_objects import Counts, in_linked, merge_objects
+from sframegen.api.common import not_taken, planned, signed, verify_plan, with_written
+from sframegen.api.merged import merged_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from linker.files.target import Target
+    from linker.inject.kernel_versions import Change
+    from sframegen.api.merged import Merged
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.layouts import Layout
+    from sframegen.tables.optimize import Level
+
+
+def into_linked(
+    target: Target,
+    elf: ElfFile,
+    map_file: Path,
+    objects: Iterable[str | os.PathLike[str]],
+    layout: Layout,
+    level: Level,
+    safe: frozenset[Change],
+    file: str,
+) -> Merged:
+    counts = Counts()
+    warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
+    base = base_of(elf)
+    encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, counts)
+    warnings += not_taken(base.elf, layout)
+    plan = plan_section(base, encoder, safe)
+    writes = all_writes(plan, base, encoder)
+    written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+    return with_written(replace(merged_of(file, counts), plan=planned(plan), warnings=warnings), written)

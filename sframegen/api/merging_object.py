@@ -1,0 +1,43 @@
+"""merge: the section of an object that `ld -r` made."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from linker.merge.into_object import fill
+from linker.merge.merge_objects import Counts
+from linker.objects.add_to_objects import check_object, write_object
+from sframegen.api.common import refuse, with_written
+from sframegen.api.merged import merged_of
+from sframegen.elf.file import open_elf
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from linker.files.read_back import Reader
+    from linker.files.target import Target
+    from sframegen.api.merged import Merged
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.layouts import Layout
+    from sframegen.tables.optimize import Level
+
+
+def into_object(
+    target: Target,
+    elf: ElfFile,
+    map_file: Path,
+    objects: Iterable[str | os.PathLike[str]],
+    layout: Layout,
+    level: Level,
+    file: str,
+) -> Merged:
+    counts = Counts()
+    filled = fill(elf, map_file, objects, layout, level, counts)
+
+    def check(written: Path, _reader: Reader) -> None:
+        refuse(check_object(filled, open_elf(written)))
+
+    return with_written(merged_of(file, counts), target.write(partial(write_object, filled), check))

@@ -1,0 +1,274 @@
+"""Reads the bytes of sections, many of them one after the other: all functions and rows, as columns. Compiled.
+
+Every read is fenced. Types: unpack.pxd.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+from cfi.columns import zeros
+from sframegen.format.section_bytes import SectionBytes
+
+if TYPE_CHECKING:
+    from sframegen.format.columns import Functions
+    from sframegen.format.section_bytes import Opened
+
+COMPILED: bool = cython.compiled
+
+FDE_TYPES = [bytes([number]) for number in range(32)]
+
+
+class Numbering(Protocol):
+    """Numbers what functions and rows say.
+
+    `kinds`: by info without the FRE type, info2, rep_size as one number. `rules`: by the FDE type, as a byte, the row's info byte
+    and its data words. What they do not have yet, the methods number.
+    """
+
+    @property
+    def kinds(self) -> dict[int, int]: ...
+
+    @property
+    def rules(self) -> dict[bytes, int]: ...
+
+    def new_kind(self, key: int, block_at: int) -> int:
+        """`key`: of `kinds`. `block_at`: where the function's rows begin."""
+
+    def new_rule(self, fde_type: int, row_at: int) -> int:
+        """The rule of the row whose info byte is at `row_at`."""
+
+
+class Unpacker(SectionBytes):
+    """Reads the functions and rows of sections, one section after the other, into columns that all of them share.
+
+    Objects have thousands of small sections: columns for each would take longer than reading it. `functions` and `rows` are those
+    of the section, `first` and `first_row` their beginnings in the columns. Where it cannot be read, `fault` is a number in FAULTS,
+    and `at` its place. The next section takes its place there, unless `keep` is called.
+    """
+
+    def __init__(self, section: Opened, numbering: Numbering, columns: Functions) -> None:
+        self.numbering = numbering
+        self.use(columns)
+        self.open(section, numbering)
+
+    def use(self, columns: Functions) -> None:
+        """Fill these columns, from their beginning."""
+        functions, rows = len(columns.start), len(columns.row_start)
+        slots = 16
+        while slots < 0x1000 and slots < rows:  # few for small sections
+            slots *= 2
+        self.columns = columns
+        self.first = self.first_row = 0
+        self.attribute, self.block_at, self.row_at = zeros("B", 3 * functions), zeros("Q", functions), zeros("I", rows)
+        # The rows that were numbered last, by a hash of their bytes: for a look-up in `rules` each costs an object.
+        self.slot_mask = slots - 1
+        self.slot_bytes, self.slot_type, self.slot_rule = zeros("B", 16 * slots), zeros("B", slots), zeros("I", slots)
+
+    def open(self, section: Opened, numbering: Numbering) -> None:
+        """Read this section next."""
+        SectionBytes.__init__(self, section)
+        self.view = section.data
+        self.fault = self.at = self.rows = 0
+        if numbering is not self.numbering:
+            self.numbering = numbering
+            self.slot_type = zeros("B", len(self.slot_type))
+
+    def keep(self) -> None:
+        """Read the next section after this one."""
+        self.first += self.functions
+        self.first_row += self.rows
+
+    def damaged(self, fault: cython.int, at: cython.longlong) -> cython.int:
+        self.fault = fault
+        self.at = at
+        return 0
+
+    @cython.locals(
+        start="unsigned long long[::1]",
+        size="unsigned int[::1]",
+        attribute="unsigned char[::1]",
+        first_row="unsigned int[::1]",
+        block_at="unsigned long long[::1]",
+    )
+    def read_index(self) -> None:
+        """Read each function's index entry and attribute: 3 bytes a function in `attribute`. `block_at`: where its rows begin.
+
+        The columns have room for the functions.
+        """
+        function: cython.Py_ssize_t
+        entry: cython.longlong
+        block: cython.longlong
+        first: cython.Py_ssize_t = self.first
+        total: cython.longlong = self.first_row
+        start = self.columns.start
+        size = self.columns.size
+        first_row = self.columns.first_row
+        attribute = self.attribute
+        block_at = self.block_at
+        for function in range(self.functions):
+            entry = self.index_at + function * self.fields.index_size
+            start[first + function] = self.start_of(function)
+            size[first + function] = self.number(entry + self.fields.size_at, 4)
+            block = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
+            if block + self.fields.attribute_size > self.fres_end:
+                self.damaged(1, entry)
+                return
+            self.read_attribute(entry, block)
+            # Functions can share blocks, so rows can be more than bytes; decode.py bounds them by what this counts.
+            first_row[first + function] = total
+            total += self.count
+            if total >> 32:
+                self.damaged(6, entry)
+                return
+            attribute[function * 3] = self.info
+            attribute[function * 3 + 1] = self.info2
+            attribute[function * 3 + 2] = self.rep_size
+            block_at[function] = block + self.fields.attribute_size
+        first_row[first + self.functions] = total
+        self.rows = total - self.first_row
+
+    @cython.locals(
+        size="const unsigned int[::1]",
+        attribute="const unsigned char[::1]",
+        first_row="const unsigned int[::1]",
+        block_at="const unsigned long long[::1]",
+        row_start="unsigned int[::1]",
+        row_at="unsigned int[::1]",
+    )
+    def read_rows(self) -> None:
+        """Read every row's start, and where (offset in the section) its info byte stands, after `read_index`.
+
+        The columns have room for the rows.
+        """
+        function: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        pos: cython.Py_ssize_t
+        width: cython.Py_ssize_t
+        kind: cython.int
+        info: cython.int
+        value: cython.longlong
+        before: cython.longlong
+        limit: cython.longlong
+        first: cython.Py_ssize_t = self.first
+        base: cython.Py_ssize_t = self.first_row
+        size = self.columns.size
+        first_row = self.columns.first_row
+        row_start = self.columns.row_start
+        attribute = self.attribute
+        block_at = self.block_at
+        row_at = self.row_at
+        for function in range(self.functions):
+            pos = block_at[function]
+            kind = attribute[function * 3] & 0x0F
+            if kind > 2:
+                self.damaged(2, pos)
+                return
+            width = 1 << kind
+            before = -1
+            # A row at the very end covers nothing: GNU as 2.47 writes one for a directive after a function's last instruction.
+            limit = size[first + function]
+            if attribute[function * 3] & 0x10:  # PC type MASK: offsets repeat with rep_size
+                limit = attribute[function * 3 + 2]
+            for row in range(first_row[first + function], first_row[first + function + 1]):
+                if pos + width + 1 > self.fres_end:
+                    self.damaged(4, pos)
+                    return
+                value = self.data[pos] if width == 1 else self.number(pos, width)
+                if value <= before or (before < 0 and value != 0) or value > limit:
+                    self.damaged(5, pos)
+                    return
+                before = value
+                row_start[row] = value
+                pos += width
+                info = self.data[pos]
+                if (info >> 5) & 3 == 3:
+                    self.damaged(3, pos)
+                    return
+                row_at[row - base] = pos
+                pos += 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+                if pos > self.fres_end:
+                    self.damaged(4, pos)
+                    return
+
+    @cython.locals(
+        attribute="const unsigned char[::1]",
+        first_row="const unsigned int[::1]",
+        row_at="const unsigned int[::1]",
+        kind="unsigned short[::1]",
+        row_rule="unsigned int[::1]",
+        slot_bytes="unsigned char[::1]",
+        slot_type="unsigned char[::1]",
+        slot_rule="unsigned int[::1]",
+    )
+    def number_all(self) -> None:
+        """Fill the numbers of kinds and rules, after `read_rows`."""
+        function: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        info: cython.int
+        fde_type: cython.int
+        key: cython.int
+        end: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        slot: cython.Py_ssize_t = 0
+        other: cython.Py_ssize_t = 0
+        fits: cython.bint
+        hashed: cython.longlong
+        first: cython.Py_ssize_t = self.first
+        base: cython.Py_ssize_t = self.first_row
+        raw: bytes
+        view = self.view
+        numbering = self.numbering
+        kinds: dict[int, int] = numbering.kinds
+        rules: dict[bytes, int] = numbering.rules
+        types = FDE_TYPES
+        attribute = self.attribute
+        first_row = self.columns.first_row
+        row_at = self.row_at
+        kind = self.columns.kind
+        row_rule = self.columns.row_rule
+        slot_bytes = self.slot_bytes
+        slot_type = self.slot_type
+        slot_rule = self.slot_rule
+        for function in range(self.functions):
+            fde_type = attribute[function * 3 + 1] & 0x1F
+            key = (attribute[function * 3] & 0xF0) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
+            number = kinds.get(key)
+            if number is None:
+                number = kinds[key] = numbering.new_kind(key, self.block_at[function])
+            kind[first + function] = number
+            for row in range(first_row[first + function], first_row[first + function + 1]):
+                at = row_at[row - base]
+                info = self.data[at]
+                end = at + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+                fits = cython.compiled and end - at <= 16
+                if fits:
+                    hashed = fde_type
+                    for i in range(at, end):
+                        hashed = ((hashed ^ self.data[i]) * 0x10193) & 0x7FFFFFFF
+                    slot = (hashed ^ (hashed >> 12)) & self.slot_mask
+                    if slot_type[slot] == fde_type + 1:
+                        other = slot * 16
+                        i = at
+                        while i < end and slot_bytes[other] == self.data[i]:
+                            other += 1
+                            i += 1
+                        if i == end:  # the info byte is the same, so that the words are as many
+                            row_rule[row] = slot_rule[slot]
+                            continue
+                raw = types[fde_type] + bytes(view[at:end])
+                number = rules.get(raw)
+                if number is None:
+                    number = rules[raw] = numbering.new_rule(fde_type, at)
+                row_rule[row] = number
+                if fits:
+                    slot_type[slot] = fde_type + 1
+                    slot_rule[slot] = number
+                    for i in range(end - at):
+                        slot_bytes[slot * 16 + i] = self.data[at + i]
