@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 from sframegen.profile.bpf.kernel_needs import check_kernel
 from sframegen.profile.bpf.kernel_walker import read_object
 from sframegen.profile.bpf.libbpf import LoadError, create_table, library
-from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventError, EventFlag, open_event, paranoia
+from sframegen.profile.events.attributes import (
+    TYPE_SOFTWARE,
+    EventAttributes,
+    EventError,
+    EventFlag,
+    command_for_own_events,
+    open_event,
+    paranoia,
+)
 from sframegen.profile.events.names import available
 
 CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
@@ -149,8 +157,8 @@ def _remedies(facts: list[Fact], best: Backend, *, others: bool) -> list[str]:
     if fine["kernel"] and not (fine["capabilities"] and fine["BPF"] and others):
         remedies.append(f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy")
     if best is Backend.NONE:
-        if (paranoia() or 0) > 2:  # else a container or a policy forbids them
-            remedies.append("sysctl kernel.perf_event_paranoid=2 allows perf events of own processes")
+        if command := command_for_own_events():  # else a container or a policy forbids them
+            remedies.append(f"{command} allows perf events of own processes")
     elif not fine["perf events of own processes, in the kernel too"]:
         remedies.append("sysctl kernel.perf_event_paranoid=1 allows samples in the kernel, too")
     return remedies

@@ -165,6 +165,15 @@ def test_remedies_are_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert commands == {"apt-get": "sudo apt-get install rpm2cpio", "dnf": "dnf install /usr/bin/rpm2archive", "nothing": ""}
 
 
+@pytest.mark.parametrize(("level", "remedy"), [(3, "kernel.perf_event_paranoid=2"), (2, ""), (None, "")])
+def test_perf_events_that_the_level_does_not_forbid_have_no_remedy(
+    level: int | None, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sframegen.profile.events.attributes.paranoia", lambda: level)
+    [part] = [part for part in tried_parts.all_parts() if part.name == "perf events of own processes"]
+    assert part.remedy.rpartition(" ")[2] == remedy
+
+
 def test_the_build_that_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "is_compiled", lambda _: False)
     found = tried("compiled modules")

@@ -74,7 +74,7 @@ def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> Non
 
     machine.setattr(module, "open_event", refused)
     for level, helps in ((3, True), (2, False)):
-        machine.setattr(module, "paranoia", lambda level=level: level)
+        machine.setattr("sframegen.profile.events.attributes.paranoia", lambda level=level: level)
         found = probe()
         assert found.own is Backend.NONE
         assert any("kernel.perf_event_paranoid=2" in line for line in found.remedies) is helps

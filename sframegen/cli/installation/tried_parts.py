@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import SframegenError
 from sframegen.cli.installation import attempts
 from sframegen.elf.text import count_of, printable, shortened
+from sframegen.profile.events.attributes import command_for_own_events
 from sframegen.program.signals import signals_held
 from sframegen.program.workers import death, outcomes
 
@@ -80,7 +81,7 @@ def all_parts() -> Iterator[Part]:
         ("libbpf.so.1", profile, package("libbpf1", "libbpf.so.1()(64bit)")),
         ("capabilities", profile, privileged),
         ("BPF", profile, privileged),
-        ("perf events of own processes", "profile", as_root("sysctl kernel.perf_event_paranoid=2")),
+        ("perf events of own processes", "profile", as_root(command) if (command := command_for_own_events()) else ""),
         ("perf events of all processes", "profile --system", privileged),
     ):
         yield Part("profile", fact, use, partial(attempts.profile_fact, fact), remedy)

@@ -25,6 +25,7 @@ ENABLE, DISABLE = 0x2400, 0x2401  # requests of ioctl
 SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
+OWN_EVENTS = 2  # the highest level of paranoia that allows events of own processes, outside of the kernel
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
@@ -151,6 +152,11 @@ def disable(descriptor: int) -> None:
 def paranoia() -> int | None:
     """Return the sysctl kernel.perf_event_paranoid; None if it cannot be read."""
     return _number(PARANOID)
+
+
+def command_for_own_events() -> str:
+    """Return the command that allows perf events of own processes; empty if it is not the level of paranoia that forbids them."""
+    return f"sysctl kernel.perf_event_paranoid={OWN_EVENTS}" if (paranoia() or 0) > OWN_EVENTS else ""
 
 
 def _number(path: Path) -> int | None:
