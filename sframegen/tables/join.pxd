@@ -14,5 +14,7 @@ cdef class Groups:
     cdef public unsigned int[::1] joined_size
     cdef public unsigned int[::1] repeated
     cdef public unsigned int[::1] first
+    cdef public unsigned int[::1] run
+    cdef public unsigned int[::1] chosen
     cdef public unsigned long long[::1] whole
     cdef public unsigned long long[::1] best

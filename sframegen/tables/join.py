@@ -4,7 +4,8 @@ An FDE is an address range, and nobody asks for its name. Two functions with the
 different lengths have different rows. Cut where the body ends, they have both halves in common: the length of a half's last row
 is only in the index entry. A cut costs an index entry. Ranges side by side can share an FDE: that saves an index entry and an
 attribute, and a row where one begins as the one before it ends; but rows after wider starts cost more, and a range whose rows are
-shared with others costs nothing but its index entry. A dynamic program over the pieces by address weighs all this.
+shared with others costs nothing but its index entry. So does a run of pieces side by side that is repeated elsewhere. A dynamic
+program over the pieces by address weighs all this.
 """
 
 from __future__ import annotations
@@ -177,12 +178,16 @@ class Groups:
     with p. `head`: it begins a group. `several`: its group has others, and so it does not count among those that share its rows.
     `joined_size`: bytes of its rows without their starts. `repeated`: of its first row, if it repeats the last one of the piece
     before, else 0. `sharers` (of the block that it owns) and `best` (the smallest section of the pieces before it) are room.
+
+    `run`, for runs of two pieces, then of three, up to `longest`, an entry for each last piece: that of the first run with the same
+    rows at the same distances, or itself. `chosen`: how many of the runs that are like it are groups.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, longest: int) -> None:
         self.may_follow, self.head, self.several = room("BBB", count)
         self.function, self.like, self.sharers, self.joined_size, self.repeated = room("IIIII", count)
         self.first, self.whole, self.best = room("IQQ", count + 1)
+        self.run, self.chosen = room("II", count * (longest - 1))
 
 
 @cython.boundscheck(False)
@@ -238,6 +243,56 @@ def take_apart(
 
 
 @cython.boundscheck(False)
+@cython.locals(start="const unsigned long long[::1]", owner="const unsigned int[::1]", seen="unsigned int[::1]")
+def find_runs(pieces: Functions, blocks: Blocks, groups: Groups, seen: Column) -> None:
+    """Fills groups.run, and groups.chosen as if each run were a group. `seen`: room, a power of two.
+
+    A run is repeated only where the one without its last piece is, so most places need no look-up.
+    """
+    start = pieces.start
+    owner = blocks.owner
+    count: cython.Py_ssize_t = len(start)
+    mask: cython.longlong = len(seen) - 1
+    base: cython.Py_ssize_t  # of the runs of that many pieces
+    last: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    side_by_side: cython.Py_ssize_t
+    left: cython.Py_ssize_t
+    slot: cython.longlong
+    for last in range(count):
+        groups.sharers[owner[last]] += 1
+    for base in range(0, len(groups.run), count):
+        side_by_side = 0
+        for slot in range(len(seen)):
+            seen[slot] = 0
+        for last in range(count):
+            groups.run[base + last] = last
+            groups.chosen[base + last] += 1
+            side_by_side = side_by_side + 1 if groups.may_follow[last] else 0
+            if side_by_side * count <= base:
+                continue
+            left = owner[last - 1] if base == 0 else groups.run[base - count + last - 1]
+            if (groups.sharers[left] if base == 0 else groups.chosen[base - count + left]) < 2:
+                continue
+            slot = (((left * 0x10193 + owner[last]) * 0x10193 + (start[last] - start[last - 1])) * 0x45D9F3B >> 20) & mask
+            for _ in range(32):
+                if seen[slot] == 0:
+                    seen[slot] = last + 1
+                    break
+                other = seen[slot] - 1
+                if (
+                    owner[other] == owner[last]
+                    and start[other] - start[other - 1] == start[last] - start[last - 1]
+                    and (owner[other - 1] if base == 0 else groups.run[base - count + other - 1]) == left
+                ):
+                    groups.run[base + last] = other
+                    groups.chosen[base + last] -= 1
+                    groups.chosen[base + other] += 1
+                    break
+                slot = (slot + 1) & mask
+
+
+@cython.boundscheck(False)
 @cython.locals(
     start="const unsigned long long[::1]",
     first_row="const unsigned int[::1]",
@@ -260,8 +315,8 @@ def group(
     """Fills groups.first so that the section of the pieces up to each is smallest; returns the number of groups.
 
     `index_size`, `attribute`: bytes of one. Groups have at most `max_rows` rows, and if they are of several functions, span at most
-    `max_span` bytes of code; a whole function can be a group in any case. What `groups.several` marks afterwards is not what it was
-    while the groups were weighed: call this again.
+    `max_span` bytes of code; a whole function can be a group in any case. What `groups.several` and `groups.chosen` are afterwards
+    is not what they were while the groups were weighed: call this again.
     """
     start = pieces.start
     first_row = pieces.first_row
@@ -273,6 +328,7 @@ def group(
     last: cython.Py_ssize_t
     first: cython.Py_ssize_t
     rule: cython.Py_ssize_t
+    run: cython.Py_ssize_t
     rows: cython.longlong
     size: cython.longlong
     width: cython.longlong
@@ -319,7 +375,13 @@ def group(
             if first < last:
                 width = last_row - start[first]
                 width = 1 if width < 0x100 else 2 if width < 0x10000 else 4
-                cost = best[first] + index_size + attribute + size + rows * width
+                cost = attribute + size + rows * width
+                run = (last - first - 1) * len(start) + last
+                if run < len(groups.run):
+                    run += groups.run[run] - last
+                    if groups.chosen[run] > 1:
+                        cost = cost // groups.chosen[run]
+                cost += best[first] + index_size
                 if cost < best[last + 1]:
                     best[last + 1] = cost
                     groups.first[last + 1] = first
@@ -340,14 +402,20 @@ def mark(groups: Groups) -> cython.Py_ssize_t:
     count: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(groups.head)
     piece: cython.Py_ssize_t
+    run: cython.Py_ssize_t
     for piece in range(end):
         groups.head[piece] = 0
         groups.several[piece] = 1
+    for run in range(len(groups.chosen)):
+        groups.chosen[run] = 0
     while end > 0:
         piece = groups.first[end]
         groups.head[piece] = 1
+        run = (end - piece - 2) * len(groups.head) + end - 1
         if piece == end - 1:
             groups.several[piece] = 0
+        elif run < len(groups.run):
+            groups.chosen[run - (end - 1) + groups.run[run]] += 1
         end = piece
         count += 1
     return count

@@ -11,7 +11,7 @@ from sframegen.elf.columns import Areas
 from sframegen.elf.padding import padding_states
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
-from sframegen.tables.join import Groups, cut, followers, group, rebuild, take_apart
+from sframegen.tables.join import Groups, cut, find_runs, followers, group, rebuild, take_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,20 +23,23 @@ if TYPE_CHECKING:
     from sframegen.format.words import EncodedRules
 
 MAX_GAP = 15  # bytes of padding between joined functions
-BODY = 24  # bytes of code; rows of prologues and epilogues hold for fewer
 NEVER = 0xFFFFFFFF  # bytes that no block has
 
 
 class Level(NamedTuple):
     """`share`: ranges with the same rows have them once. Neighbours share an FDE of at most this many rows and bytes of code.
 
-    `rounds`: which of them do depends on which rows are shared, and that on which stay alone.
+    `rounds`: which of them do depends on which rows are shared, and that on which stay alone. Functions are cut after rows that
+    hold for at least `body` bytes of code: those of prologues and epilogues hold for fewer. Repetitions of up to `longest` pieces
+    of functions, side by side, are looked for.
     """
 
     share: bool
     max_rows: int = 0
     max_span: int = 0
     rounds: int = 0
+    body: int = 0
+    longest: int = 1
 
 
 # fast: no look-up scans more rows than in a function of middling size; what joined functions cost, cuts of large ones make up for.
@@ -45,8 +48,8 @@ LevelName = Literal["none", "share", "fast", "size"]
 LEVELS: dict[LevelName, Level] = {
     "none": Level(share=False),
     "share": Level(share=True),
-    "fast": Level(True, 24, 1024, 1),
-    "size": Level(True, 64, 65536, 3),
+    "fast": Level(True, 24, 1024, 1, 24),
+    "size": Level(True, 64, 65536, 3, 12, 6),
 }
 
 
@@ -107,6 +110,8 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
     pieces, groups = cut_up(table, encoder, level, may_follow)
     layout = encoder.layout
     functions, words, _, blocks = encoder_at(pieces, encoder.encoded, level, groups.like).columns()
+    if len(groups.run):
+        find_runs(functions, blocks, groups, *room("I", 2 << len(pieces).bit_length()))
     count = 0
     for _ in range(level.rounds):
         count = group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
@@ -123,9 +128,9 @@ def cut_up(table: FunctionTable, encoder: Encoder, level: Level, may_follow: byt
     sharers, piece_of = room("II", len(table))
     [begins] = room("B", len(table.row_start))
     worth = encoder.layout.index_size if shares(encoder.abi, level) else NEVER
-    count = cut(functions, words, blocks, sharers, begins, worth, BODY)
+    count = cut(functions, words, blocks, sharers, begins, worth, level.body)
     pieces = FunctionTable.with_room(count, len(begins), table.kinds, table.rules)
     pieces.row_rule = table.row_rule
-    groups = Groups(count)
+    groups = Groups(count, level.longest)
     take_apart(functions, blocks, may_follow, sharers, begins, piece_of, pieces.columns(), groups)
     return pieces, groups

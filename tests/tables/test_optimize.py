@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 ADDRESS = 0x3000
-SMALL = Level(share=True, max_rows=4, max_span=600, rounds=2)
+SMALL = Level(share=True, max_rows=4, max_span=600, rounds=2, body=24, longest=3)
 
 
 FORMS = st.sampled_from([(abi, layout) for abi in ABIS for layout in WRITABLE.values()])
@@ -72,6 +72,23 @@ def test_functions_with_bodies_of_different_lengths_are_cut_to_have_rows_in_comm
     assert (len(plain.table), plain.stored_rows) == (5, 75)
     assert (len(cut.table), cut.stored_rows) == (10, 8 + 7)
     section = decode(cut.encode(ADDRESS), ADDRESS)
+    for pc in edges(table):
+        assert section.rule_at(pc) == find(table, pc), hex(pc)
+
+
+def test_neighbours_that_are_repeated_together_share_an_fde_and_their_rows() -> None:
+    """Alone, each of the two has its rows in common with the others like it; together they save an index entry each time."""
+    rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 25)]
+    table = FunctionTable(kinds=[Kind()], rules=rules)
+    for n in range(6):
+        table.append(0x1000 * n, 24, 0, [(2 * row, row) for row in range(12)])
+        table.append(0x1000 * n + 24, 24, 0, [(2 * row, 12 + row) for row in range(12)])
+    plain = Encoder(table, AMD64, share=True)
+    joined = join(table, plain, LEVELS["size"], bytes([0, 1]) * 6)
+    apart = join(table, plain, LEVELS["size"]._replace(longest=1), bytes([0, 1]) * 6)
+    assert (len(apart.table), apart.stored_rows) == (12, 24)
+    assert (len(joined.table), joined.stored_rows) == (6, 24)
+    section = decode(joined.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
         assert section.rule_at(pc) == find(table, pc), hex(pc)
 
