@@ -16,7 +16,7 @@ from sframegen.conversion.endings import Forms, FoundCalls, final_calls
 from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.symbols import SymbolTable, symbol_tables
-from sframegen.tables.join import symbol_values
+from sframegen.tables.neighbours import symbol_values
 
 if TYPE_CHECKING:
     from cfi.columns import Column

@@ -41,6 +41,7 @@ MODULES = (
     "sframegen.stack.walking.walk",
     "sframegen.tables.join",
     "sframegen.tables.narrow",
+    "sframegen.tables.neighbours",
 )
 
 

@@ -1,8 +1,4 @@
-from sframegen.elf.columns cimport Areas
 from sframegen.format.columns cimport Blocks, Functions, Words
-
-cdef extern from *:
-    void prefetch "__builtin_prefetch" (const void *address) noexcept
 
 cdef class Groups:
     cdef public unsigned char[::1] may_follow

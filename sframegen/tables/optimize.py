@@ -11,7 +11,8 @@ from sframegen.elf.columns import Areas
 from sframegen.elf.padding import padding_states
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
-from sframegen.tables.join import Groups, cut, find_runs, followers, group, rebuild, take_apart
+from sframegen.tables.join import Groups, cut, find_runs, group, rebuild, take_apart
+from sframegen.tables.neighbours import followers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
