@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
-from linker.objects.add_to_objects import Objects, open_given
+from linker.objects.given_file import Objects, open_given
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
 from tests.support.oracles.rules import OracleError

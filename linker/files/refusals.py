@@ -24,6 +24,9 @@ class Refusal(Enum):
     NO_MEMORY_TO_VERIFY = "no memory to verify"  #: LIEF needs as much memory as the file is large: `verify=False`
 
 
+ANOTHER = "has an SFrame section, and not the one that would be added"
+
+
 class RefusedError(SframegenError):
     """Good input that is not changed: `reason` says why. Nothing was written."""
 

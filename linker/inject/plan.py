@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
 from linker.files.refusals import Refusal, RefusedError
@@ -51,8 +50,7 @@ NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
 SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(NamedTuple):
     """A 64-bit value that names moved metadata: a dynamic tag or a symbol; `offset` is its place in the new file."""
 
     name: str
@@ -61,8 +59,7 @@ class Patch:
     new: int
 
 
-@dataclass(frozen=True)
-class InjectionPlan:
+class InjectionPlan(NamedTuple):
     """Offsets in the file and sizes in bytes, addresses as linked."""
 
     layout: Layout

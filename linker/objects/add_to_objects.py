@@ -1,23 +1,17 @@
-"""add-section for what is not linked yet: one object, or each object of an archive."""
+"""add-section for an object that is not linked yet."""
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.copying import copy_file
-from linker.files.refusals import Refusal, RefusedError
+from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.apply import write_all
 from linker.inject.undo_record import Undo, Write
-from linker.objects.archive import is_archive, members, rewritten
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
 from linker.objects.remove_from_objects import original_object
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_file
-from sframegen.elf.ranges import align_up
-from sframegen.elf.records import ET_REL
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.tables.compare import agree, difference
@@ -25,17 +19,15 @@ from sframegen.tables.gather import gather
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-    from linker.files.rename_into_place import Source
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.sources import Sources
+    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
     from sframegen.tables.optimize import Level
-
-ANOTHER = "has an SFrame section, and not the one that would be added"
 
 
 class Filled(NamedTuple):
@@ -140,68 +132,3 @@ def sections_of(image: ElfFile) -> Iterator[SframeSection]:
     """An object's SFrame sections, decoded; `image`: the object placed."""
     for section in filter(is_sframe, image.sections):
         yield decode(image.contents(section), section.header.sh_addr, image.name)
-
-
-class Objects(NamedTuple):
-    """A file of objects: one, or an archive of them. `members`: each by the offset of its member's header, or the one at 0."""
-
-    file: str
-    data: memoryview
-    members: dict[int, ElfFile]
-
-    def prepare(self, layout: Layout, level: Level, *, replace: bool) -> dict[int, Prepared]:
-        return {at: prepare(elf, layout, level, replace=replace) for at, elf in self.members.items()}
-
-    def copy(self, out: BinaryIO) -> None:
-        """Write the file unchanged to an empty file."""
-        if is_archive(self.data):
-            out.write(self.data)
-        else:
-            copy_file(self.members[0], out)
-
-    def size_with(self, sizes: Mapping[int, int]) -> int:
-        """Size of the file if some objects have these sizes."""
-        if not is_archive(self.data):
-            return sizes.get(0, len(self.data))
-        return len(self.data) + sum(align_up(size, 2) - align_up(len(self.members[at].data), 2) for at, size in sizes.items())
-
-    def write(self, changed: Mapping[int, Callable[[BinaryIO], None]], out: BinaryIO) -> None:
-        """Write the file to an empty one, some of its objects with these functions."""
-        if not is_archive(self.data):
-            changed[0](out)
-            return
-        contents = {}
-        for at, write in changed.items():
-            buffer = io.BytesIO()
-            write(buffer)
-            contents[at] = buffer.getvalue()
-        out.writelines(rewritten(members(self.data, self.file), contents, self.file))
-
-    def check(self, checks: Mapping[int, Callable[[ElfFile], list[str]]], written: ElfFile | Objects) -> list[str]:
-        """Return the findings about the written file, from checks of its objects."""
-        if isinstance(written, ElfFile) or len(written.members) != len(self.members):
-            return ["other objects than before"]
-        pairs = zip(self.members, written.members.values(), strict=True)
-        return [f"{self.members[at].name}: {finding}" for at, elf in pairs if at in checks for finding in checks[at](elf)]
-
-
-def open_given(path: str) -> ElfFile | Objects:
-    """Open the file at `path` as `given` does. Raises OSError, too."""
-    return given(map_file(path)[0], path)
-
-
-def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
-    """Return a linked ELF file, or the objects of an object file or archive. Raises FormatError."""
-    if is_archive(data):
-        return Objects(path, data, {at: elf for at, _, elf in objects_in(data, path)})
-    elf = ElfFile(data, path, source.status, source.descriptor) if source else ElfFile(data, path)
-    return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else elf
-
-
-def objects_in(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]]:
-    """(offset of its header, its name, itself) of each object of an archive."""
-    for member in members(data, file):
-        if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
-            elf = ElfFile(member.contents, f"{file}({member.name})")
-            if elf.header.e_type == ET_REL:
-                yield member.at, member.name, elf

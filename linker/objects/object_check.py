@@ -25,7 +25,7 @@ from sframegen.format.layouts import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.objects.add_to_objects import Objects
+    from linker.objects.given_file import Objects
     from sframegen.checks.check import CheckReport
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout

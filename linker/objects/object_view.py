@@ -21,8 +21,8 @@ from sframegen.tables.gather import DEAD, Merger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.objects.add_to_objects import Objects
     from linker.objects.function_places import Described
+    from linker.objects.given_file import Objects
     from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection

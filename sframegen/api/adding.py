@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.existing.add_or_replace import Stored, all_writes, base_of, is_written, plan_section
 from linker.existing.find_section import extents
-from linker.files.refusals import Refusal, RefusedError
+from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.kernel_versions import Change, safe_on
 from linker.inject.plan import risk_of
-from linker.objects.add_to_objects import ANOTHER, Objects, check_object, given, open_given, write_object
+from linker.objects.given_file import Objects, given
 from sframegen.api.added import Package, Summary, nothing_to_add, summary_of, total
 from sframegen.api.common import (
     check_linked,
@@ -24,7 +24,6 @@ from sframegen.api.common import (
     is_package,
     not_taken,
     planned,
-    refuse,
     signed,
     verify_plan,
     with_written,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from linker.files.read_back import Reader
-    from linker.objects.add_to_objects import Prepared
     from sframegen.api.packaged import PassedPackage
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
@@ -173,7 +171,9 @@ def add_section(
             if any(one.section(MODULE_SECTION) for one in elf.members.values()):
                 module = Summary(str(target.path), note=KERNEL_MODULE)
                 return module if target.in_place else with_written(module, target.write(elf.copy, lambda *_: None))
-            return _add_to_objects(elf.prepare(layout, level, replace=replace), elf, target, per_function=per_function, force=force)
+            from sframegen.api.adding_objects import add_to_objects  # noqa: PLC0415 - not for linked files
+
+            return add_to_objects(elf, target, layout, level, replace=replace, per_function=per_function, force=force)
         check_linked(elf)
         base = base_of(elf)
         present = extents(elf)
@@ -250,24 +250,3 @@ def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
 
 def _unchanged(summary: Summary, section_bytes: int) -> Summary:
     return changed_to(summary, section_bytes=section_bytes, note="has it already")
-
-
-def _add_to_objects(prepared: dict[int, Prepared], objects: Objects, target: Target, *, per_function: bool, force: bool) -> Summary:
-    parts, changed = [], []
-    for filled, sources, converted in prepared.values():
-        part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
-        size = sum(len(piece.section) for piece in filled.pieces)
-        parts.append(changed_to(part, section_bytes=size, rows=len(filled.table.row_start)))
-        if filled.pieces:
-            changed.append(filled.elf)
-    summary = total(str(target.path), parts)
-    summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=force))
-    if not summary.section_bytes and target.in_place:
-        return summary
-    writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
-    checks = {at: partial(check_object, one.filled) for at, one in prepared.items()}
-
-    def check(written: Path, _reader: Reader) -> None:
-        refuse(objects.check(checks, open_given(str(written))))
-
-    return with_written(summary, target.write(partial(objects.write, writers), check))

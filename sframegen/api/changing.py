@@ -16,7 +16,7 @@ from linker.existing.take_out import plan_removal, unchanged
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
-from linker.objects.add_to_objects import Objects, given, open_given
+from linker.objects.given_file import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
 from sframegen.api.common import findings_of, is_package, planned, refuse, with_written
 from sframegen.api.converted import VersionChange

@@ -15,7 +15,7 @@ from linker.files.read_back import chosen
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
-from linker.objects.add_to_objects import Objects, open_given
+from linker.objects.given_file import Objects, open_given
 from sframegen.api.added import nothing_to_add, summary_of
 from sframegen.api.common import check_linked, from_cfi, refuse
 from sframegen.api.planned import Plan

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
-from linker.objects.add_to_objects import Objects, open_given
+from linker.objects.given_file import Objects, open_given
 from linker.objects.object_check import check_objects
 from sframegen.api.common import is_package
 from sframegen.checks.check import CONSUMERS, CheckReport, check_file

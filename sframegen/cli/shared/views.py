@@ -20,7 +20,7 @@ def open_views(path: str) -> ElfFile | list[ObjectView]:
         elf = ElfFile(data, path, status)
         if elf.header.e_type != ET_REL:
             return elf
-    from linker.objects.add_to_objects import Objects, given  # noqa: PLC0415
+    from linker.objects.given_file import Objects, given  # noqa: PLC0415
     from linker.objects.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
 
     found = given(data, path)

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import SframegenError
-from linker.objects.add_to_objects import Objects, check_object, objects_in, write_object
+from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.archive import is_archive
+from linker.objects.given_file import Objects, objects_in
 from linker.objects.object_check import check_objects
 from linker.objects.object_view import place_in, views_of
 from linker.objects.remove_from_objects import plan_object_removal
@@ -65,6 +66,6 @@ def run(data: bytes) -> None:
             without = written(objects, {at: one.write for at, one in gone.items()})
             objects.check({at: one.check for at, one in gone.items()}, without)
             assert len(without.data) == objects.size_with({at: one.size for at, one in gone.items()})
-        prepared = objects.prepare(V3, LEVELS["fast"], replace=True)
+        prepared = {at: prepare(elf, V3, LEVELS["fast"], replace=True) for at, elf in objects.members.items()}
         filled = written(objects, {at: partial(write_object, one.filled) for at, one in prepared.items()})
         objects.check({at: partial(check_object, one.filled) for at, one in prepared.items()}, filled)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import struct
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -203,7 +202,7 @@ def test_the_plan_prints() -> None:
     )
     assert "new segment: PT_LOAD, address 0x" in str(plan)
     assert ".hash" in str(plan)
-    assert json.loads(json.dumps(asdict(plan)))["section_size"] == 28
+    assert json.loads(json.dumps(plan._asdict()))["section_size"] == 28
 
 
 def test_the_plan_does_not_depend_on_the_bytes_of_the_section() -> None:
