@@ -16,8 +16,8 @@ from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
 
+    from linker.merge.inputs import Inputs
     from linker.merge.maps import Placement
     from linker.merge.merge_objects import Counts
     from linker.objects.laid_out import Placed
@@ -52,12 +52,12 @@ def in_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
 def fill(
     elf: ElfFile,
     map_file: str | os.PathLike[str],
-    paths: Iterable[str | os.PathLike[str]],
+    inputs: Inputs,
     layout: Layout,
     level: Level,
     counts: Counts,
 ) -> Filled:
     """An object that a linker made of others, and the one section that it is to have, as `ld -r` makes it."""
     placed = place(elf, abi_of(elf), relocates_sframe=False)
-    encoder = merge_objects(paths, in_object(map_file, placed), layout, level._replace(share=False), counts)
+    encoder = merge_objects(inputs, in_object(map_file, placed), layout, level._replace(share=False), counts)
     return Filled(elf, elf, None, placed, encoder.table, [piece(placed, encoder, None)], undoable=False)

@@ -10,32 +10,27 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.merge.by_map import SILENT, LinkerMap
-from linker.merge.input_objects import ObjectReader, OtherObject
-from linker.objects.archive import is_archive, members
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
-from sframegen.elf.opening import map_file
 from sframegen.format.abi import abi_of
 from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules, RuleWords
-from sframegen.tables.gather import DEAD, Merger
+from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 from sframegen.tables.optimize import Borders, encoder_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
     from linker.merge.by_map import Undescribed
-    from linker.merge.input_objects import InputObject
+    from linker.merge.inputs import Inputs
     from linker.merge.maps import Placement
     from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
     from sframegen.tables.optimize import Level
-
-SMALL = 1 << 16  # bytes of an object that is quicker read than mapped
 
 
 @dataclass
@@ -73,12 +68,12 @@ def in_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
     return LinkerMap(map_file, elf, address_of, has_code)
 
 
-def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, counts: Counts) -> Merger:
+def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: Counts) -> Merger:
     """Return the sections of the objects, archives included, at the addresses of their code. A FormatError names the object."""
     merger = Merger()
     abi = abi_of(linker_map.linked)
     given = 0
-    for path, member, one in _objects(paths, ObjectReader(abi).open):
+    for path, member, one in inputs.objects(abi):
         given += 1
         if one.abi != abi:
             raise one.elf.error(f"an object for {one.abi.name}, {linker_map.linked.name} is for {abi.name}")
@@ -97,42 +92,13 @@ def gather_objects(paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMa
     return merger
 
 
-def read_all(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Raises the FormatError of the first object whose sections cannot be merged."""
-    merger = Merger()
-    for _, _, one in _objects(paths, OtherObject):
-        with naming(one.name):
-            if not one.is_relocatable:
-                raise FormatError("a linked file, not an object")
-            for section, numbers, _ in one.described():
-                merger.add(section, [DEAD] * len(numbers))
-
-
-def _objects(
-    paths: Iterable[str | os.PathLike[str]], opened: Callable[[memoryview, str], InputObject]
-) -> Iterator[tuple[str, str, InputObject]]:
-    """(file, name of the member or "", object) of each."""
-    for path in map(str, paths):
-        data, _ = map_file(path, small=SMALL)
-        if is_archive(data):
-            for member in members(data, path):
-                if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
-                    one = opened(member.contents, f"{path}({member.name})")
-                    if one.is_relocatable:
-                        yield path, member.name, one
-        else:
-            yield path, "", opened(data, path)
-
-
-def merge_objects(
-    paths: Iterable[str | os.PathLike[str]], linker_map: LinkerMap, layout: Layout, level: Level, counts: Counts
-) -> Encoder:
+def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: Level, counts: Counts) -> Encoder:
     """Return the encoder of the merged functions of the objects and of the PLT. Adds to `counts`.
 
     At the level that changes nothing, each function is as its object has it. Raises FormatError.
     """
     elf = linker_map.linked
-    merger = gather_objects(paths, linker_map, counts)
+    merger = gather_objects(inputs, linker_map, counts)
     if not merger.sections:
         raise FormatError(
             "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section", file=elf.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING
 from cfi.errors import SframegenError, naming
 from linker.files.target import Target
 from linker.inject.kernel_versions import safe_on
+from linker.merge.inputs import Inputs, read_all
 from sframegen.api.options import layout_of, level_of
 from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from linker.files.read_back import Reader
     from linker.inject.kernel_versions import Change
@@ -58,19 +58,22 @@ def merge(
     """
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
     file = str(executable or output)
+    inputs = Inputs(objects, progress)
     if executable is not None and map_file is not None:
         target = Target(executable, output, verify=verify, dry_run=dry_run)
-        return _merge_into(target, Path(map_file), _counted(objects, progress), layout, level, safe, file)
+        return _merge_into(target, Path(map_file), inputs, layout, level, safe, file)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - here and below: not with a map
 
     from linker.merge.partial_link import link  # noqa: PLC0415
 
+    def meanwhile() -> None:
+        import_module("sframegen.api.merging_object")
+        inputs.open_first()
+
     with TemporaryDirectory() as directory:
         try:
-            made = link(linker, objects, Path(directory), partial(import_module, "sframegen.api.merging_object"))
+            made = link(linker, objects, Path(directory), meanwhile)
         except SframegenError as failed:
-            from linker.merge.merge_objects import read_all  # noqa: PLC0415
-
             try:
                 read_all(objects)
             except SframegenError as better:  # an object is the reason
@@ -79,21 +82,14 @@ def merge(
                 raise better from failed
             raise
         target = Target(made.output, output, verify=verify, dry_run=dry_run)
-        merged = _merge_into(target, made.map_file, _counted(objects, progress), layout, level, safe, file)
+        merged = _merge_into(target, made.map_file, inputs, layout, level, safe, file)
         return replace(merged, warnings=(*made.messages, *merged.warnings))
-
-
-def _counted(objects: Sequence[str | os.PathLike[str]], progress: Progress | None) -> Iterator[str | os.PathLike[str]]:
-    for number, path in enumerate(objects, 1):
-        yield path
-        if progress is not None:
-            progress(number, len(objects))
 
 
 def _merge_into(
     target: Target,
     map_file: Path,
-    objects: Iterable[str | os.PathLike[str]],
+    inputs: Inputs,
     layout: Layout,
     level: Level,
     safe: frozenset[Change],
@@ -104,7 +100,7 @@ def _merge_into(
         if elf.header.e_type == ET_REL:
             from sframegen.api.merging_object import into_object  # noqa: PLC0415 - here and below: a merge needs one of these
 
-            return into_object(target, elf, map_file, objects, layout, level, file)
+            return into_object(target, elf, map_file, inputs, layout, level, file)
         from sframegen.api.merging_linked import into_linked  # noqa: PLC0415
 
-        return into_linked(target, elf, map_file, objects, layout, level, safe, file)
+        return into_linked(target, elf, map_file, inputs, layout, level, safe, file)

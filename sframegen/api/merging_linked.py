@@ -13,12 +13,11 @@ from sframegen.api.common import not_taken, planned, signed, verify_plan, with_w
 from sframegen.api.merged import merged_of
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
     from pathlib import Path
 
     from linker.files.target import Target
     from linker.inject.kernel_versions import Change
+    from linker.merge.inputs import Inputs
     from sframegen.api.merged import Merged
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
@@ -29,7 +28,7 @@ def into_linked(
     target: Target,
     elf: ElfFile,
     map_file: Path,
-    objects: Iterable[str | os.PathLike[str]],
+    inputs: Inputs,
     layout: Layout,
     level: Level,
     safe: frozenset[Change],
@@ -38,7 +37,7 @@ def into_linked(
     counts = Counts()
     warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
     base = base_of(elf)
-    encoder = merge_objects(objects, in_linked(map_file, base.elf), layout, level, counts)
+    encoder = merge_objects(inputs, in_linked(map_file, base.elf), layout, level, counts)
     warnings += not_taken(base.elf, layout)
     plan = plan_section(base, encoder, safe)
     writes = all_writes(plan, base, encoder)

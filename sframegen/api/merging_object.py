@@ -13,12 +13,11 @@ from sframegen.api.merged import merged_of
 from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
     from pathlib import Path
 
     from linker.files.read_back import Reader
     from linker.files.target import Target
+    from linker.merge.inputs import Inputs
     from sframegen.api.merged import Merged
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
@@ -29,13 +28,13 @@ def into_object(
     target: Target,
     elf: ElfFile,
     map_file: Path,
-    objects: Iterable[str | os.PathLike[str]],
+    inputs: Inputs,
     layout: Layout,
     level: Level,
     file: str,
 ) -> Merged:
     counts = Counts()
-    filled = fill(elf, map_file, objects, layout, level, counts)
+    filled = fill(elf, map_file, inputs, layout, level, counts)
 
     def check(written: Path, _reader: Reader) -> None:
         refuse(check_object(filled, open_elf(written)))

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
+from linker.merge import inputs
 from sframegen import add_section, check, merge, read
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
@@ -276,6 +278,23 @@ def test_what_ld_r_makes_links_like_the_objects(linked: Link) -> None:
     merge([out], again, linker=linked.peers.tool("ld"))
     program, _ = linked.link("from_again", again)
     assert linked.readelf(program) == linked.readelf(linked.program)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_objects_that_are_opened_while_the_linker_runs_are_merged_as_others(
+    linked: Link, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = []
+    for name, number in (("one", first), ("other", inputs.FIRST)):
+        monkeypatch.setattr(inputs, "FIRST", number)
+        done: list[tuple[int, int]] = []
+        out = linked.directory / name
+        report = merge(
+            linked.objects, out, linker=linked.peers.tool("ld"), progress=lambda *numbers, done=done: done.append(numbers)
+        )
+        reports.append((replace(report, file="", output=""), out.read_bytes(), done))
+    assert reports[0] == reports[1]
+    assert reports[0][2] == [(1, 3), (2, 3), (3, 3)]
 
 
 GROUPS = """

@@ -1,0 +1,83 @@
+"""The files that a merge is given, opened one after the other. The first can be opened early, while a linker runs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError, naming
+from linker.merge.input_objects import ObjectReader, OtherObject, UsualObject
+from linker.objects.archive import is_archive, members
+from sframegen.elf.file import ElfFile
+from sframegen.elf.opening import map_file
+from sframegen.format.abi import abi_of
+from sframegen.tables.gather import DEAD, Merger
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Sequence
+
+    from linker.merge.input_objects import InputObject
+    from sframegen.format.abi import Abi
+    from sframegen.program.workers import Progress
+
+SMALL = 1 << 16  # bytes of an object that is quicker read than mapped
+FIRST = 1 << 11  # objects that are opened early: enough for what a linker takes, and little memory
+
+
+class Inputs:
+    """Objects, and archives of them."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> None:
+        self._paths = paths
+        self._progress = progress
+        self._first: dict[str, UsualObject] = {}  # opened early
+
+    def open_first(self) -> None:
+        """Open the first objects, up to one that is not of the usual form: what is wrong with that is said in its turn."""
+        with suppress(FormatError, OSError):
+            reader = None
+            for path in map(str, islice(self._paths, FIRST)):
+                data, _ = map_file(path, small=SMALL)
+                reader = reader or ObjectReader(abi_of(ElfFile(data, path)))
+                one = reader.open(data, path)
+                if not isinstance(one, UsualObject):
+                    break
+                self._first[path] = one
+
+    def objects(self, abi: Abi) -> Iterator[tuple[str, str, InputObject]]:
+        """(file, name of the member or "", object) of each. `abi`: theirs. Raises FormatError, OSError."""
+        reader = ObjectReader(abi)
+        for number, path in enumerate(map(str, self._paths), 1):
+            one = self._first.pop(path, None)
+            if one is not None:
+                yield path, "", one
+            else:
+                yield from _opened(path, reader.open)
+            if self._progress is not None:
+                self._progress(number, len(self._paths))
+
+
+def read_all(paths: Sequence[str | os.PathLike[str]]) -> None:
+    """Raises the FormatError of the first object whose sections cannot be merged."""
+    merger = Merger()
+    for path in map(str, paths):
+        for _, _, one in _opened(path, OtherObject):
+            with naming(one.name):
+                if not one.is_relocatable:
+                    raise FormatError("a linked file, not an object")
+                for section, numbers, _ in one.described():
+                    merger.add(section, [DEAD] * len(numbers))
+
+
+def _opened(path: str, opened: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:
+    data, _ = map_file(path, small=SMALL)
+    if is_archive(data):
+        for member in members(data, path):
+            if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
+                one = opened(member.contents, f"{path}({member.name})")
+                if one.is_relocatable:
+                    yield path, member.name, one
+    else:
+        yield path, "", opened(data, path)
