@@ -26,6 +26,7 @@ MODULES = (
     "sframegen.code.whole_file.proof",
     "sframegen.code.whole_file.results",
     "sframegen.code.whole_file.shown",
+    "sframegen.code.whole_file.ways_out",
     "sframegen.conversion.endings",
     "sframegen.conversion.resolve",
     "sframegen.conversion.split",

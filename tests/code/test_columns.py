@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sframegen.code.decoding import instruction_columns, numbering, pieces
+from sframegen.code.decoding import instruction_columns, numbering, pieces, x86_forms
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function import analysis, blocks
 from sframegen.code.function.analysis import Surroundings, analyse
@@ -112,6 +112,7 @@ ALIKE = [
     "4883ec08 4883ec80 4881ec00010000 4883e4f0 c8100000 c20800 c3 6a08 6aff 68ffffff7f 666a08 6668ffff",
     "660f1f440000 0f1f00 666666662e0f1f840000000000 90 6690 f390 6691 cc cd03",  # padding
     "0fc2c100 0fc2c1ff 0f3a0fc108 c5f8c2c100 c5f8c2c1ff c5f877 c4e2f9f7c1 c4e37d4ac110 62f17c48c2c800 8fe97801c0 8fc0 0f0fc19e",
+    "62f17c48c2c800 62f17c48c2c801 62f17c4811442401 62f17c4811442402 62f37d48440110 62f37d48440111 62f1fd48e70424",
     "f6c001 f6d0 f7c001000000 f7d0 66f7c00100 48f7c001000000 d5 06 f0ff00 f0c3 67e810000000 a0ffffffffffffffff",
 ]
 
@@ -124,6 +125,24 @@ def test_what_is_kept_of_a_form_holds_for_all_of_it(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(numbering, "_current", numbering._Current())
         for code in [first * 2, *codes, b"".join(codes), first[:-1], first]:
             assert by_columns(decode(code, START, isa_of(AMD64))) == plain(code, AMD64)
+
+
+@pytest.mark.parametrize("prefix", ["", "66", "f2", "f3"])
+def test_registers_that_are_not_followed_do_not_matter(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    """All opcodes that are kept without them, with many registers."""
+    monkeypatch.setattr(numbering, "COMPILED", True)
+    monkeypatch.setattr(numbering, "_current", numbering._Current())
+    isa = isa_of(AMD64)
+    texts = disassembler(*isa.capstone).texts
+    opcodes = [bytes([code]) for code in range(256) if x86_forms.ALIKE[code]]
+    opcodes += [bytes([0x0F, code]) for code in range(256) if x86_forms.ALIKE_AFTER_0F[code]]
+    for number, opcode in enumerate(opcodes):
+        codes = []
+        for mod_rm in range(number % 5, 256, 5):
+            for sib, rex in ((29 * mod_rm & 0xFF, b""), (0x24, bytes([0x40 + (7 * mod_rm + number) % 16])), (0x65, b"\x48")):
+                code = bytes.fromhex(prefix) + rex + opcode + bytes([mod_rm, sib, 16]) + bytes(10)
+                codes.append(code[: next(texts(code, 0))[1]])
+        assert by_columns(decode(b"".join(codes), START, isa)) == plain(b"".join(codes), AMD64), opcode.hex()
 
 
 def test_few_instructions_are_disassembled_twice(monkeypatch: pytest.MonkeyPatch) -> None:

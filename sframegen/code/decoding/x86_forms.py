@@ -1,8 +1,9 @@
 """What was said of x86-64 instructions, by their forms: capstone is asked once, not for each of a form. Compiled.
 
 The form of an instruction is all of it but displacement and immediate: prefixes, opcode, ModRM, SIB. It determines the length and
-the registers. What is kept was always said by capstone: this module reads only as much of an instruction as shows where its form
-ends, and what it does not know, or knows another length of, is not kept.
+the registers. Forms of common instructions are taken for one if they differ only in registers other than SP and FP, which nobody
+follows. What is kept was always said by capstone: this module reads only as much of an instruction as shows where its form ends,
+and what it does not know, or knows another length of, is not kept.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PLACES = 1 << 15
 UNKNOWN = 0
 PLAIN = 1  #: nothing that matters
 BY_BYTES = 2  #: all bytes determine what it does
-EXACT = 3  #: kept by all bytes
+EXACT = 3  #: kept by all bytes that matter
 TARGET = 4  #: its immediate leads to the target
 SLOT = 5  #: its displacement leads to the slot
 RELATIVE = 6  #: takes the address that its displacement leads to
@@ -39,10 +40,18 @@ BYTE, FULL, TARGET_4, LONG, WORD, ENTER, TEST_BYTE, TEST_FULL = 1, 2, 3, 4, 5, 6
 MODRM = 16
 NOT_READ = 255
 
+# Registers that are not SP or FP do not matter: those in ModRM and SIB; but where ModRM's `reg` belongs to the opcode; and where
+# ModRM's `rm` may, if it names a register.
+ALL, BUT_REG, IN_MEMORY = 1, 2, 3
+
 
 def _table(*rows: tuple[int, str]) -> bytes:
     """Return a table of 256 opcodes. A row has what follows, and ranges of opcodes."""
-    table = bytearray([NOT_READ]) * 256
+    return _marked(NOT_READ, *rows)
+
+
+def _marked(others: int, *rows: tuple[int, str]) -> bytes:
+    table = bytearray([others]) * 256
     for follows, ranges in rows:
         for part in ranges.split():
             first, _, last = part.partition("-")
@@ -72,6 +81,13 @@ AFTER_0F = _table(
     (0, "5-9 b 30-35 37 77 a0-a2 a8-aa c8-cf"),
     (TARGET_4, "80-8f"),
 )
+ALIKE = _marked(
+    0,
+    (ALL, " ".join(f"{first:x}-{first + 3:x}" for first in ARITHMETIC) + " 63 69 6b 84-85 88-8b 8d"),
+    (BUT_REG, "80-81 83 c0-c1 d0-d3 f6-f7"),
+    (IN_MEMORY, "c6-c7"),
+)
+ALIKE_AFTER_0F = _marked(0, (ALL, "10-17 28-2f 40-6f 70 74-76 7e-7f a3-a5 ab-ad af b3 b6-b8 bb-bf c2-c6 d0-fe"), (BUT_REG, "90-9f"))
 
 
 class Said:
@@ -104,7 +120,10 @@ class Forms:
         self.kinds = bytearray(PLACES)
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.spread = 0x9E3779B97F4A7C15
-        self.key_low = self.key_high = 0
+        self.alike = ALIKE
+        self.alike_after_0f = ALIKE_AFTER_0F
+        self.key_low = self.key_high = self.left_out_low = self.left_out_high = 0
+        self.rex = self.rex_at = self.registers = self.exact_size = 0
         self.base = self.turn = self.form_size = self.immediate = 0
         self.by_pointer = self.in_memory = self.is_wide = self.is_narrow = self.has_many = False
         self.size = 0
@@ -124,7 +143,7 @@ class Forms:
             return 0
         place = self.place(pos, self.form_size, 1)
         if place >= 0 and self.kinds[place] == 2:  # BY_BYTES
-            place = self.place(pos, self.size, 2)
+            place = self.place(pos, self.exact_size, 2)
         if place < 0:
             return 0
         kind = self.kinds[place]
@@ -177,7 +196,7 @@ class Forms:
         if place >= 0 and self.kinds[place] != 2:  # BY_BYTES
             return 0
         self.put(2, 0)  # BY_BYTES
-        self.place(pos, self.size, 2)
+        self.place(pos, self.exact_size, 2)
         return self.put(3, what)  # EXACT
 
     def put(self, kind: cython.int, what: cython.ulonglong) -> cython.int:
@@ -211,6 +230,8 @@ class Forms:
         for number in range(8, size):
             byte = self.data[pos + number]
             high |= byte << 8 * (number - 8)
+        low &= ~self.left_out_low
+        high &= ~self.left_out_high
         self.key_low = low
         self.key_high = high
         byte = (low ^ high ^ (high >> 29)) * self.spread & self.mask
@@ -233,6 +254,7 @@ class Forms:
         if end > self.length or pos < 0:  # all else is within `end`
             return 0
         self.is_narrow = self.is_wide = self.has_many = False
+        self.rex = self.registers = 0
         while at < end:
             byte = self.data[at]
             if byte == 0x66:
@@ -242,6 +264,8 @@ class Forms:
             at += 1
         if at < end and byte & 0xF0 == 0x40:  # REX
             self.is_wide = byte & 8 != 0
+            self.rex = byte
+            self.rex_at = at - pos
             at += 1
             byte = self.data[at] if at < end else 0
         if at >= end:
@@ -252,13 +276,14 @@ class Forms:
                 return 0
             byte = self.data[at]
             operands = self.after_0f[byte]
+            self.registers = self.alike_after_0f[byte]
             if byte == 0x38 or byte == 0x3A:
                 at += 1
                 operands = 16 if byte == 0x38 else 17
             self.has_many = operands & 15 == 1
-        elif at == pos and (byte == 0xC4 or byte == 0xC5) and at + 3 < end:  # VEX
-            operands = self.data[at + 1] & 31 if byte == 0xC4 else 1
-            at += 3 if byte == 0xC4 else 2
+        elif at == pos and (byte == 0xC4 or byte == 0xC5 or byte == 0x62) and at + (5 if byte == 0x62 else 3) < end:  # VEX, EVEX
+            operands = 1 if byte == 0xC5 else self.data[at + 1] & (31 if byte == 0xC4 else 7)
+            at += 2 if byte == 0xC5 else 3 if byte == 0xC4 else 4
             if operands == 2 or operands == 3:
                 operands += 14
             else:
@@ -266,6 +291,7 @@ class Forms:
             self.has_many = operands & 15 == 1
         else:
             operands = self.one_byte[byte]
+            self.registers = self.alike[byte]
             if byte == 0x8F and (at + 1 >= end or self.data[at + 1] & 0x38):  # XOP
                 return 0
         return self.after_opcode(pos, at + 1, end, operands)
@@ -280,14 +306,17 @@ class Forms:
         byte: cython.int = 0
         full: cython.Py_ssize_t = 2 if self.is_narrow and not self.is_wide else 4
         self.by_pointer = False
+        self.left_out_low = self.left_out_high = 0
         if operands == 255:  # NOT_READ
             return 0
         if operands & 16:  # MODRM
             if at >= end:
                 return 0
             byte = self.data[at]
-            at += 1
             mode = byte >> 6
+            if self.registers:
+                self.leave_out_registers(pos, at, mode)
+            at += 1
             if mode != 3 and byte & 7 == 4:  # SIB
                 if at >= end:
                     return 0
@@ -319,7 +348,48 @@ class Forms:
             self.immediate = operands - 3
         self.form_size = at - pos
         self.size = self.form_size + displacement + self.immediate
+        self.exact_size = self.size
+        if self.registers and self.in_memory and not self.has_many:  # such an immediate is no place
+            self.exact_size -= self.immediate
         return pos + self.size <= end
+
+    # -- registers that do not matter
+
+    @cython.boundscheck(False)
+    def leave_out_registers(self, pos: cython.Py_ssize_t, at: cython.Py_ssize_t, mode: cython.int) -> cython.int:
+        """Leave the registers in the ModRM byte at `at`, and in the SIB byte after it, out of the key."""
+        byte: cython.int = self.data[at]
+        if self.registers == 3 and mode == 3:  # IN_MEMORY
+            return 0
+        if self.registers == 1:  # ALL
+            self.leave_out_register(at - pos, byte, 3, 4)
+        if mode != 3 and byte & 7 == 4:  # SIB
+            at += 1
+            if at == self.length:
+                return 0
+            byte = self.data[at]
+            self.leave_out_register(at - pos, byte, 3, 2)
+        if mode != 0 or byte & 7 != 5:  # no register
+            self.leave_out_register(at - pos, byte, 0, 1)
+        return 0
+
+    def leave_out_register(self, at: cython.Py_ssize_t, byte: cython.int, shift: cython.int, in_rex: cython.int) -> cython.int:
+        """Leave out a register, if it is not SP or FP: three bits of the byte `at` bytes from the begin, and one of REX."""
+        register: cython.int = byte >> shift & 7
+        if self.rex & in_rex:
+            register += 8
+        if register != 4 and register != 5:  # SP, FP
+            self.leave_out(at, 7 << shift)
+            if self.rex:
+                self.leave_out(self.rex_at, in_rex)
+        return 0
+
+    def leave_out(self, at: cython.Py_ssize_t, bits: cython.ulonglong) -> cython.int:
+        if at < 8:
+            self.left_out_low |= bits << 8 * at
+        else:
+            self.left_out_high |= bits << 8 * (at - 8)
+        return 0
 
     # -- numbers
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sframegen.code.decoding.instruction_columns import DIRECT
 from sframegen.code.function.function import MAX_UNIT
 from sframegen.code.isa.effects import Flow
+from sframegen.code.whole_file.ways_out import next_way_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,13 +22,10 @@ IN_STEP_BYTES = 64  # after which decoding from any byte is in step with the rea
 MIN_FUNCTION = 16  # bytes, on average; if functions seem smaller, beyond the first SOME, the bytes are data, or hostile
 SOME = 256
 ALIGNMENT = 16  # bytes: of functions after padding
-SHORT_JUMP = 1 << 10  # bytes that a jump may span within a function, if no branch shows that the function reaches so far
 STOP = bytes([Flow.STOP])
 PADDING = 2  # a mark
-LEADS = {Flow.JUMP, Flow.BRANCH}
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
 IN_STEP = 32  # instructions before another: decoding from there meets it, even if it was cut
-FLOW = 7  # the bits of a Flow
 
 
 def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Piece, int | None]]:
@@ -81,8 +79,9 @@ def _is_last_call(window: Piece, end: int) -> bool:
 
 
 def _is_no_code(piece: Piece) -> bool:
-    """Return True if the piece ends with bytes that are no instruction."""
-    return piece.flows[-1:] == STOP and piece.instruction(len(piece) - 1)[2] == ".byte"
+    """Return True if the piece ends with bytes that are no instruction, which stop, and do not pad."""
+    stops = piece.flows[-1:] == STOP and piece.at[-1] == piece.offsets[-1] and piece.marks[piece.at[-1]] != PADDING
+    return stops and piece.instruction(len(piece) - 1)[2] == ".byte"
 
 
 def _crossing(context: FileContext, piece: Piece, window: Piece, limit: int) -> int | None:
@@ -100,10 +99,12 @@ def _crossing(context: FileContext, piece: Piece, window: Piece, limit: int) -> 
 
 def may_be_cut(piece: Piece, longest: int) -> bool:
     """Return True if the piece's last instruction may have more bytes: what is left of one is no instruction, and no padding."""
-    first = bisect_left(piece.at, piece.end - piece.start - longest)
-    return STOP in piece.flows[first:] and any(
-        flow == Flow.STOP and piece.marks[at] != PADDING for flow, at in zip(piece.flows[first:], piece.at[first:], strict=True)
-    )
+    place = len(piece.at) - 1
+    while place >= 0 and piece.at[place] >= piece.end - piece.start - longest:
+        if piece.flows[place] == Flow.STOP and piece.marks[piece.at[place]] != PADDING:
+            return True
+        place -= 1
+    return False
 
 
 def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
@@ -127,23 +128,15 @@ def _end(context: FileContext, tables: TargetsOf, window: Piece, start: int, lim
     """
     furthest = start
     last = limit if window.end == limit else window.end - context.isa.longest
-    for number in range(bisect_left(window.at, start - window.start), len(window.at)):
-        flow = window.flows[number] & FLOW
-        if not flow:
-            continue
-        end = window.start + window.ends[number]
-        if flow in LEADS and window.flows[number] & 1 << DIRECT:
-            target = window.addresses[number]
-            if target > furthest and (flow == Flow.BRANCH or furthest > end or target - end < SHORT_JUMP):
-                furthest = target
-        if furthest >= end:
-            continue
+    number = bisect_left(window.at, start - window.start)
+    while True:
+        number, furthest = next_way_out(window, number, furthest, context.answers)
+        if number == len(window.at):
+            return limit if window.end == limit else None
         point = window.point(number)
-        if flow == Flow.INDIRECT:
+        if point.flow is Flow.INDIRECT:
             furthest = max(furthest, *tables(window, point, lambda target: start <= target < limit), 0)
-        is_end = flow in ENDS or (
-            flow == Flow.CALL and (not context.returns(point.target, point.slot) or _is_last_call(window, end))
-        )
-        if is_end and furthest < end <= last:
-            return end
-    return limit if window.end == limit else None
+        is_end = point.flow in ENDS or not context.returns(point.target, point.slot) or _is_last_call(window, point.end)
+        if is_end and furthest < point.end <= last:
+            return point.end
+        number += 1
