@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from dataclasses import replace
-from itertools import groupby, islice, pairwise
-from operator import add, lt
+from itertools import groupby, islice
+from operator import add, eq, lt
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
@@ -69,7 +69,8 @@ class Merger:
         if dead == 0 and all(map(lt, table.start, islice(table.start, 1, None))):
             return table, 0
         functions = sorted(functions, key=table.start.__getitem__)
-        if any(table.start[one] == table.start[other] for one, other in pairwise(functions)):
+        starts = list(map(table.start.__getitem__, functions))
+        if any(map(eq, starts, islice(starts, 1, None))):
             functions = _distinct(table, functions)
         return table.select(functions), dead
 
@@ -100,8 +101,10 @@ def gather(tables: Iterable[FunctionTable]) -> FunctionTable:
     for table in tables:
         kind_of = [kinds.setdefault(kind, len(kinds)) for kind in table.kinds]
         rule_of = [rules.setdefault(rule, len(rules)) for rule in table.rules]
-        kind = array("H", map(kind_of.__getitem__, table.kind))
-        row_rule = array("I", map(rule_of.__getitem__, table.row_rule))
-        out.extend(replace(table, kind=kind, row_rule=row_rule))
+        if kind_of != list(range(len(kind_of))) or rule_of != list(range(len(rule_of))):  # those of the first stay
+            kind = array("H", map(kind_of.__getitem__, table.kind))
+            row_rule = array("I", map(rule_of.__getitem__, table.row_rule))
+            table = replace(table, kind=kind, row_rule=row_rule)  # noqa: PLW2901
+        out.extend(table)
     out.kinds, out.rules = list(kinds), list(rules)
     return out
