@@ -7,21 +7,9 @@ import click
 
 from sframegen import api
 from sframegen.api.added import fates_table, total_fates
-from sframegen.cli.shared.output import (
-    FILES,
-    MIN_KERNEL,
-    OUTPUT,
-    OUTPUT_DIR,
-    UNLOADED,
-    VERSIONS,
-    PathName,
-    Run,
-    compression,
-    level,
-    print_json,
-    verification,
-)
+from sframegen.cli.shared.output import FILES, PathName, Run, print_json
 from sframegen.cli.shared.several import JOBS, changes, for_code
+from sframegen.cli.shared.write_options import MIN_KERNEL, OUTPUT, OUTPUT_DIR, UNLOADED, VERSIONS, compression, level, verification
 from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:

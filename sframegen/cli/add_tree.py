@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen.api.added import percent
-from sframegen.cli.shared.output import MIN_KERNEL, UNLOADED, VERSIONS, PathName, Run, compression, in_words, level, note
+from sframegen.cli.shared.output import PathName, Run, in_words, note
+from sframegen.cli.shared.write_options import MIN_KERNEL, UNLOADED, VERSIONS, compression, level
 from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.elf.notes import build_id_of

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import FILES, OUTPUT, OUTPUT_DIR, VERSIONS, Run, print_json, verification
+from sframegen.cli.shared.output import FILES, Run, print_json
 from sframegen.cli.shared.several import JOBS, changes
+from sframegen.cli.shared.write_options import OUTPUT, OUTPUT_DIR, VERSIONS, verification
 
 if TYPE_CHECKING:
     from linker.files.read_back import Reader

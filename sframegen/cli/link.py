@@ -13,7 +13,8 @@ import click
 from cfi.errors import SframegenError
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import output_of, state_of
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, PathName, Run, in_words, level, note, verification
+from sframegen.cli.shared.output import PathName, Run, in_words, note
+from sframegen.cli.shared.write_options import MIN_KERNEL, VERSIONS, level, verification
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable

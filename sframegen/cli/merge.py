@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import MIN_KERNEL, VERSIONS, PathName, Run, level, note, print_json, verification
+from sframegen.cli.shared.output import PathName, Run, note, print_json
 from sframegen.cli.shared.several import Bar, leave_stdout_to
+from sframegen.cli.shared.write_options import MIN_KERNEL, VERSIONS, level, verification
 
 if TYPE_CHECKING:
     from linker.files.read_back import Reader

@@ -10,8 +10,8 @@ import click
 
 from cfi.errors import FormatError
 from linker.existing.find_section import extents
-from sframegen.cli.shared.output import verification
 from sframegen.cli.shared.several import JOBS, all_of
+from sframegen.cli.shared.write_options import verification
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.elf.file import open_elf
 
