@@ -58,6 +58,6 @@ def fill(
     counts: Counts,
 ) -> Filled:
     """An object that a linker made of others, and the one section that it is to have, as `ld -r` makes it."""
-    placed = place(elf, abi_of(elf), relocates_sframe=False)
+    placed = place(elf, abi_of(elf), anchors_only=True)
     encoder = merge_objects(inputs, in_object(map_file, placed), layout, level._replace(share=False), counts)
     return Filled(elf, elf, None, placed, encoder.table, [piece(placed, encoder, None)], undoable=False)

@@ -129,10 +129,10 @@ class Placed:
         return found
 
 
-def place(elf: ElfFile, abi: Abi, *, relocates_sframe: bool = True) -> Placed:
+def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
     """Lays an object out. Raises FormatError where its tables do not fit together.
 
-    Without `relocates_sframe`, its SFrame sections are unchanged in the image: whoever makes new ones does not read them.
+    `anchors_only`: its call frame information and SFrame sections are unchanged in the image, for those who do not read them.
     """
     tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
     if len(tables) > 1:
@@ -145,8 +145,9 @@ def place(elf: ElfFile, abi: Abi, *, relocates_sframe: bool = True) -> Placed:
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, tuple[int, int]] = {}
     for section in elf.sections:
-        if _is_relocated(section) and (relocates_sframe or not is_sframe(section)):
-            _relocate(elf, section, abi, addresses[section.number], symbols, data, {} if is_sframe(section) else anchors)
+        if _is_relocated(section) and not (anchors_only and is_sframe(section)):
+            written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
+            _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
     return Placed(image, tables[0] if tables else None, placed, anchors)
 
@@ -245,10 +246,10 @@ def _relocate(
     abi: Abi,
     base: int,
     symbols: list[int | None],
-    data: bytearray,
+    data: bytearray | None,
     named: dict[int, tuple[int, int]],
 ) -> None:
-    """Apply a section's relocations in `data`; other kinds of relocations are ignored.
+    """Apply a section's relocations in `data`, if it is given; other kinds of relocations are ignored.
 
     Adds to `named` the first (symbol, addend) that names each address.
     """
@@ -270,7 +271,8 @@ def _relocate(
         if value is None:
             continue
         address = (value + addend) % MAX_ADDRESS
-        write(data, here + offset, (address - origin - scale * offset) % (1 << 8 * size))
+        if data is not None:
+            write(data, here + offset, (address - origin - scale * offset) % (1 << 8 * size))
         if address not in named:
             named[address] = (symbol, addend)
 

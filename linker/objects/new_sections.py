@@ -79,9 +79,9 @@ def piece(placed: Placed, encoder: Encoder, group: Section | None) -> Piece:
 def _section(encoder: Encoder) -> bytearray:
     """Function starts are left to the relocations."""
     section = encoder.encode(0)
-    layout = encoder.layout
-    for at in range(HEADER_SIZE, HEADER_SIZE + len(encoder.table) * layout.index_size, layout.index_size):
-        section[at : at + layout.start_width] = bytes(layout.start_width)
+    layout, count = encoder.layout, len(encoder.table)
+    for at in range(HEADER_SIZE, HEADER_SIZE + layout.start_width):  # a byte of all of them at a time
+        section[at : at + count * layout.index_size : layout.index_size] = bytes(count)
     return section
 
 
