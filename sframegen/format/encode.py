@@ -24,7 +24,7 @@ from sframegen.format.layouts import (
     V3,
     Header,
 )
-from sframegen.format.pack import Output, fits_together, place, write_blocks, write_index
+from sframegen.format.pack import Output, fits_together, hash_rows, place, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules, RuleWords
 
@@ -70,11 +70,12 @@ class Encoder:
         self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
         self.owner, self.fre_type, self.block_size, self.block_at = room("IBQQ", len(table))
         total = zeros("Q", 2)
-        [seen] = room("I", 2 << len(table).bit_length() if share else 0)
+        keys, seen = (room("I", count if share else 0)[0] for count in (len(table), 2 << len(table).bit_length()))
         functions, words, fields, blocks = self.columns()
         if not fits_together(functions, words, blocks, like):
             raise IndexError("the columns of the table do not fit together")
-        unsaid_row = place(functions, words, fields, blocks, like, seen, total)
+        hash_rows(functions, like, keys)
+        unsaid_row = place(functions, words, fields, blocks, like, keys, seen, total)
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
         self.blocks_size, self.stored_rows = total

@@ -3,6 +3,11 @@ cimport cython
 from sframegen.format.columns cimport Blocks, Functions, Words
 from sframegen.format.section_bytes cimport Fields
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch" (const void *address) noexcept
+
+cdef inline long long slot_of(long long key, long long mask) noexcept
+
 @cython.final
 cdef class Output:
     cdef unsigned char[::1] data

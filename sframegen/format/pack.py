@@ -9,6 +9,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from cfi.cython_shadow import prefetch
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.format.columns import Blocks, Functions, Words
@@ -64,6 +66,36 @@ def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Colu
 @cython.boundscheck(False)
 @cython.locals(
     like="const unsigned int[::1]",
+    keys="unsigned int[::1]",
+    first_row="const unsigned int[::1]",
+    row_start="const unsigned int[::1]",
+    row_rule="const unsigned int[::1]",
+)
+def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
+    """Fills the hash of each function's kind and rows, except those that `like` leads to an earlier function from.
+
+    `like`: as in `place`. The columns fit together.
+    """
+    first_row = functions.first_row
+    row_start = functions.row_start
+    row_rule = functions.row_rule
+    function: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    known: cython.bint = len(like) != 0
+    key: cython.longlong
+    for function in range(len(keys)):
+        if known and like[function] < function:
+            continue
+        key = 8 * (first_row[function + 1] - first_row[function]) + functions.kind[function]
+        for row in range(first_row[function], first_row[function + 1]):
+            key = ((key ^ row_start[row]) * 0x10193 + row_rule[row]) & 0x7FFFFFFF
+        keys[function] = key
+
+
+@cython.boundscheck(False)
+@cython.locals(
+    like="const unsigned int[::1]",
+    keys="const unsigned int[::1]",
     seen="unsigned int[::1]",
     total="unsigned long long[::1]",
     first_row="const unsigned int[::1]",
@@ -71,14 +103,16 @@ def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Colu
     row_rule="const unsigned int[::1]",
     rule_at="const unsigned int[::1]",
 )
-def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, seen: Column, total: Column) -> int:
+def place(
+    functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, keys: Column, seen: Column, total: Column
+) -> int:
     """Fills `blocks`: each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
 
     `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`.
-    `like`: for each function an earlier one of which that is known, or itself; may be empty. `seen`: a table of a power of two
-    pairs, zeros: a function, and the hash of its rows, by which it is found; what it has no room for nearby has a block of its own.
-    With an empty one nothing is shared. The columns fit together. Returns the first row whose FDE type has no bytes for it, -1 if
-    there is none.
+    `like`: for each function an earlier one of which that is known, or itself; may be empty. `keys`: of `hash_rows`; if empty,
+    nothing is shared. `seen`: a table of a power of two pairs, zeros: a function, and its key, by which it is found; what it has
+    no room for nearby has a block of its own. The columns fit together. Returns the first row whose FDE type has no bytes for it,
+    -1 if there is none.
     """
     first_row = functions.first_row
     row_start = functions.row_start
@@ -104,7 +138,15 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, li
         first = first_row[function]
         rows = first_row[function + 1] - first
         other = function
-        if mask >= 0:
+        if function + 16 < len(keys) and cython.compiled:
+            prefetch(cython.address(seen[2 * slot_of(keys[function + 16], mask)]))  # type: ignore[attr-defined]
+        if function + 8 < len(keys) and cython.compiled:
+            row = seen[2 * slot_of(keys[function + 8], mask)]
+            if row:
+                row = first_row[row - 1]
+                prefetch(cython.address(row_start[row]))  # type: ignore[attr-defined]
+                prefetch(cython.address(row_rule[row]))  # type: ignore[attr-defined]
+        if len(keys):
             if len(like):
                 other = like[function]
             if other < function:
@@ -114,10 +156,8 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, li
                 blocks.size[function] = blocks.size[other]
                 blocks.at[function] = blocks.at[other]
                 continue
-            key = 8 * rows + functions.kind[function]
-            for row in range(first, first + rows):
-                key = ((key ^ row_start[row]) * 0x10193 + row_rule[row]) & 0x7FFFFFFF
-            slot = ((key * 0x45D9F3B) >> 24) & mask
+            key = keys[function]
+            slot = slot_of(key, mask)
             for _ in range(32):
                 if seen[2 * slot] == 0:
                     seen[2 * slot] = function + 1
@@ -160,6 +200,11 @@ def place(functions: Functions, words: Words, fields: Fields, blocks: Blocks, li
     total[0] = at
     total[1] = stored
     return -1
+
+
+def slot_of(key: cython.longlong, mask: cython.longlong) -> cython.longlong:
+    """Where the search for a key begins."""
+    return ((key * 0x45D9F3B) >> 24) & mask
 
 
 def put_attribute(

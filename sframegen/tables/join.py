@@ -121,9 +121,14 @@ def take_apart(
     first: cython.Py_ssize_t
     alike: cython.Py_ssize_t  # the piece of the block's owner that is like this one
     function: cython.Py_ssize_t
+    ahead: cython.Py_ssize_t
     row: cython.Py_ssize_t
     base: cython.longlong
     for function in range(len(functions.start)):
+        ahead = function + 16
+        if ahead < len(functions.start) and cython.compiled:
+            prefetch(cython.address(piece_of[blocks.owner[ahead]]))  # type: ignore[attr-defined]
+            prefetch(cython.address(sharers[blocks.owner[ahead]]))  # type: ignore[attr-defined]
         first = piece
         piece_of[function] = piece
         alike = piece_of[blocks.owner[function]]
@@ -248,6 +253,8 @@ def group(
             groups.sharers[blocks.owner[last]] += 1
     best[0] = 0
     for last in range(len(start)):
+        if last + 16 < len(start) and cython.compiled:
+            prefetch(cython.address(groups.sharers[blocks.owner[last + 16]]))  # type: ignore[attr-defined]
         size = blocks.size[last]
         rows = first_row[last + 1] - first_row[last]
         joined_size[last] = size - attribute - (rows << blocks.fre_type[last])
@@ -339,7 +346,8 @@ def rebuild(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions
     """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows.
 
     `blocks`: the pieces'. `like`: filled with an earlier joined function of pieces with the same rows, or itself. Of `groups`,
-    `first` and `sharers` are room: the first piece of each joined function, and by its owner the first one that begins with it.
+    `first` and `sharers` are room: the number of the joined function that begins with a piece, and by the owner of its rows the
+    first such piece.
     """
     row_start = pieces.row_start
     row_rule = pieces.row_rule
@@ -359,6 +367,12 @@ def rebuild(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions
         groups.sharers[piece] = 0
     while end < len(pieces.start):
         piece = end
+        if piece + 32 < len(pieces.start) and cython.compiled:
+            prefetch(cython.address(groups.sharers[blocks.owner[piece + 32]]))  # type: ignore[attr-defined]
+            other = groups.sharers[blocks.owner[piece + 16]]
+            if other:
+                prefetch(cython.address(blocks.owner[other - 1]))  # type: ignore[attr-defined]
+                prefetch(cython.address(pieces.start[other - 1]))  # type: ignore[attr-defined]
         base = pieces.start[piece]
         joined.start[count] = base
         joined.kind[count] = pieces.kind[piece]
@@ -374,21 +388,21 @@ def rebuild(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions
                 rows += 1
             end += 1
         joined.size[count] = pieces.start[end - 1] + pieces.size[end - 1] - base
-        groups.first[count] = piece
-        groups.first[count + 1] = end
+        groups.first[piece] = count
         like[count] = count
         other = groups.sharers[blocks.owner[piece]]
         if other == 0:
-            groups.sharers[blocks.owner[piece]] = count + 1
-        elif groups.first[other] - groups.first[other - 1] == end - piece:
+            groups.sharers[blocks.owner[piece]] = piece + 1
+        else:
+            other -= 1
             same = 0
-            other = groups.first[other - 1]
             while piece + same < end and blocks.owner[piece + same] == blocks.owner[other + same]:
-                if pieces.start[piece + same] - base != pieces.start[other + same] - pieces.start[other]:
+                moved = pieces.start[other + same] - pieces.start[other]
+                if pieces.start[piece + same] - base != moved or groups.head[piece + same] != groups.head[other + same]:
                     break
                 same += 1
-            if piece + same == end:
-                like[count] = groups.sharers[blocks.owner[piece]] - 1
+            if piece + same == end and groups.head[other + same]:
+                like[count] = groups.first[other]
         count += 1
     joined.first_row[count] = rows
     return rows
