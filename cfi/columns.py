@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from array import array
 from contextlib import suppress
 from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 LARGE_PAGE = 1 << 21
+LINE = 64  # bytes that a processor's cache holds together
+_left = memoryview(b"")  # zeros at the end of a large page, which no column has
+_lock = allocate_lock()
 
 
 def zeros(code: str, count: int) -> array[int]:
@@ -30,24 +34,38 @@ def zeros(code: str, count: int) -> array[int]:
 def room(codes: str, count: int) -> list[memoryview]:
     """Columns of `count` zeros, one for each of `codes`: they cannot grow, and a slice of one is no copy.
 
-    Much memory is taken in large pages, where the kernel has them: a fault for each of 4 KiB takes as long as filling ten.
     Raises MemoryError.
     """
-    sizes = [-(-array(code).itemsize * count // 8) * 8 for code in codes]
-    if sum(sizes) < LARGE_PAGE // 4:
+    sizes = [-(-array(code).itemsize * count // LINE) * LINE for code in codes]
+    if sum(sizes) < LARGE_PAGE // 64:
         return [memoryview(zeros(code, count)) for code in codes]
-    try:
-        pages = mmap(-1, -(-sum(sizes) // LARGE_PAGE) * LARGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError from error
-    with suppress(OSError):  # a kernel without large pages
-        pages.madvise(MADV_HUGEPAGE)
-    memory = memoryview(pages)
+    memory = _in_large_pages(sum(sizes))
     columns, at = [], 0
     for code, size in zip(codes, sizes, strict=True):
         columns.append(memory[at : at + size].cast(code)[:count])  # type: ignore[call-overload]  # an integer's
         at += size
     return columns
+
+
+def _in_large_pages(size: int) -> memoryview:
+    """`size` zeros, in large pages, where the kernel has them: a fault for each of 4 KiB takes as long as filling ten.
+
+    What is left of a page goes to the next caller.
+    """
+    global _left  # noqa: PLW0603
+    with _lock:
+        taken, left = _left[:size], _left[size:]
+        if len(taken) < size:
+            try:
+                pages = mmap(-1, -(-size // LARGE_PAGE) * LARGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+            except OSError as error:
+                raise MemoryError from error
+            with suppress(OSError):  # a kernel without large pages
+                pages.madvise(MADV_HUGEPAGE)
+            memory = memoryview(pages)
+            taken, left = memory[:size], max(memory[size:], _left, key=len)
+        _left = left
+    return taken
 
 
 class Entries:

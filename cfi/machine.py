@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from cfi.columns import Fdes, Programs, Rows
+from cfi.columns import Fdes, Programs, Rows, zeros
 from cfi.errors import FormatError
 from cfi.faults import MAX_REMEMBERED, MAX_STATES
 
@@ -297,15 +297,15 @@ class Machine(Cursor):
         self.keys = []
         self.key = array("q", bytes(8 * WIDTH))
         self.state = self.key
-        self.states = array("q", bytes(8 * WIDTH * 1024))
-        self.initial = array("i", bytes(4 * (count + 1)))
-        self.remembered = array("i", bytes(4 * MAX_REMEMBERED))
-        self.rule_of = array("i", bytes(4 * (MAX_STATES + 1)))
+        self.states = zeros("q", WIDTH * 512)
+        self.initial = zeros("i", count + 1)
+        self.remembered = zeros("i", MAX_REMEMBERED)
+        self.rule_of = zeros("i", MAX_STATES + 1)
         self.slots = bytearray(64)
         self.step_from = array("q", [-1]) * STEPS
-        self.step_a = array("q", [0]) * STEPS
-        self.step_b = array("q", [0]) * STEPS
-        self.step_to = array("i", [0]) * STEPS
+        self.step_a = zeros("q", STEPS)
+        self.step_b = zeros("q", STEPS)
+        self.step_to = zeros("i", STEPS)
         no_rows = Rows(array("I", [0, 0]), array("I"), array("I"))
         for cie in range(count):
             for i in range(16):

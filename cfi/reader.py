@@ -12,7 +12,7 @@ from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
 from cfi.errors import FormatError
 from cfi.machine import Cursor, Machine
 from cfi.opcodes import PROGRAM, RuleKind
-from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule
+from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +35,7 @@ MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
 # Parts of a state's bytes: RA column and CFA; RA, FP, SP and the state of RA's signature; the CFA's expression.
 HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=10q"), Struct("=2q")
+HEAD_END, OTHERS_END = HEAD.size, HEAD.size + OTHERS.size
 UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
 
 
@@ -228,10 +229,10 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
 def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule], others: Callable[[bytes], _Others]) -> CfiRule:
     ra_column, kind, a, b = HEAD.unpack_from(state)
     if kind in EXPRESSION_KINDS:
-        cfa = register_rule(kind, *EXPRESSION.unpack_from(state, HEAD.size + OTHERS.size))
+        cfa = register_rule(kind, *EXPRESSION.unpack_from(state, OTHERS_END))
     else:
-        cfa = RegisterRule(KINDS[kind], a, b)
-    return CfiRule(ra_column, cfa, *others(state[HEAD.size : HEAD.size + OTHERS.size]))
+        cfa = made(RegisterRule, (KINDS[kind], a, b, b""))
+    return made(CfiRule, (ra_column, cfa, *others(state[HEAD_END:OTHERS_END])))
 
 
 def _others(register_rule: Callable[[int, int, int], RegisterRule], part: bytes) -> _Others:

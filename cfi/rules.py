@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from cfi.opcodes import RuleKind
 
 
+# Makes a NamedTuple of all its fields in half the time that its class takes: for the few that are made for each distinct rule.
+made = tuple.__new__
+
+
 class RegisterRule(NamedTuple):
     """Where one register is, or how the CFA is found; see RuleKind. An expression's bytes are in `expression`."""
 

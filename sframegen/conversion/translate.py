@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.expression import CFA, PC_PERIOD, Term, evaluate
 from cfi.opcodes import RuleKind
+from cfi.rules import made
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.reasons import Reason, unsaid
 
@@ -28,12 +29,21 @@ class Repeated(NamedTuple):
     rows: tuple[tuple[int, Rule], ...]
 
 
+class _Saved(NamedTuple):
+    """A Rule without its CFA."""
+
+    ra: Where | None
+    fp: Where | None
+    ra_signed: bool
+
+
 class Translator:
-    """Translates rules for one ABI and version. Places of RA and FP are few, and each is worked out once."""
+    """Translates rules for one ABI and version. What they say of RA and FP is the same in many, and worked out once."""
 
     def __init__(self, words: RuleWords) -> None:
         self.words = words
         self._place = cache(partial(_place, abi=words.abi))
+        self._saved = cache(self._places)
 
     def translate(self, rule: CfiRule) -> Rule | Repeated | Reason:
         """The SFrame rule of a CFI row.
@@ -47,7 +57,7 @@ class Translator:
             return Reason.RA_COLUMN
         if ra.kind is UNDEFINED:
             return unsaid(OUTERMOST, self.words) or OUTERMOST
-        plain = Where(cfa.a, cfa.b) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
+        plain = made(Where, (cfa.a, cfa.b, False)) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
         return self._row(rule, plain) if plain is not CFA_EXPRESSION else self._repeated(rule)
 
     def _repeated(self, rule: CfiRule) -> Repeated | Reason:
@@ -70,19 +80,25 @@ class Translator:
         """The whole row, once its CFA is known."""
         if not isinstance(cfa, Where):  # asking for a Reason, an Enum, takes many times as long
             return cfa
-        abi = self.words.abi
         _, _, ra_rule, fp_rule, sp_rule, ra_state = rule
-        if sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, abi):
+        if sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, self.words.abi):
             return Reason.SP_RULE
+        saved = self._saved(ra_rule, fp_rule, ra_state)
+        if not isinstance(saved, _Saved):
+            return saved
+        row = made(Rule, (cfa, *saved))
+        return unsaid(row, self.words) or row
+
+    def _places(self, ra_rule: RegisterRule, fp_rule: RegisterRule, ra_state: int) -> _Saved | Reason:
+        """What a row says apart from its CFA."""
         ra, fp = self._place(ra_rule), self._place(fp_rule)
         if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
-        if ra_state and not (ra_state == 1 and abi.ra_is_signed):
+        if ra_state and not (ra_state == 1 and self.words.abi.ra_is_signed):
             return Reason.RA_SIGNED
         if not (fp is None or isinstance(fp, Where)):
             return Reason.FP_UNDEFINED if fp_rule.kind is UNDEFINED else Reason.FP_RULE
-        row = Rule(cfa, ra, fp, ra_state != 0)
-        return unsaid(row, self.words) or row
+        return _Saved(ra, fp, ra_state != 0)
 
 
 def _where(term: Term | None) -> Where | None:

@@ -26,7 +26,7 @@ from sframegen.format.layouts import (
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
@@ -39,66 +39,70 @@ SIGNED, UNSIGNED = "su"  # offsets; the control words of flexible rules, none of
 PADDING = 0
 
 
-class _Saved(NamedTuple):
-    """The data words for RA and FP in one FDE type: the smallest size that holds them, and their bytes in that and larger sizes."""
+class _Around(NamedTuple):
+    """What is before and after the CFA's offset in a rule's bytes, and what makes bytes of that offset."""
 
-    size: int  # fre_dataword_size
-    info: list[int]  # by size: number and size of all words, the CFA's too, as the FRE info byte has them
-    raw: list[bytes]  # by size
+    before: bytes  # the FRE info byte, and in flexible FDEs the CFA's control word
+    pack: Callable[[int], bytes]
+    after: bytes  # the words for RA and FP
 
 
 class RuleWords:
-    """What rules are in bytes, for one ABI and version. Places of RA and FP are few, and the words for them are kept."""
+    """What rules are in bytes, for one ABI and version. What they say apart from the CFA's offset is the same in many, and kept."""
 
     def __init__(self, abi: Abi, layout: Layout) -> None:
         self.abi = abi
         self.layout = layout
         self.of = cache(self._of)
-        self._saved = cache(self._words_of_saved)
-        self._pack_default, self._pack_flex = (
-            [_struct(abi.byte_order, "B", shape, size).pack for size in range(len(DATAWORD_LIMITS))]
-            for shape in (SIGNED, UNSIGNED + SIGNED)
-        )
+        self._around = cache(self._words_around)
 
     def _of(self, rule: Rule) -> tuple[bytes, bytes]:
         """FRE info byte and data words in each FDE type, in the smallest size that holds them; b"" where the type cannot say it."""
         cfa, ra, fp, ra_signed = rule
-        info = MANGLED_RA_BIT * ra_signed
         if cfa is None:
-            outermost = bytes((info,)) if self.layout.outermost else b""
+            outermost = bytes((MANGLED_RA_BIT * ra_signed,)) if self.layout.outermost else b""
             return outermost, outermost
         register, offset, deref = cfa
-        word, least = _cfa_word(offset, self.abi)
+        word, size = _cfa_word(offset, self.abi)
+        by_default, by_control = self._around(size, register, deref, ra, fp, ra_signed)
         default = flex = b""
-        if least == len(DATAWORD_LIMITS):
-            return default, flex
-        by_default, by_control = self._saved(ra, fp)
-        abi = self.abi
-        if by_default is not None and not deref and register in (abi.sp, abi.fp):
-            size = by_default.size if by_default.size > least else least  # noqa: FURB136 - max takes three times as long
-            base = CFA_BASE_SP_BIT * (register == abi.sp)
-            default = self._pack_default[size](info | base | by_default.info[size], word) + by_default.raw[size]
-        if by_control is not None and register in abi.base_registers:
-            size = by_control.size if by_control.size > least else least  # noqa: FURB136
-            flex = self._pack_flex[size](info | by_control.info[size], _control(cfa), word) + by_control.raw[size]
+        if by_default is not None:
+            before, pack, after = by_default
+            default = before + pack(word) + after
+        if by_control is not None:
+            before, pack, after = by_control
+            flex = before + pack(word) + after
         return default, flex
 
-    def _words_of_saved(self, ra: Where | None, fp: Where | None) -> tuple[_Saved | None, _Saved | None]:
-        return self._saved_by_default(ra, fp), self._saved_by_control(ra, fp)
+    def _words_around(
+        self, size: int, register: int | None, deref: bool, ra: Where | None, fp: Where | None, ra_signed: bool
+    ) -> tuple[_Around | None, _Around | None]:
+        """In default and in flexible FDEs; None where these cannot say it.
 
-    def _kept(self, of_cfa: int, shape: str, words: list[int]) -> _Saved | None:
-        """`of_cfa`: how many words the CFA has; `shape`: signedness of each of the others. None if one of these is too large."""
-        least = max((_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED), default=0)
-        if least == len(DATAWORD_LIMITS):
+        `size`: the fre_dataword_size that holds the CFA's offset; `register`, `deref`: the CFA's.
+        """
+        abi = self.abi
+        info = MANGLED_RA_BIT * ra_signed
+        default = flex = None
+        if not deref and register in (abi.sp, abi.fp):
+            default = self._saved_by_default(size, info | CFA_BASE_SP_BIT * (register == abi.sp), ra, fp)
+        if register in abi.base_registers:
+            flex = self._saved_by_control(size, info, _control(register, deref), ra, fp)
+        return default, flex
+
+    def _packed(self, least: int, info: int, controls: list[int], shape: str, words: list[int]) -> _Around | None:
+        """All words in one size, at least `least`; None if none is large enough.
+
+        `controls`: words before the CFA's offset; `shape`: the signedness of each of those after it.
+        """
+        size = max([least, *(_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED)])
+        if size == len(DATAWORD_LIMITS):
             return None
-        count = of_cfa + len(words) << DATAWORD_COUNT_SHIFT
-        sizes = range(len(DATAWORD_LIMITS))
-        codes = (_struct(self.abi.byte_order, "", shape, size) for size in sizes[least:])
-        return _Saved(
-            least, [count | size << DATAWORD_SIZE_SHIFT for size in sizes], [b""] * least + [code.pack(*words) for code in codes]
-        )
+        info |= len(controls) + 1 + len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
+        before, offset, after = (_struct(self.abi.byte_order, code, size) for code in (UNSIGNED * len(controls), SIGNED, shape))
+        return _Around(bytes((info,)) + before.pack(*controls), offset.pack, after.pack(*words))
 
-    def _saved_by_default(self, ra: Where | None, fp: Where | None) -> _Saved | None:
+    def _saved_by_default(self, size: int, info: int, ra: Where | None, fp: Where | None) -> _Around | None:
         """In default FDEs (CFA = SP or FP + n): the offsets from the CFA of those registers that the ABI does not fix: RA, FP."""
         abi = self.abi
         words = []
@@ -116,7 +120,7 @@ class RuleWords:
                     return None
                 words.append(PADDING)
             words.append(word)
-        return self._kept(1, SIGNED * len(words), words)
+        return self._packed(size, info, [], SIGNED * len(words), words)
 
     def _offset(self, where: Where) -> int | None:
         odd = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
@@ -124,7 +128,7 @@ class RuleWords:
             return where.register << 1 | 1 if odd and not where.deref and where.offset == 0 else None
         return where.offset if where.deref and not (odd and where.offset & 1) else None
 
-    def _saved_by_control(self, ra: Where | None, fp: Where | None) -> _Saved | None:
+    def _saved_by_control(self, size: int, info: int, of_cfa: int, ra: Where | None, fp: Where | None) -> _Around | None:
         """In flexible FDEs: a control word and an offset for each; a padding word alone where RA or FP has no rule of its own."""
         if not self.layout.flex:
             return None
@@ -137,19 +141,18 @@ class RuleWords:
                 return None
             else:
                 shape += UNSIGNED + SIGNED
-                words += [_control(where), where.offset]
+                words += [_control(where.register, where.deref), where.offset]
         said = len(shape.rstrip(UNSIGNED))  # an offset is the last word
-        return self._kept(2, shape[:said], words[:said])
+        return self._packed(size, info, [of_cfa], shape[:said], words[:said])
 
 
-def _control(where: Where) -> int:
-    base = 0 if where.register is None else where.register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT
-    return base | FLEX_DEREF_BIT * where.deref
+def _control(register: int | None, deref: bool) -> int:
+    return FLEX_DEREF_BIT * deref | (0 if register is None else register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT)
 
 
 def _size_of(offset: int) -> int:
     """The fre_dataword_size that holds an offset; one more than there are if it needs more than 32 bits."""
-    return bisect_right(DATAWORD_LIMITS, max(offset, ~offset))
+    return bisect_right(DATAWORD_LIMITS, offset if offset >= 0 else ~offset)
 
 
 def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> bytes | None:
@@ -158,10 +161,10 @@ def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> byte
 
 
 @cache
-def _struct(byte_order: ByteOrder, before: str, shape: str, size: int) -> struct.Struct:
-    """Data words, and what is before them; there are a few shapes."""
+def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
+    """Data words; there are a few shapes."""
     codes = {SIGNED: SIGNED_CODES[size], UNSIGNED: UNSIGNED_CODES[size]}
-    return struct.Struct(MARKS[byte_order] + before + "".join(codes[code] for code in shape))
+    return struct.Struct(MARKS[byte_order] + "".join(codes[code] for code in shape))
 
 
 class EncodedRules:

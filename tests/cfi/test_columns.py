@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from cfi.columns import LARGE_PAGE, room
@@ -24,3 +26,11 @@ def test_a_slice_is_the_column() -> None:
     [column] = room("I", 4)
     column[1:][0] = 7
     assert list(column) == [0, 7, 0, 0]
+
+
+def test_columns_of_several_rooms_do_not_overlap() -> None:
+    columns = [room("H", count)[0] for count in (LARGE_PAGE // 3, 20_000, LARGE_PAGE // 4, 20_001, 3, LARGE_PAGE, 50_000)]
+    for number, column in enumerate(columns):
+        assert not any(column)
+        column[:] = memoryview(array("H", [number + 1]) * len(column))
+    assert [set(column) for column in columns] == [{number + 1} for number in range(len(columns))]

@@ -110,19 +110,19 @@ FAULTS = {
         TRANSLATE, "return Where(None, rule.a, deref=True)", "return Where(None, rule.a + 8, deref=True)"
     ),
     "another register": Fault(TRANSLATE, "return Where(rule.a, 0)\n", "return Where(rule.a - 1, 0)\n"),
-    "a CFA from r10 is off": Fault(TRANSLATE, "Where(cfa.a, cfa.b) if", "Where(cfa.a, cfa.b + (cfa.a == 10)) if"),
+    "a CFA from r10 is off": Fault(TRANSLATE, "(cfa.a, cfa.b, False)) if", "(cfa.a, cfa.b + (cfa.a == 10), False)) if"),
     "a lost FP is an unchanged one": Fault(
         TRANSLATE, "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:",
         "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE | RuleKind.UNDEFINED:",
     ),
     "SP elsewhere is no matter": Fault(
-        TRANSLATE, "sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, abi):\n", "False:\n"
+        TRANSLATE, "sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, self.words.abi):\n", "False:\n"
     ),
     "outermost frames are left out": Fault(
         TRANSLATE, "return unsaid(OUTERMOST, self.words) or OUTERMOST", "return Reason.RA_RULE"
     ),
     "usual frames are left out": Fault(
-        TRANSLATE, "return unsaid(row, self.words) or row", "return Reason.FP_RULE if fp else row"
+        TRANSLATE, "return unsaid(row, self.words) or row", "return Reason.FP_RULE if row.fp else row"
     ),
     "repeated rules are asked for too rarely": Fault(
         TRANSLATE, "for residue in range(PC_PERIOD):", "for residue in range(0, PC_PERIOD, 2):"
@@ -145,7 +145,7 @@ SIGNED = [
     ],
 ]
 AARCH64_FAULTS = {
-    "signed return addresses are not": Fault(TRANSLATE, "cfa, ra, fp, ra_state != 0)", "cfa, ra, fp, False)"),
+    "signed return addresses are not": Fault(TRANSLATE, "_Saved(ra, fp, ra_state != 0)", "_Saved(ra, fp, False)"),
     "nothing is signed": Fault("cfi/machine.py", "self.state[13] ^= 1", "self.state[13] ^= 0"),
     "advances are not scaled": Fault("cfi/machine.py", "(byte & 0x3F) * factor", "(byte & 0x3F) * 1"),
     "key B is not known": Fault("cfi/rules.py", 'return "B" in self.augmentation', "return False"),
