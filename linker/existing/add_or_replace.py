@@ -19,6 +19,7 @@ from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
+    from cfi.columns import Bytes
     from linker.inject.kernel_versions import Change
     from linker.inject.undo_record import Undo, Write
     from sframegen.elf.compressed import Compression
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 class Stored(NamedTuple):
     """A section that is not loaded: its bytes, those that the file has for them, and the section's flags: SHF_COMPRESSED or 0."""
 
-    contents: bytearray
-    data: bytes | bytearray
+    contents: memoryview
+    data: Bytes
     flags: int
 
     @classmethod

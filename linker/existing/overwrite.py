@@ -13,6 +13,7 @@ from sframegen.elf.records import PHDR_SIZE, SHDR_SIZE, Phdr, packed
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cfi.columns import Bytes
     from linker.existing.find_section import Place
     from linker.files.read_back import Reader
     from sframegen.elf.file import ElfFile, Section
@@ -29,7 +30,7 @@ class Exchange(NamedTuple):
         return "\n".join(map(str, [f"{self.place}, now {self.size:#x} bytes", *self.writes]))
 
 
-def plan_exchange(elf: ElfFile, place: Place, section: bytes | bytearray, *, new_record: bool = False) -> Exchange:
+def plan_exchange(elf: ElfFile, place: Place, section: Bytes, *, new_record: bool = False) -> Exchange:
     """Raises RefusedError if the section does not fit. `new_record`: the new file gets a record that restores this one."""
     size = len(section)
     if size > place.room:

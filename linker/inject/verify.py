@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from cfi.columns import Bytes
     from linker.files.read_back import ReadBack, Reader
     from linker.inject.plan import InjectionPlan
     from linker.inject.undo_record import Write
@@ -99,7 +100,7 @@ def verify_writes(
     return findings
 
 
-def verify_detached(original: ElfFile, stored: bytes | bytearray, flags: int, result: Path, reader: Reader) -> list[str]:
+def verify_detached(original: ElfFile, stored: Bytes, flags: int, result: Path, reader: Reader) -> list[str]:
     """Return the findings about the file of a detached section: it has these bytes, and the original's load layout and build-id."""
     written, elf = read_back(result, reader), open_elf(result)
     if written is None:

@@ -33,6 +33,7 @@ from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.model import FunctionTable
     from sframegen.format.words import EncodedRules
@@ -45,7 +46,7 @@ class Piece(NamedTuple):
     """`group`: the section group that it is a member of, if any."""
 
     group: Section | None
-    section: bytearray
+    section: memoryview
     relocations: bytes
 
 
@@ -76,7 +77,7 @@ def piece(placed: Placed, encoder: Encoder, group: Section | None) -> Piece:
     return Piece(group if group and group.number else None, _section(encoder), _relocations(encoder, placed))
 
 
-def _section(encoder: Encoder) -> bytearray:
+def _section(encoder: Encoder) -> memoryview:
     """Function starts are left to the relocations."""
     section = encoder.encode(0)
     layout, count = encoder.layout, len(encoder.table)
@@ -125,7 +126,7 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
     chunks: list[Write] = []
     end = len(elf.data)
 
-    def append(data: bytes | bytearray) -> int:
+    def append(data: Bytes) -> int:
         """Return the file offset of `data`."""
         nonlocal end
         at = align_up(end, ALIGN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cfi.columns import room, zeros
 from sframegen.conversion.endings import Forms, FoundCalls, final_calls
@@ -48,7 +48,8 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
     """The final calls of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
     forms = MACHINES[elf.header.e_machine].calls
     places = symbol_places(elf)
-    [function], padded_size = room("I", len(table)), array("I", bytes(table.size))
+    function, padded_size = cast("list[array[int]]", room("II", len(table)))
+    padded_size[:] = table.size
     found, without = final_calls(
         table.columns(),
         bytes(kind.mask for kind in table.kinds),

@@ -34,6 +34,7 @@ from sframegen.elf.records import (
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
+    from cfi.columns import Bytes
     from sframegen.detached.identity import Identity
 
 MAX_BYTES = 1 << 28  # of a section; libxul's has 10 million
@@ -44,7 +45,7 @@ OWNER = b"GNU\0"
 NOTE, SECTION, NAMES = ".note.gnu.build-id", ".sframe", ".shstrtab"
 
 
-def detached_file(elf: ElfFile, identity: Identity, stored: bytes | bytearray, flags: int) -> bytes:
+def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -> bytes:
     """The file for `elf` with a section that has these bytes in it. `flags`: SHF_COMPRESSED or 0.
 
     Raises FormatError where the section or the original's program headers are too large.

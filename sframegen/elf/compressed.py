@@ -12,6 +12,8 @@ from sframegen.elf.records import CHDR_SIZE, ByteOrder, Chdr, packed
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from cfi.columns import Bytes
+
 Compression = Literal["zstd"]
 ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 
@@ -68,7 +70,7 @@ def _expand_zstd(raw: memoryview, size: int) -> bytes:
     return b"".join(parts)
 
 
-def compress(data: bytes | bytearray, align: int, byte_order: ByteOrder) -> bytes | None:
+def compress(data: Bytes, align: int, byte_order: ByteOrder) -> bytes | None:
     """Return what a section with SHF_COMPRESSED has in its file: a header and one frame of zstd.
 
     None if that is not smaller, or so much smaller that readers with limits on memory refuse it. Raises SframegenError where no

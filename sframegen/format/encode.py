@@ -89,7 +89,7 @@ class Encoder:
         blocks = Blocks(self.fre_type, self.block_size, self.block_at, self.owner)
         return self.table.columns(), words, Fields(self.layout), blocks
 
-    def encode(self, address: int) -> bytearray:
+    def encode(self, address: int) -> memoryview:
         """The section's bytes for link-time address `address`. Raises FormatError where functions are out of its reach."""
         table, abi = self.table, self.abi
         reach = 1 << 8 * self.layout.start_width - 1
@@ -110,7 +110,7 @@ class Encoder:
             fdeoff=0,
             freoff=self.layout.index_size * len(table),
         )
-        out = bytearray(self.size_bytes)
+        [out] = room("B", self.size_bytes)
         struct.pack_into(MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
         output = Output(out, abi.byte_order == "big")
         columns = self.columns()

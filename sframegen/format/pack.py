@@ -22,7 +22,7 @@ COMPILED: bool = cython.compiled
 class Output:
     """Bytes to be filled. They cannot change their size as long as this is kept."""
 
-    def __init__(self, data: bytearray, big: bool) -> None:
+    def __init__(self, data: Column, big: bool) -> None:
         """`big`: the byte order."""
         self.data = data
         self.big = big

@@ -22,6 +22,7 @@ from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
 from tests.support.tables import edges, find, function_tables
 
 if TYPE_CHECKING:
+    from cfi.columns import Bytes
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
@@ -35,11 +36,11 @@ KINDS = [
 ]
 
 
-def encode(table: FunctionTable, abi: Abi = AMD64, layout: Layout = V3, address: int = ADDRESS) -> bytearray:
+def encode(table: FunctionTable, abi: Abi = AMD64, layout: Layout = V3, address: int = ADDRESS) -> memoryview:
     return Encoder(table, abi, layout, share=True).encode(address)
 
 
-def agrees(data: bytes | bytearray, address: int = ADDRESS) -> set[int]:
+def agrees(data: Bytes, address: int = ADDRESS) -> set[int]:
     """The addresses at which both ways were compared: each edge of a rule, and around each function."""
     section, table = open_section(data, address), decode(data, address).table
     ends = {start + size for start, size in zip(table.start, table.size, strict=True)}
@@ -125,7 +126,7 @@ def table_of(*functions: tuple[int, int, int, list[tuple[int, int]]]) -> Functio
     return table
 
 
-def small() -> bytearray:
+def small() -> memoryview:
     """Two entries of the index to 60, blocks of 11 and 14 bytes."""
     return encode(table_of((0x1000, 32, 0, [(0, 0), (4, 1)]), (0x1040, 32, 1, [(0, 2), (4, 3), (11, 4)])))
 

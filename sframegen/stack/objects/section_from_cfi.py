@@ -23,7 +23,7 @@ class Converter:
     """Converts each file once."""
 
     def __init__(self) -> None:
-        self._made: dict[Hashable, bytearray | None] = {}
+        self._made: dict[Hashable, memoryview | None] = {}
 
     def section_of(self, file: ElfFile, bias: int) -> SframeSection | None:
         """Return the section as if it were loaded; None if nothing can be expressed."""
@@ -34,7 +34,7 @@ class Converter:
         return None if data is None else open_section(data, bias)
 
 
-def _section(file: ElfFile) -> bytearray | None:
+def _section(file: ElfFile) -> memoryview | None:
     """Return the section for link-time address 0."""
     try:
         converted = convert_sources(find_sources(file), file.executable_ranges(), abi_of(file))
