@@ -1,5 +1,8 @@
 from sframegen.format.columns cimport Blocks, Functions, Words
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch" (const void *address) noexcept
+
 cdef class Groups:
     cdef public unsigned char[::1] may_follow
     cdef public unsigned char[::1] head

@@ -19,6 +19,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from cfi.cython_shadow import prefetch
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.format.columns import Blocks, Functions, Words
@@ -243,6 +245,9 @@ def group(
     rows: cython.longlong
     size: cython.longlong
     width: cython.longlong
+    begin: cython.Py_ssize_t  # the first piece of the group that ends with `last`
+    own: cython.Py_ssize_t  # the first piece of the function
+    smallest: cython.ulonglong  # the section up to `last`, with that group
     cost: cython.ulonglong
     end: cython.ulonglong
     last_row: cython.ulonglong
@@ -265,45 +270,44 @@ def group(
         rows = groups.sharers[blocks.owner[last]]
         if rows > 1:
             size = size // rows
-        best[last + 1] = best[last] + index_size + size
-        groups.first[last + 1] = last
-        if groups.whole[last]:
-            first = groups.function[last]
-            cost = best[first] + index_size + groups.whole[last]
-            if cost <= best[last + 1]:
-                best[last + 1] = cost
-                groups.first[last + 1] = first
+        smallest = best[last] + index_size + size
+        begin = last
+        own = groups.function[last]
+        if groups.whole[last] and best[own] + index_size + groups.whole[last] <= smallest:
+            smallest = best[own] + index_size + groups.whole[last]
+            begin = own
         end = start[last] + pieces.size[last]
         last_row = start[last] + pieces.row_start[first_row[last + 1] - 1]
         rows = 0
-        size = 0
+        size = attribute
         first = last
         while True:
             rows += first_row[first + 1] - first_row[first]
             if rows > max_rows:
                 break
             size += joined_size[first]
-            if first < groups.function[last] and end - start[first] > max_span:
+            if first < own and end - start[first] > max_span:
                 break
             if first < last:
                 width = last_row - start[first]
-                width = 1 if width < 0x100 else 2 if width < 0x10000 else 4
-                cost = attribute + size + rows * width
+                width = 1 + (width >= 0x100) + 2 * (width >= 0x10000)
+                cost = size + rows * width
                 run = (last - first - 1) * len(start) + last
                 if run < len(groups.run):
                     run += groups.run[run] - last
                     if groups.chosen[run] > 1:
                         cost = cost // groups.chosen[run]
                 cost += best[first] + index_size
-                if cost < best[last + 1]:
-                    best[last + 1] = cost
-                    groups.first[last + 1] = first
+                if cost < smallest:
+                    smallest = cost
+                    begin = first
             if first == 0 or not may_follow[first]:
                 break
-            if repeated[first]:
-                size -= repeated[first]
-                rows -= 1
+            size -= repeated[first]
+            rows -= repeated[first] != 0
             first -= 1
+        best[last + 1] = smallest
+        groups.first[last + 1] = begin
     return mark(groups)
 
 
