@@ -100,7 +100,7 @@ def test_signals_at_random_moments() -> None:
 @needs_bpf
 @pytest.mark.full
 def test_two_profilers(folder: Path) -> None:
-    assert not [fault for row in two_at_once(folder, SECONDS) for fault in row.faults]
+    assert not [fault for row in two_at_once(folder, 3 * SECONDS) for fault in row.faults]
 
 
 @needs_bpf

@@ -24,7 +24,7 @@ class TwoRow(NamedTuple):
 
 def two_at_once(folder: Path, seconds: float) -> list[TwoRow]:
     restless = [folder / "restless", seconds, folder, *KINDS]
-    rows = [_both(restless)]
+    rows = [_both(restless, seconds)]
     if shutil.which("perf"):
         with tempfile.TemporaryDirectory(prefix="corpus-churn-") as scratch:
             perf = subprocess.Popen(
@@ -38,10 +38,10 @@ def two_at_once(folder: Path, seconds: float) -> list[TwoRow]:
     return rows
 
 
-def _both(restless: list[object]) -> TwoRow:
-    """Each starts its own restless processes, and samples those of the other, too."""
+def _both(restless: list[object], seconds: float) -> TwoRow:
+    """One starts the restless processes; the other samples them, too: a third as long, for it may take longer to start."""
     with ThreadPoolExecutor(2) as pool:
-        started = [pool.submit(profile, *("--system", "-d", restless[1]) if one else ("--", *restless)) for one in (0, 1)]
+        started = [pool.submit(profile, *arguments) for arguments in (("--", *restless), ("--system", "-d", seconds / 3))]
         return _row("two profilers", [one.result() for one in started], [])
 
 

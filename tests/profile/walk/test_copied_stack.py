@@ -296,9 +296,9 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
     """A handler in a callback of qsort, in a function that realigns its stack, in a thread: each frame, in each thread."""
     program = compiled(compile_c, tmp_path, HANDLER, "-O2", "-pthread", section=False)
     with Program(program) as held, Process(held.pid) as process:
-        threads = {thread.tid: thread for thread in Tracer(convert=True).trace_process(process)}
         walker = CopyWalker(AMD64, lambda _: None)
         with process.stopped() as snapshot:
+            threads = {thread.tid: thread for thread in Tracer(convert=True).trace(snapshot)}
             spans = []
             for number, row in enumerate((row for row in snapshot.mappings if row.executable), 1):
                 image = read_image(snapshot, row)
