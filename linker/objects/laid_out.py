@@ -45,7 +45,7 @@ from sframegen.elf.records import (
     Shdr,
     read_words,
 )
-from sframegen.elf.relocations import relocation_rows
+from sframegen.elf.relocations import columns, relocation_rows
 from sframegen.elf.symbols import ST_VALUE_OFFSET, SymbolTable
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
@@ -145,7 +145,7 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, tuple[int, int]] = {}
     for section in elf.sections:
-        if _is_relocated(section) and not (anchors_only and is_sframe(section)):
+        if _is_relocated(section) and not (anchors_only and is_sframe(section) and _has_all_fields(elf, section)):
             written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
             _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
@@ -238,6 +238,13 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
         words.byteswap()
     data[table.header.sh_offset : table.header.sh_offset + len(symbols.raw)] = words.tobytes()
     return found
+
+
+def _has_all_fields(elf: ElfFile, section: Section) -> bool:
+    """True if a section has each field that its relocations name, of the largest size."""
+    last = section.header.sh_size - max(size for size, _ in FIELDS)
+    tables = elf.relocation_tables.get(section.number, ())
+    return all(max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last for table in tables)
 
 
 def _relocate(
