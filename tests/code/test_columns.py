@@ -18,7 +18,7 @@ from sframegen.code.function.analysis import Surroundings, analyse
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Lose, Point, Register, Take
 from sframegen.code.isa.machines import isa_of
-from sframegen.code.whole_file.boundaries import may_be_cut
+from sframegen.code.whole_file.ways_out import may_be_cut
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
 from tests.support.cross import ARM64

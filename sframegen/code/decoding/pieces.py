@@ -73,20 +73,19 @@ class Piece:
         reader, longest = self.frames.reader, self.frames.isa.longest
         size = len(self.code)
         reader.begin()
-        columns: list[Any] = [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q"), array("I")]
+        columns: list[Any] = []
         here = 0
         while here < size:
             end = min(size, here + CHUNK)
             limit = end if end == size else end - longest  # the last instruction may be cut off
             found: list[Any] = reader.read(self.code, self.start, here, end, limit, self.marks)
-            if here:
-                for number, more in enumerate(found):
-                    columns[number] += more
-            else:
-                columns = found
+            for number, more in enumerate(found if columns else ()):
+                columns[number] += more
+            columns = columns or found
             if not reader.consumed or self.frames.has_too_many_effects():
                 break
             here += reader.consumed
+        columns = columns or [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q"), array("I")]
         if here < size:  # less than an instruction, or not real code
             self.marks[here] = 1
             for column, value in zip(columns[:6], (here, here, size, 0, Flow.STOP, 0), strict=True):

@@ -16,6 +16,9 @@ cdef class Blocks:
     cdef unsigned long long[::1] starts
     cdef unsigned int[::1] bases
     cdef unsigned int[::1] code_ends
+    cdef unsigned int[::1] step_state
+    cdef unsigned int[::1] step_effects
+    cdef unsigned int[::1] step_after
     cdef unsigned char[::1] leads
     cdef int[::1] state_of
     cdef int[::1] walked_with

@@ -21,6 +21,7 @@ COMPILED: bool = cython.compiled
 MAX_STATES = (
     1 << 12
 )  # different ones of a function, or up to twice as many; each is kept, and large real functions have some dozens
+STEPS = 1 << 12
 
 # What the last walk notes of a point.
 RETURNS, NEVER_RETURNS = 1, 2  # a call
@@ -69,6 +70,7 @@ class Blocks:
         self.met: dict[int, int] = {}
         self.called: dict[int, int] = {}
         self.facts: dict[int, int] = {}
+        self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
         self.known_targets: dict[int, bool] = {}
         self.known_slots: dict[int, bool] = {}
         self.marks: Bytes = b""
@@ -100,7 +102,10 @@ class Blocks:
         number: cython.Py_ssize_t
         self.asked = asked
         self.frames = frames
-        self.moved = frames.moved
+        if frames.moved is not self.moved:
+            self.moved = frames.moved
+            for number in range(4096):  # STEPS
+                self.step_effects[number] = 0
         self.met = frames.met
         self.called = frames.called
         self.facts = frames.facts
@@ -376,8 +381,14 @@ class Blocks:
         return place
 
     def after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        found = self.moved.get((state << 32) | effects)
-        return self.frames.after(state, effects) if found is None else found
+        """The state after effects, which are not 0. The last steps are at hand without a look-up in a dictionary."""
+        place: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
+        if self.step_effects[place] != effects or self.step_state[place] != state:
+            found = self.moved.get((state << 32) | effects)
+            self.step_after[place] = self.frames.after(state, effects) if found is None else found
+            self.step_state[place] = state
+            self.step_effects[place] = effects
+        return self.step_after[place]
 
     def call(self, point: cython.Py_ssize_t, piece: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The state after a call; -1 where nothing is."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sframegen.code.decoding.instruction_columns import DIRECT
 from sframegen.code.function.function import MAX_UNIT
 from sframegen.code.isa.effects import Flow
-from sframegen.code.whole_file.ways_out import next_way_out
+from sframegen.code.whole_file.ways_out import may_be_cut, next_way_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,16 +95,6 @@ def _crossing(context: FileContext, piece: Piece, window: Piece, limit: int) -> 
     start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
     tail = context.decode(start, min(limit + context.isa.longest, context.limit(limit)))
     return None if tail.end <= limit or tail.begins(limit) else tail.begin(limit)
-
-
-def may_be_cut(piece: Piece, longest: int) -> bool:
-    """Return True if the piece's last instruction may have more bytes: what is left of one is no instruction, and no padding."""
-    place = len(piece.at) - 1
-    while place >= 0 and piece.at[place] >= piece.end - piece.start - longest:
-        if piece.flows[place] == Flow.STOP and piece.marks[piece.at[place]] != PADDING:
-            return True
-        place -= 1
-    return False
 
 
 def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:

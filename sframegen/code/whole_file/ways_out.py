@@ -1,4 +1,4 @@
-"""The places where a function may end. Compiled."""
+"""The places where a function may end, and where code may be cut. Compiled."""
 
 from __future__ import annotations
 
@@ -65,3 +65,17 @@ def next_way_out(piece: Piece, number: cython.Py_ssize_t, furthest: cython.ulong
         else:
             break
     return WayOut(number, furthest)
+
+
+@cython.locals(marks="const unsigned char[::1]", at="const unsigned int[::1]", flows="const unsigned char[::1]")
+def may_be_cut(piece: Piece, longest: cython.Py_ssize_t) -> bool:
+    """Return True if the piece's last instruction may have more bytes: what is left of one is no instruction, and no padding."""
+    marks = piece.marks
+    at = piece.at
+    flows = piece.flows
+    number: cython.Py_ssize_t = len(at) - 1
+    while number >= 0 and at[number] + longest >= len(marks):
+        if flows[number] == 6 and marks[at[number]] != 2:  # STOP, PADDING
+            return True
+        number -= 1
+    return False
