@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from sframegen.program.workers import outcomes
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     U = TypeVar("U")
 
 TASK_BYTES = 1 << 17  # code that a process gets at a time
+LEARNING = (
+    3  # times: first one task is done here, because the processes that are forked then know of instructions what this one knows
+)
 
 
 class Crew:
@@ -26,6 +30,7 @@ class Crew:
         self.jobs = jobs
         self.progress = progress
         self.done = self.total = 0  # bytes
+        self.shares = 0
 
     def share(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
         """Return the results of `work` for the items, several at a time, in any order."""
@@ -38,11 +43,13 @@ class Crew:
             tasks[-1].append(item)
             sizes[-1] += size(item)
         self.total += sum(sizes)
-        some = min(self.jobs, len(tasks))
-        here = ((number, work(task)) for number, task in enumerate(tasks))
+        alone = 1 if self.shares < LEARNING else 0  # tasks
+        self.shares += 1
+        some = min(self.jobs, len(tasks) - alone)
+        here = ((number, work(task)) for number, task in enumerate(tasks[: alone if some > 1 else None]))
         with ExitStack() as stack:
-            found = stack.enter_context(closing(outcomes(work, tasks, some))) if some > 1 else here
-            for number, outcome in found:
+            there = stack.enter_context(closing(outcomes(work, tasks, some, range(alone, len(tasks))))) if some > 1 else ()
+            for number, outcome in chain(here, there):
                 if isinstance(outcome, Exception):
                     raise outcome
                 self.done += sizes[number]
