@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cfi.errors import FormatError, naming
 from linker.merge.input_objects import ObjectReader, OtherObject, UsualObject
@@ -15,15 +16,17 @@ from sframegen.format.abi import abi_of
 from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Sequence
 
     from linker.merge.input_objects import InputObject
     from sframegen.format.abi import Abi
     from sframegen.program.workers import Progress
 
+    Version: TypeAlias = tuple[int, int, int, int, int]
+
 SMALL = 1 << 16  # bytes of an object that is quicker read than mapped
 FIRST = 1 << 11  # objects that are opened early: enough for what a linker takes, and little memory
+FIRST_MAPPED = 1 << 7  # of these are larger: each keeps a descriptor, of which a process often has 1,024
 
 
 class Inputs:
@@ -32,26 +35,28 @@ class Inputs:
     def __init__(self, paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> None:
         self._paths = paths
         self._progress = progress
-        self._first: dict[str, UsualObject] = {}  # opened early
+        self._first: dict[str, tuple[UsualObject, Version]] = {}  # opened early
 
     def open_first(self) -> None:
         """Open the first objects, up to one that is not of the usual form: what is wrong with that is said in its turn."""
         with suppress(FormatError, OSError):
             reader = None
+            mapped = 0
             for path in map(str, islice(self._paths, FIRST)):
-                data, _ = map_file(path, small=SMALL)
+                data, status = map_file(path, small=SMALL)
+                mapped += status.st_size > SMALL
                 reader = reader or ObjectReader(abi_of(ElfFile(data, path)))
                 one = reader.open(data, path)
-                if not isinstance(one, UsualObject):
+                if mapped > FIRST_MAPPED or not isinstance(one, UsualObject):
                     break
-                self._first[path] = one
+                self._first[path] = one, _version(status)
 
     def objects(self, abi: Abi) -> Iterator[tuple[str, str, InputObject]]:
         """(file, name of the member or "", object) of each. `abi`: theirs. Raises FormatError, OSError."""
         reader = ObjectReader(abi)
         for number, path in enumerate(map(str, self._paths), 1):
-            one = self._first.pop(path, None)
-            if one is not None:
+            one, version = self._first.pop(path, (None, None))
+            if one is not None and version == _version(os.stat(path)):  # noqa: PTH116 - there are thousands
                 yield path, "", one
             else:
                 yield from _opened(path, reader.open)
@@ -69,6 +74,11 @@ def read_all(paths: Sequence[str | os.PathLike[str]]) -> None:
                     raise FormatError("a linked file, not an object")
                 for section, numbers, _ in one.described():
                     merger.add(section, [DEAD] * len(numbers))
+
+
+def _version(status: os.stat_result) -> Version:
+    """What changes when a file is written, or another takes its place: the linker may have read that."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _opened(path: str, opened: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import struct
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,8 +36,6 @@ from tests.support.producers import functions
 from tests.support.tables import function_tables
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from tests.support.peers import Compiler, Peers
@@ -295,6 +295,39 @@ def test_objects_that_are_opened_while_the_linker_runs_are_merged_as_others(
         reports.append((replace(report, file="", output=""), out.read_bytes(), done))
     assert reports[0] == reports[1]
     assert reports[0][2] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_objects_that_change_while_the_linker_runs_are_read_as_they_are_then(
+    linked: Link, compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were opened before: a linker may be a script that works on its objects first."""
+    without = compile_c(SOURCES["add.c"], "-O1", "-ffunction-sections", "-c", name="without.o").read_bytes()
+    open_first = inputs.Inputs.open_first
+
+    def then_change(given: inputs.Inputs) -> None:
+        open_first(given)
+        linked.objects[2].write_bytes(without)
+
+    monkeypatch.setattr(inputs.Inputs, "open_first", then_change)
+    report = merge(linked.objects, linked.directory / "out.o", linker=linked.peers.tool("ld"))
+    assert (report.objects, report.objects_without) == (2, 1)
+
+
+def test_objects_may_be_more_than_files_that_a_process_may_have_open(
+    compile_c: Compiler, peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "static __attribute__((used)) int add(int a) { volatile int room[40] = {a}; return room[0]; }"
+    made = compile_c(source, "-O1", "-c", "-Wa,--gsframe", peer_binutils=True)
+    objects = [Path(shutil.copy(made, tmp_path / f"{number}.o")) for number in range(inputs.FIRST_MAPPED + 100)]
+    monkeypatch.setattr(inputs, "SMALL", 0)  # as if they were large
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + inputs.FIRST_MAPPED + 50, limits[1]))
+    try:
+        report = merge(objects, tmp_path / "out.o", linker=peers.tool("ld"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert report.objects == len(objects)
 
 
 GROUPS = """
