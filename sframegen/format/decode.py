@@ -226,7 +226,7 @@ class Decoder:
         _raise(unpacker, section)
         unpacker.number_all()
         these = slice(unpacker.first, unpacker.first + unpacker.functions)
-        if starts is not None:
+        if starts:  # for no functions there may be no room either, and a column without any takes nothing
             self._newest.start[these] = array("Q", starts)
         unpacker.keep()
         return self._newest.size[these].tolist()

@@ -101,6 +101,16 @@ def test_functions_without_code_go_and_are_counted() -> None:
     assert (list(table.start), dead) == ([0x3000], 1)
 
 
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_section_without_functions_adds_none(empty: int) -> None:
+    merger = Merger()
+    tables = [one_function(0x2000)]
+    tables.insert(empty, FunctionTable())
+    sizes = [merger.add(section_of(table), [0x3000] * len(table)) for table in tables]
+    assert sizes[empty] == []
+    assert list(merger.merged(CODE)[0].start) == [0x3000]
+
+
 def test_of_two_at_one_address_the_longer_is_last_in_either_order() -> None:
     short, long = one_function(0x2000, 8), one_function(0x2000, 16)
     for sections in ((short, long), (long, short)):
