@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -102,7 +103,7 @@ def main() -> NoReturn:
     """The program `sframegen`; ends the process."""
     with ended_in_one_line():
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
-        status = 1
+        status, out_of_memory = 1, False
         try:
             status = cli.main(prog_name="sframegen", standalone_mode=False) or 0
         except EndedError as end:
@@ -117,7 +118,12 @@ def main() -> NoReturn:
         except ImportError as error:
             click.echo(f"sframegen: {error}", err=True)
         except MemoryError:
+            out_of_memory = True
+        if out_of_memory:  # what was begun has been taken apart with the exception; to take the rest apart would need memory, too
             os.write(2, b"sframegen: not enough memory\n")
+            with suppress(OSError, MemoryError):
+                sys.stdout.flush()
+            os._exit(1)
         try:
             sys.stdout.flush()
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # `signal` would import others first
+import atexit
 import gc
 import os
 import sys
@@ -51,8 +52,6 @@ def leave(end: SystemExit) -> None:
     threads = sys.modules.get("threading")
     if isinstance(end.code, str) or (threads is not None and threads.active_count() > 1):
         raise end
-    import atexit  # noqa: PLC0415 - as above
-
     atexit._run_exitfuncs()  # noqa: SLF001 - as sys.exit does
     for stream in (sys.stdout, sys.stderr):
         try:
