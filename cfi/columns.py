@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from array import array
 from contextlib import suppress
 from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 LARGE_PAGE = 1 << 21
 LINE = 64  # bytes that a processor's cache holds together
-_left = memoryview(b"")  # zeros at the end of a large page, which no column has
-_lock = allocate_lock()
+_left: list[memoryview] = []  # zeros at the ends of large pages, which no column has: as many as threads asked at a time
 
 
 def zeros(code: str, count: int) -> array[int]:
@@ -50,22 +48,30 @@ def room(codes: str, count: int) -> list[memoryview]:
 def _in_large_pages(size: int) -> memoryview:
     """`size` zeros, in large pages, where the kernel has them: a fault for each of 4 KiB takes as long as filling ten.
 
-    What is left of a page goes to the next caller.
+    What is left of one page goes to the next caller. What is left of several does not: it would hold on to all of them.
     """
-    global _left  # noqa: PLW0603
-    with _lock:
-        taken, left = _left[:size], _left[size:]
-        if len(taken) < size:
-            try:
-                pages = mmap(-1, -(-size // LARGE_PAGE) * LARGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-            except OSError as error:
-                raise MemoryError from error
-            with suppress(OSError):  # a kernel without large pages
-                pages.madvise(MADV_HUGEPAGE)
-            memory = memoryview(pages)
-            taken, left = memory[:size], max(memory[size:], _left, key=len)
-        _left = left
-    return taken
+    if size >= LARGE_PAGE:
+        return _mapped(size)[:size]
+    try:
+        left = _left.pop()  # others find none meanwhile: a process that is forked with a lock held would wait for it forever
+    except IndexError:
+        left = memoryview(b"")
+    if len(left) < size:
+        page = _mapped(LARGE_PAGE)
+        _left.append(max(page[size:], left, key=len))
+        return page[:size]
+    _left.append(left[size:])
+    return left[:size]
+
+
+def _mapped(size: int) -> memoryview:
+    try:
+        pages = mmap(-1, -(-size // LARGE_PAGE) * LARGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
+    with suppress(OSError):  # a kernel without large pages
+        pages.madvise(MADV_HUGEPAGE)
+    return memoryview(pages)
 
 
 class Entries:

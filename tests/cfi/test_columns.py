@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from array import array
+from mmap import PAGESIZE
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +39,41 @@ def test_columns_of_several_rooms_do_not_overlap() -> None:
         assert not any(column)
         column[:] = memoryview(array("H", [number + 1]) * len(column))
     assert [set(column) for column in columns] == [{number + 1} for number in range(len(columns))]
+
+
+def test_a_process_that_is_forked_while_other_threads_ask_for_columns_gets_some() -> None:
+    enough = threading.Event()
+
+    def ask() -> None:
+        while not enough.is_set():
+            room("Q", 20_000)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)  # ends one that waits
+                os._exit(any(room("Q", 20_000)[0]))
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        enough.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_large_columns_that_nobody_has_any_more_take_no_memory() -> None:
+    [column] = room("B", 16 * LARGE_PAGE + 100_000)
+    column[:] = bytes([1]) * len(column)
+    used = memory_used()
+    del column
+    kept = room("B", 50_000)
+    assert memory_used() < used - 12 * LARGE_PAGE
+    assert len(kept) == 1
+
+
+def memory_used() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGESIZE
