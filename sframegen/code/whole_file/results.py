@@ -41,7 +41,7 @@ class Results:
         self.states.extend(list(self._numbers)[len(self.states) :])
         for name, mine, theirs in zip(Columns._fields[1:], self.columns[1:], found[1:], strict=True):
             if name.startswith(END):
-                mine.extend(shifted(theirs, mine[-1]))
+                mine.extend(shifted(theirs, mine[len(mine) - 1]))  # compiled, no index is negative
             else:
                 mine.extend(renumbered(theirs, own) if name == "row_word" else theirs)
         self.live += b"\1" * len(found.marks)
