@@ -30,7 +30,8 @@ def attempt(work: Callable[[I], T], item: I) -> T | Exception:
     try:
         return work(item)
     except REFUSALS as error:
-        return error.with_traceback(None)  # which would keep what is in the frames
+        error.__context__ = error.__cause__ = None  # here and below: tracebacks keep what is in the frames
+        return error.with_traceback(None)
 
 
 def death(code: int) -> ChildProcessError:

@@ -38,13 +38,17 @@ def library(compile_c: Compiler) -> Path:
 def run(*arguments: object, memory: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
     limit = partial(resource.setrlimit, resource.RLIMIT_AS, (memory, memory))
     command = [sys.executable, "-m", "sframegen", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=120)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("megabytes", range(14, 62, 4))
+@pytest.mark.parametrize("megabytes", range(16, 64, 4))
 def test_too_little_memory_is_one_line(megabytes: int, jobs: int, library: Path) -> None:
-    """In whatever is done when there is no more: starting, loading a library, reading, forking, a process's own work."""
+    """In whatever is done when there is no more: starting, loading a library, reading, forking, a process's own work.
+
+    Where small objects have taken the last byte, CPython 3.11 itself can crash, or handle an exception for ever: it needs memory
+    for that. Such sizes are those of a few hundred KiB, below what the work takes.
+    """
     done = run("check", "--instructions", f"-j{jobs}", library, memory=megabytes << 20)
     assert done.returncode in (0, 1)
     if done.returncode:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     U = TypeVar("U")
 
 TASK_BYTES = 1 << 17  # code that a process gets at a time
-LEARNING = (
-    3  # times: first one task is done here, because the processes that are forked then know of instructions what this one knows
-)
+# Times that one task is done here first: processes that are forked then know of instructions what this one knows.
+LEARNING = 3
 
 
 class Crew:
