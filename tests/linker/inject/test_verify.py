@@ -173,7 +173,7 @@ def test_the_phdr_segment(program: Written) -> None:
 def test_a_plan_that_writes_over_what_stays(program: Written) -> None:
     item = next(item for item in program.plan.moves if ".note.gnu.build-id" in item.names)
     keeps = [other for other in program.plan.moves if other != item]
-    bad = program.plan.__class__(**{**vars(program.plan), "moves": tuple(keeps)})
+    bad = program.plan._replace(moves=tuple(keeps))
     assert ".note.gnu.build-id is overwritten" in "\n".join(verify(bad, program.original, program.path))
 
 
