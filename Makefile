@@ -1,9 +1,9 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
 # STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS,
-# FUZZ_FLAGS, ATTACKS_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks,
-# corpus/images, corpus/survey, corpus/rewritten, corpus/churn, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions,
-# tests/fuzz, tests/attacks and tests/checks/damages get.
+# TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects,
+# corpus/cores, corpus/stacks, corpus/images, corpus/survey, corpus/rewritten, corpus/churn, corpus/profiles, benchmarks/profilers,
+# corpus/blind, corpus/contradictions, corpus/tools, tools/bare, tests/fuzz, tests/attacks, tests/checks/damages and tests/mutations get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -50,7 +50,7 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
     node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
-    createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool \
+    createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
     zstd:zstd unzip:unzip xz:xz-utils
 
 .PHONY: test-machine
@@ -93,6 +93,11 @@ requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproje
 # The extra that sframegen fleet needs.
 .venv/fleet-tools: .venv/test-tools
 	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["fleet"])
+	touch $@
+
+# mutmut, whose operators make the mutants of the product.
+.venv/mutations-tools: .venv/test-tools
+	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["mutations"])
 	touch $@
 
 .venv-pure/test-tools: .venv-pure/installed
@@ -150,6 +155,12 @@ test: .venv/test-tools ## the first ring, in some minutes: the compiled build, w
 	tools/get-peers --binutils || echo "Tests that need them are skipped." >&2
 	SFRAMEGEN_NO_SKIP=$${SFRAMEGEN_NO_SKIP:+fetched} $(call pytest,.venv,compiled) -m "not full"
 
+# As root: it makes roots with mmdebstrap, from the archive that the machine's apt uses.
+.PHONY: test-bare
+test-bare: ## README's commands, and make release, in roots of three suites that have nothing: docs/testing.md; BARE_FLAGS
+	@packages=(); command -v mmdebstrap >/dev/null || packages+=(mmdebstrap); $(install_packages)
+	$(PYTHON) -m tools.bare $(BARE_FLAGS)
+
 # The oldest and the newest releases that pyproject.toml allows, each in an environment of its own. Warnings of deprecation are errors: in the
 # build, in the commands, in the tests. The tests are those of the first ring that come near a dependency.
 constraints := oldest newest
@@ -184,7 +195,7 @@ newest-constraints: .venv/test-tools ## the newest releases of today, into tests
 test-all: lint docs test-pure test-compiled ## everything: peers, corpus, every ABI, lint, documents, all tests in both builds
 
 .PHONY: test-compiled
-test-compiled: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv-pure/installed peers corpus test-machine ## all tests in the compiled build
+test-compiled: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/mutations-tools .venv-pure/installed peers corpus test-machine ## all tests in the compiled build
 	$(call pytest,.venv,compiled)
 
 .PHONY: test-pure
@@ -193,7 +204,7 @@ test-pure: .venv-pure/test-tools peers corpus test-machine ## all tests in the i
 
 # pytest(VENV, BUILD): nothing but VENV's site-packages offers the packages, also to the programs that tests start
 pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) \
-    SFRAMEGEN_PURE_PYTHON=$(CURDIR)/.venv-pure/bin/python $(1)/bin/pytest $(PYTEST_FLAGS)
+    SFRAMEGEN_PURE_PYTHON='$(CURDIR)/.venv-pure/bin/python' $(1)/bin/pytest $(PYTEST_FLAGS)
 
 .PHONY: differential
 differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI programs; SFRAMEGEN_PROGRAMS, SFRAMEGEN_SEED
@@ -209,9 +220,14 @@ fuzz: .venv-pure/test-tools ## fuzz each target of tests/fuzz/ for FUZZ_SECONDS;
 attacks: .venv/test-tools ## as root: a second user exchanges files while root gives them sections: docs/injection.md; ATTACKS_FLAGS
 	.venv/bin/python -m tests.attacks $(ATTACKS_FLAGS)
 
+.PHONY: damages
+damages: .venv/test-tools corpus ## damage of every kind to real sections, and what check says: docs/checking.md; DAMAGES_FLAGS
+	.venv/bin/python -m tests.checks.damages --docs docs/checking.md $(DAMAGES_FLAGS)
+
+# The interpreted build, because a mutant takes the place of a module's source.
 .PHONY: mutations
-mutations: .venv/test-tools corpus ## damage of every kind to real sections, and what check says: docs/checking.md; MUTATIONS_FLAGS
-	.venv/bin/python -m tests.checks.damages --docs docs/checking.md $(MUTATIONS_FLAGS)
+mutations: .venv/mutations-tools .venv-pure/test-tools ## small changes of meaning in the product, and whether its tests notice: docs/testing.md; MUTATIONS_FLAGS
+	.venv/bin/python -m tests.mutations --docs docs/testing.md $(MUTATIONS_FLAGS)
 
 .PHONY: lint
 lint: .venv/lint-tools ## ruff and mypy
@@ -367,6 +383,14 @@ rewritten-show: .venv/test-tools | machine ## wheels and Debian packages with se
 	$(install_packages)
 	.venv/bin/python -m corpus.rewritten --report docs/reports/rewritten.md $(REWRITTEN_FLAGS)
 
+# Tools and programs of three suites and of PyPI, about 1 GB, are unpacked into the cache.
+.PHONY: tools-show
+tools-show: .venv/test-tools | machine ## files that patchelf, strip, dwz, LIEF and others changed, run with and without a section: docs/post-link.md; TOOLS_FLAGS
+	@packages=(); \
+	for pair in gcc:gcc g++:g++ ld.gold:binutils unshare:util-linux; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(install_packages)
+	.venv/bin/python -m corpus.tools --report docs/reports/tools.md --docs docs/post-link.md $(TOOLS_FLAGS)
+
 .PHONY: images-show
 images-show: .venv/test-tools test-machine ## a container image of Debian packages with sections, as root: docs/reports/images.md; IMAGES_FLAGS
 	.venv/bin/python -m corpus.images --report docs/reports/images.md $(IMAGES_FLAGS)
@@ -410,12 +434,18 @@ final-calls-show: .venv/test-tools corpus ## calls that end a function, and what
 	touch $@
 
 released_with := git:git x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
-    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu mmdebstrap:mmdebstrap
+    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu mmdebstrap:mmdebstrap $(kernel_program_with)
+
+# A cross compiler only recommends the headers of its libc.
+machine_headers := amd64:x86_64 arm64:aarch64 s390x:s390x
 
 .PHONY: release-machine
 release-machine: | machine
 	@packages=(); \
 	for pair in $(released_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	for pair in $(machine_headers); do \
+	    [[ $$(dpkg --print-architecture) == "$${pair%%:*}" || -e /usr/$${pair#*:}-linux-gnu/include/stdio.h ]] || packages+=("libc6-dev-$${pair%%:*}-cross"); \
+	done; \
 	$(install_packages)
 
 .PHONY: wheel

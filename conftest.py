@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import settings
+from hypothesis import Phase, settings
+
+os.umask(0o022)  # the user's may be another one: dpkg-deb refuses what others cannot read
 
 # The asserts of helpers, too, are to say what they compared.
 pytest.register_assert_rewrite("tests", "corpus")
@@ -23,10 +26,11 @@ if TYPE_CHECKING:
 
 # Far beyond what any test takes on a slow machine: ends a loop that does not end.
 TEST_TIME_CAP_SECONDS = 900
+MANY_FILES = 256
 
 # What `make test` needs or fetches itself, in the reasons of skips: gcc, GNU binutils.
 FETCHED = re.compile(
-    r"no (?:gcc|g\+\+) |no (?:\S+/(?:as|ld|ld\.bfd|readelf|objcopy|objdump|strip|ar|nm)|libsframe\S+ in \S+): run tools/get-peers"
+    r"no gcc |no (?:\S+/(?:as|ld|ld\.bfd|readelf|objcopy|objdump|strip|ar|nm)|libsframe\S+ in \S+): run tools/get-peers"
 )
 
 # What CI may lack: a kernel that lets it load BPF programs or open perf events (tests/support/kernel_events.py).
@@ -42,6 +46,10 @@ for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
 settings.register_profile("sframegen", deadline=None)  # how long an example takes is the machine's business
+# A mutant is judged by the first failure, however large, and leaves no examples behind for the next one.
+settings.register_profile(
+    "mutations", deadline=None, database=None, phases=[phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)]
+)
 settings.load_profile("sframegen")
 
 
@@ -82,6 +90,13 @@ def pytest_runtest_call() -> Generator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """What a failed attempt holds open is in a cycle with its exception; CPython 3.14 collects it late. 1,024 is usual."""
+    if len(os.listdir("/proc/self/fd")) > MANY_FILES:  # noqa: PTH208 - after each test
+        gc.collect()
+
+
 def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """With SFRAMEGEN_NO_SKIP=1, a test that could not be tried has failed; with `fetched`, if what it lacks is FETCHED.
 
@@ -95,11 +110,14 @@ def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line names what is not here."""
+    """One line names what is not here, and one the reports of docs/ that are to be measured again."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
     if reasons:
         terminalreporter.write_line("Skipped: " + "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items())))
+    recorded = [one for report in terminalreporter.stats.get("passed", []) for one in getattr(report, "user_properties", [])]
+    if pages := sorted(page for name, page in recorded if name == "old report"):
+        terminalreporter.write_line(f"Measured with an older sframegen, in docs/reports: {', '.join(pages)}")
 
 
 @pytest.hookimpl(wrapper=True)

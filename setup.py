@@ -1,7 +1,8 @@
 """How the modules that sframegen/program/build.py lists are compiled, and the kernel program, and what happens when they cannot be.
 
 Such a module is plain Python. With a C compiler it becomes an extension module of the limited API; without one, or with
-SFRAMEGEN_PURE=1 in the environment, the same file is interpreted, slower and with the same results.
+SFRAMEGEN_PURE=1 in the environment, the same file is interpreted, slower and with the same results. With SFRAMEGEN_PURE=0, what
+cannot be compiled is an error.
 
 clang compiles the kernel program of `sframegen profile`. Without clang the package installs without that, and `profile` says so.
 """
@@ -31,9 +32,9 @@ def extensions() -> list[Extension]:
         Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-g0"], define_macros=macros, py_limited_api=LIMITED)
         for name in COMPILED
     ]
-    modules = cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/cython")
+    modules = cythonize(modules, nthreads=os.cpu_count() or 1, compiler_directives=DIRECTIVES, build_dir="build/cython")
     for module in modules:
-        module.optional = True  # said here, because cythonize() forgets it
+        module.optional = os.environ.get("SFRAMEGEN_PURE") != "0"  # said here, because cythonize() forgets it
     return modules
 
 

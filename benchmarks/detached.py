@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.figures import written_into
 from benchmarks.places import corpus_file
+from corpus.report_pages import measured_with
 from sframegen import add_section
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import open_elf
@@ -60,10 +61,12 @@ def cells(name: str, directory: Path) -> list[str]:
 
 
 def text() -> str:
+    load = os.getloadavg()[0]
     with TemporaryDirectory() as directory:
         rows = [HEAD, ["---"] * len(HEAD), *(cells(name, Path(directory)) for name in NAMES)]
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}."
-    return f"{machine}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    machine = f"{os.cpu_count()} cores, {platform.machine()}; load average {load:.1f} before it."
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{measured_with()}, Python {platform.python_version()}, {machine}\n\n{table}"
 
 
 if __name__ == "__main__":

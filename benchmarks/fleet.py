@@ -24,6 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from corpus.report_pages import measured_with
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -165,7 +167,7 @@ def speed_up(packages: Path, work: Path) -> list[list[str]]:
     table = [["workers", "time", "speed-up"]]
     first = 0.0
     for workers in (1, 2, 4):
-        timed = fleet([packages], work / f"survey{workers}", "--workers", str(workers))
+        timed = fleet([packages], work / f"survey{workers}", "--jobs", str(workers))
         first = first or timed.seconds
         table.append([str(workers), f"{timed.seconds:.1f} s", f"{first / timed.seconds:.2f}"])
     return table
@@ -194,12 +196,12 @@ def killed_worker(packages: Path, work: Path, count: int) -> str:
 
 def killed_client(packages: Path, work: Path, count: int) -> str:
     out = work / "killed-client"
-    run = subprocess.Popen([*FLEET, str(packages), "--output", str(out), "--quiet", "--workers", "2"])
+    run = subprocess.Popen([*FLEET, str(packages), "--output", str(out), "--quiet", "--jobs", "2"])
     _wait_for(out, count // 2, run)
     run.kill()
     run.wait()
     done = results(out)
-    timed = fleet([packages], out, "--workers", "2")
+    timed = fleet([packages], out, "--jobs", "2")
     earlier = json.loads((out / "run.json").read_text())["packages_from_earlier_runs"]
     same = rows(out) == rows(work / "survey2")
     again = fleet([packages], out)
@@ -294,7 +296,8 @@ def table_of(table: Sequence[Sequence[str]]) -> str:
 
 def about() -> str:
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    return f"One run: Python {platform.python_version()}, {cores} cores, {platform.machine()}; load average {load:.1f} before it."
+    machine = f"Python {platform.python_version()}, {cores} cores, {platform.machine()}"
+    return f"{measured_with()}, {machine}; load average {load:.1f} before it."
 
 
 def packages_part(options: argparse.Namespace, work: Path) -> str:
@@ -307,8 +310,8 @@ def packages_part(options: argparse.Namespace, work: Path) -> str:
     engine = [separate(packages, work), killed_worker(packages, work, len(names)), killed_client(packages, work, len(names))]
     listing = work / "urls"
     listing.write_text("\n".join(urls(names)) + "\n")
-    fetched = fleet([listing], work / "fetched", "--workers", "2")
-    rewritten = fleet([packages], work / "rewritten", "--mode", "rewrite", "--workers", "2")
+    fetched = fleet([listing], work / "fetched", "--jobs", "2")
+    rewritten = fleet([packages], work / "rewritten", "--mode", "rewrite", "--jobs", "2")
     sums = rewritten.sums["package_sums"]
     worked = sum(sums[name] for name in ("seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing"))
     parts = stages(fetched, rewritten, 2 * rewritten.seconds - worked)

@@ -8,6 +8,8 @@ import platform
 import sys
 from pathlib import Path
 
+from corpus.report_pages import measured_with
+
 CACHE = Path(
     os.environ.get("SFRAMEGEN_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sframegen")
 ).absolute()
@@ -45,6 +47,6 @@ def versions() -> str:
         (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), ""
     )
     return (
-        f"GNU binutils {found['binutils']}, GCC {found['gcc-']}, LLVM {found['llvm-']}, Python {platform.python_version()}; "
-        f"{os.cpu_count()} cores {model or platform.machine()}"
+        f"{measured_with()}, GNU binutils {found['binutils']}, GCC {found['gcc-']}, LLVM {found['llvm-']}, "
+        f"Python {platform.python_version()}; {os.cpu_count()} cores {model or platform.machine()}"
     )

@@ -1,4 +1,4 @@
-"""The ten rows that a person reads: what each job takes, beside a program that everybody knows."""
+"""The rows that a person reads: what each job takes, beside a program that everybody knows."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ class Compared(NamedTuple):
 
 ROWS = (
     Compared("`add-section --no-verify` on libLLVM (151 MB)", "time", "add-section --no-verify", READELF, "libLLVM"),
+    Compared("`add-section`, verified, on libLLVM", "time", "add-section", READELF, "libLLVM"),
     Compared("`add-section --no-verify` on libxul (185 MB)", "time", "add-section --no-verify", READELF, "libxul"),
     Compared("`add-section`, verified, on bash (1.4 MB)", "time", "add-section", READELF, "bash"),
-    Compared("`check` of libLLVM", "time", "check", READELF, "libLLVM"),
+    Compared("`check` of bash, CFI read twice", "time", "check", READELF, "bash"),
+    Compared("`check` of libLLVM, CFI read once", "time", "check", READELF, "libLLVM"),
     Compared("`--version`: the start of any command", start_up.PART, "--version", start_up.PYTHON, "CPU time"),
     Compared("`merge --map`, 20,000 objects", merging.TIME, "merge --map", merging.GNU_R, OBJECTS),
     Compared("`stack` of 64 threads", stacks.WHOLE, "time", "time", stacks.OURS, "eu-stack"),
@@ -48,9 +50,9 @@ ROWS = (
 
 
 def summary(figures: Sequence[Figure]) -> str:
-    """The table of ten rows. Raises KeyError if a part was not measured."""
+    """The table of these rows. Raises KeyError if a part was not measured."""
     known = {(one.part, one.what, one.file): one for one in figures}
-    return padded([["what", "sframegen", "beside it", "share"], *(row.row(known) for row in ROWS)])
+    return padded([["what", "sframegen", "compared with", "share"], *(row.row(known) for row in ROWS)])
 
 
 def _text(figure: Figure) -> str:

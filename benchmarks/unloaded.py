@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.figures import written_into
 from benchmarks.ours import open_input, section_of
 from benchmarks.places import corpus_file
+from corpus.report_pages import measured_with
 from linker.inject.unloaded_layout import ADDRESS
 from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, compress, expand
 from sframegen.elf.file import open_elf
@@ -137,7 +138,7 @@ def text() -> str:
         filter(
             None,
             [
-                f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}.",
+                f"{measured_with()}, Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}.",
                 table([head, *rows]),
                 debug_table(system_libc()),
             ],

@@ -71,7 +71,7 @@ def _run(code: bytes, byte_order: Literal["little", "big"], pc_register: int, pc
         elif op == DW_OP_BREGX:
             register, pos = _leb(code, pos, signed=False)
             value, pos = _leb(code, pos, signed=True)
-            stack.append(Term(register, value))
+            stack.append(Term(register & WORD, value))  # not a negative number, as CFA is
         elif op == DW_OP_PLUS_UCONST:
             value, pos = _leb(code, pos, signed=False)
             stack.append(_plus(stack.pop(), Term(None, value)))

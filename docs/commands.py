@@ -6,13 +6,14 @@ The man pages are made of the same Markdown.
 from __future__ import annotations
 
 import re
-from inspect import cleandoc, isclass
-from typing import TYPE_CHECKING
+from inspect import cleandoc, isclass, isfunction
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 import sframegen.api
 from sframegen.cli.commands import COMMANDS, EXIT_STATUSES, cli
+from sframegen.cli.shared.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,7 @@ def program_page() -> Iterator[str]:
     for name, line in COMMANDS.items():
         yield f"[{name}]({name}.md)\n: {marked(line)}\n"
     yield from options(context_of(PROGRAM))
+    yield from examples(cli)
     yield "## Exit status\n"
     for status, meaning in EXIT_STATUSES.items():
         yield f"{status}\n: {marked(meaning)}\n"
@@ -82,11 +84,12 @@ def command_page(name: str) -> Iterator[str]:
     yield "## Description\n"
     yield from paragraphs(command.help or "")
     yield from options(context)
+    yield from examples(command)
     if isinstance(command, click.Group):
         for part in command.list_commands(context):
             yield from part_of(context, part)
     yield "## See also\n"
-    yield f"[{PROGRAM}]({PROGRAM}.md), which has the exit statuses.\n"
+    yield f"[{PROGRAM}(1)]({PROGRAM}.md), which has the exit statuses.\n"
 
 
 def part_of(group: click.Context, name: str) -> Iterator[str]:
@@ -99,6 +102,7 @@ def part_of(group: click.Context, name: str) -> Iterator[str]:
     yield f"`{' '.join([context.command_path, *command.collect_usage_pieces(context)])}`\n"
     yield from paragraphs(command.help or "")
     yield from options(context, level="###")
+    yield from examples(command, level="###")
 
 
 def options(context: click.Context, level: str = "##") -> Iterator[str]:
@@ -106,6 +110,13 @@ def options(context: click.Context, level: str = "##") -> Iterator[str]:
     parameters = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Option)]
     for names, text in filter(None, [parameter.get_help_record(context) for parameter in parameters]):
         yield f"`{names}`\n: {marked(text)}\n"
+
+
+def examples(command: click.Command, level: str = "##") -> Iterator[str]:
+    assert isinstance(command, Command)
+    yield f"{level} Examples\n"
+    for example in command.examples:
+        yield f"{marked(example.what)}:\n\n```text\n{example.line}\n```\n"
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -124,12 +135,16 @@ def marked(text: str) -> str:
 
 
 def python_page() -> Iterator[str]:
-    """The public names: functions, then what they return and raise."""
+    """The public names: functions, what they return and raise, and the types of their parameters."""
     yield "# Python\n\nExamples, and what stays stable: [library.md](../library.md).\n"
     public = {name: getattr(sframegen.api, name) for name in sframegen.api.__all__}
-    for heading, classes in (("Functions", False), ("Values", True)):
+    for heading, belongs in (("Functions", isfunction), ("Values", isclass)):
         yield f"## {heading}\n"
         for name, value in public.items():
-            if isclass(value) is classes:
+            if belongs(value):
                 kind = ("autoexception" if issubclass(value, Exception) else "autoclass") if isclass(value) else "autofunction"
                 yield f"```{{eval-rst}}\n.. {kind}:: sframegen.{name}\n```\n"
+    yield "## Types\n\nOf parameters, for type checkers.\n"
+    for name, value in public.items():
+        if allowed := get_args(value):
+            yield f"`sframegen.{name}`\n: {', '.join(f'`{one!r}`' for one in allowed)}\n"

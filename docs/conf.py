@@ -16,6 +16,7 @@ import commands  # noqa: E402
 import sframegen  # noqa: E402
 
 if TYPE_CHECKING:
+    from docutils import nodes
     from sphinx.application import Sphinx
 
 commands.write_reference(HERE / "reference")
@@ -92,6 +93,13 @@ def name_titles(_app: Sphinx, _document: str, source: list[str]) -> None:
     source[0] = FILE_NAME.sub("[](", source[0])
 
 
+def drop_empty_links(app: Sphinx, tree: nodes.document, _document: str) -> None:
+    """One man page has no address for another: from 0.22 on, docutils prints `<>` after the text of such a link."""
+    if app.builder.format == "man":
+        for link in list(tree.findall(lambda node: node.tagname == "reference" and not node.get("refuri"))):
+            link.replace_self(link.children)
+
+
 def copy_pages(app: Sphinx, error: Exception | None) -> None:
     """Pages that are HTML already are where those that link to them say."""
     if error is None and app.builder.format == "html":
@@ -103,4 +111,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
     app.connect("source-read", add_dark_pictures)
     app.connect("source-read", name_titles)
+    app.connect("doctree-resolved", drop_empty_links)
     app.connect("build-finished", copy_pages)

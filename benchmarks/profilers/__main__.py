@@ -18,6 +18,7 @@ from benchmarks.profilers.document import Results, markdown, versions
 from benchmarks.profilers.running import samply_allowed
 from benchmarks.profilers.samplers import SAMPLERS, missing
 from benchmarks.profilers.targets import TARGETS
+from corpus.report_pages import write_page
 from sframegen.program.build import build_kind
 
 STACKS_SECONDS = 10.0  # in which all profilers sample a program
@@ -70,7 +71,7 @@ def main() -> None:
     about = f"`python -m benchmarks.profilers --share {share:g}`, {versions()}; {took}"
     text = markdown(results, [*notes, *filter(None, [said]), *dict.fromkeys(failures)], about)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.places import PEERS
 from corpus.run.report import table
-from sframegen import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -131,7 +130,7 @@ def _memory(results: Results) -> list[str]:
 
 def versions() -> str:
     """Return those of the profilers and the kernel, and what machine it is."""
-    found = [f"sframegen {__version__}"]
+    found = []
     for name, command in VERSIONED.items():
         if shutil.which(command[0]):
             text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout

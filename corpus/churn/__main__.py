@@ -20,6 +20,7 @@ from corpus.churn.killing import interrupt, interrupt_twice, kill
 from corpus.churn.long_run import long_run
 from corpus.churn.restless import FEW, compile_all, restless, short_lived
 from corpus.churn.two_at_once import two_at_once
+from corpus.report_pages import write_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ def main() -> int:
         results = Results(**found)  # type: ignore[arg-type] # each part returns what its field has
     text = markdown(results, " ".join(["python -m corpus.churn", *sys.argv[1:]]), time.monotonic() - began)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     faults = faults_of(results)

@@ -65,6 +65,7 @@ def test_a_wrong_stack_is_a_fault() -> None:
     assert verdict.share_lost == 1
 
 
+@pytest.mark.full
 @needs_bpf
 def test_restless_processes(folder: Path) -> None:
     for row in restless(folder, SECONDS, ["plugins", "fork"]):

@@ -15,6 +15,7 @@ from pathlib import Path
 from corpus.images.image_report import markdown
 from corpus.images.image_trial import PROGRAMS, try_layout
 from corpus.images.layered import debian, make_layout
+from corpus.report_pages import write_page
 
 
 def main() -> int:
@@ -40,7 +41,7 @@ def main() -> int:
                 print(f"    {fault}", file=sys.stderr)
     text = markdown(trials, time.monotonic() - started)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(any(trial.faults for trial in trials))

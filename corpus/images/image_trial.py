@@ -142,12 +142,12 @@ def check(root: Path, paths: list[str]) -> bool:
 
 
 def add_section(place: Path) -> dict[str, Any]:
-    """Add sections in place; return the object that --json prints."""
+    """Add sections in place; return the object that --json prints for the image."""
     done = sframegen("add-section", "--json", str(place))
     if done.returncode:
         raise RuntimeError(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    [result] = json.loads(done.stdout)
+    return dict(result)
 
 
 def output(root: Path, text: str) -> str:

@@ -22,6 +22,7 @@ from corpus.kernels.debian_kernels import KERNELS, fetch_kernel
 from corpus.kernels.guest_root import make_initramfs
 from corpus.kernels.report import Outcome, markdown
 from corpus.kernels.virtual_machine import boot
+from corpus.report_pages import write_page
 
 if TYPE_CHECKING:
     from corpus.kernels.debian_kernels import Kernel
@@ -60,7 +61,7 @@ def main() -> int:
         outcomes = list(pool.map(lambda kernel: tried(kernel, initramfs[kernel.architecture], options.timeout), chosen))
     text = markdown(outcomes, f"`python -m corpus.kernels --jobs {options.jobs}`, {time.monotonic() - started:.0f} s:")
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(any(outcome.fault for outcome in outcomes))

@@ -23,6 +23,7 @@ from corpus.merge.parts import Set, relocatable, stripped, with_gnu_ld, with_lto
 from corpus.merge.report import markdown
 from corpus.merge.sources import Source, sources
 from corpus.merge.toolchain import WITH_SFRAME, Toolchain
+from corpus.report_pages import write_page
 from tests.support.peers import Peers
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def main() -> int:
     about += "".join(f"; {one}: left out" for one in run.left_out)
     text = markdown(rows, tried, about)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(any(row.outcome.differences for row in rows))

@@ -19,6 +19,7 @@ from corpus.profiles.held_samples import HeldSamples
 from corpus.profiles.report import markdown
 from corpus.profiles.trial import Trial
 from corpus.profiles.workloads import WORKLOADS
+from corpus.report_pages import write_page
 from corpus.stacks.debugger import Gdb
 from corpus.stacks.report import versions
 from sframegen import SframegenError
@@ -67,7 +68,7 @@ def main() -> int:
     about = f"`python -m corpus.profiles --samples {options.samples} --seed {options.seed}`, {versions()}"
     text = markdown(rows, f"{about}; {time.monotonic() - started:.0f} s", left_out)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(not rows or any(row.differences for row in rows))

@@ -19,6 +19,7 @@ from corpus.projects.judge import Judge
 from corpus.projects.linkers import matrix
 from corpus.projects.manifest import MANIFEST, environment, projects
 from corpus.projects.report import markdown
+from corpus.report_pages import write_page
 from tests.support.peers import Peers
 
 PARTS = ("linkers", "bad-news")
@@ -56,7 +57,7 @@ def main() -> int:
     about = f"`corpus/projects`, GNU binutils {versions['binutils']}; {time.monotonic() - started:.0f} s"
     text = markdown(judged, cells, news, about)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(

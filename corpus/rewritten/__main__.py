@@ -13,6 +13,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from corpus.report_pages import write_page
+
 from . import deb_trials, wheel_trials
 from .obtaining import deb, wheel
 from .rewriting import Rewritten, check_findings, rewritten
@@ -41,7 +43,7 @@ def main() -> int:
         of_debs = try_debs([name for name in manifest["debian"]["packages"] if name in names], manifest, scratch)
         text = markdown(of_wheels, of_debs, f"{time.monotonic() - started:.0f} s")
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(any(one.differences for one in (*of_wheels, *of_debs)))

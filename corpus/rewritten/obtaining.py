@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.fetch.__main__ import download
+from corpus.kept_folders import kept
 from tests import ROOT
-from tests.support.peers import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +44,6 @@ def _pip(folder: Path, *arguments: str) -> None:
 
 def _one(name: str, fetch: Callable[[Path], object]) -> Path:
     """The file that `fetch` leaves in an empty folder, or left there in an earlier run."""
-    kept = cache_directory() / HOME / name
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".") as scratch:
-            new = Path(scratch, "new")
-            new.mkdir()
-            fetch(new)
-            new.rename(kept)
-    [file] = [path for path in kept.rglob("*") if path.is_file() and path.suffix != ".asc"]
+    folder = kept(f"{HOME}/{name}", fetch)
+    [file] = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".asc"]
     return file

@@ -53,7 +53,7 @@ def rewritten(name: str, package: Path, folder: Path) -> Rewritten:
         one.differences.append(f"add-section: exit status {done.returncode}: {done.stderr[-300:]}")
         shutil.copy(package, one.after)
         return one
-    said = json.loads(done.stdout)
+    [said] = json.loads(done.stdout)
     one.elf_files, one.sections = said["package"]["elf_files"], said["package"]["changed"]
     one.section_bytes, one.refused = said["section_bytes"], said["warnings"]
     if not one.is_large:

@@ -11,16 +11,15 @@ import argparse
 import json
 import os
 import random
-import shutil
-import signal
 import stat
 import sys
 import tempfile
-import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus.processes import each_in_a_process
+from corpus.report_pages import write_page
 from corpus.run.behaviour import Behaviour
 from corpus.run.examine import Examiner, Result
 from corpus.run.report import markdown
@@ -72,42 +71,11 @@ def is_linked(file: Path) -> bool:
 
 
 def examined(files: Sequence[Path], judged: set[Path], examiner: Examiner, jobs: int, scratch: Path) -> Iterator[Result]:
-    """Each file in a process of its own, `jobs` at a time: what a process dies of is a finding about its file."""
-    running: dict[int, tuple[Path, Path]] = {}
-    waiting = list(reversed(files))
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            file = waiting.pop()
-            directory = scratch / str(len(files) - len(waiting))
-            directory.mkdir()
-            running[start(examiner, file, file in judged, directory)] = file, directory
-        pid, status = os.wait()
-        file, directory = running.pop(pid)
-        if status == 0:
-            yield Result(**json.loads((directory / "result").read_text()))
-        else:
-            yield Result(str(file), file.stat().st_size, "crashed", differences=[death(status)])
-        shutil.rmtree(directory)
+    def work(file: Path, directory: Path) -> dict[str, object]:
+        return asdict(examiner.examine(file, directory, judge=file in judged))
 
-
-def start(examiner: Examiner, file: Path, judge: bool, directory: Path) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        signal.alarm(SECONDS_FOR_ONE)
-        (directory / "result").write_text(json.dumps(asdict(examiner.examine(file, directory, judge=judge))))
-        status = 0
-    except BaseException:  # noqa: BLE001 - whatever it is, the parent process goes on alone
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def death(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else "corpus/run itself failed"
+    for file, result, death in each_in_a_process(files, work, at_once=jobs, seconds=SECONDS_FOR_ONE, scratch=scratch):
+        yield Result(**result) if result else Result(str(file), file.stat().st_size, "crashed", differences=[death])
 
 
 def with_progress(results: Iterable[Result], count: int) -> Iterator[Result]:
@@ -148,7 +116,7 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(any(result.differences for result in results))

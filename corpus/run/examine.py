@@ -114,7 +114,7 @@ class Examiner:
         elif done.status:
             refused(result, done, copy)
         else:
-            summary = json.loads(done.output)
+            [summary] = json.loads(done.output)
             for name in ("section_bytes", "code_bytes", "covered_bytes"):
                 setattr(result, name, summary[name])
             result.outcome, result.reason = (
@@ -150,7 +150,7 @@ def check_section(copy: Path) -> None:
     """`check` finds nothing, not even a warning, for any consumer, but what is the file's own and not the section's."""
     done = command("check", "--json", copy)
     assert not done.crash, done.crash
-    found = [finding for finding in json.loads(done.output)["findings"] if finding["severity"] != "note"]
+    found = [finding for finding in json.loads(done.output)[0]["findings"] if finding["severity"] != "note"]
     assert [finding for finding in found if finding["rule"] not in OF_THE_FILE] == []
 
 

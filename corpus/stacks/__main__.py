@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus.report_pages import write_page
 from corpus.stacks.copies import Copies
 from corpus.stacks.debugger import Gdb
 from corpus.stacks.report import markdown, versions
@@ -71,7 +72,7 @@ def main() -> int:
     about = f"`{command}`, {versions()}; {time.monotonic() - started:.0f} s"
     text = markdown(rows, about, left_out)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text)
     else:
         print(text, end="")
     return int(any(row.differences for row in rows))

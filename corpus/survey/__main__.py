@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.fetch.__main__ import cache_directory
+from corpus.report_pages import write_page
 from corpus.survey.judged_files import judge, sample
 from corpus.survey.survey_packages import MANIFEST, fetched
 from corpus.survey.survey_report import Results, markdown
+from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.report.stored_rows import stored_files, stored_packages
 from sframegen.fleet.result_rows import Outcome
 
@@ -56,10 +58,11 @@ def main() -> int:
     results = Results(packages, surveyed, rewritten, options.rewrite_up_to, judged)
     text = markdown(results)
     if options.report:
-        options.report.write_text(text)
+        write_page(options.report, text, results.run["sframegen"])
     else:
         print(text)
-    failed = [row for row in stored_packages(surveyed / "packages.parquet") if row.outcome == Outcome.FAILED]
+    with OutputDirectory.opened(str(surveyed)) as output:
+        failed = [row for row in stored_packages(output) if row.outcome == Outcome.FAILED]
     return int(bool(failed) or any(one.faults for one in judged))
 
 
@@ -81,7 +84,9 @@ def run(packages: Iterable[Fetched], output: Path, mode: str) -> None:
 def judge_all(surveyed: Path, packages: Iterable[Fetched], number: int, seed: int) -> list[Judged]:
     files = {package.file.name: package.file for package in packages}
     judged = []
-    for row in sample(stored_files(surveyed / "files.parquet"), number, seed):
+    with OutputDirectory.opened(str(surveyed)) as output:
+        rows = list(sample(stored_files(output), number, seed))
+    for row in rows:
         with tempfile.TemporaryDirectory() as scratch:
             judged.append(judge(row, files[Path(row.package).name], Path(scratch)))
     return judged

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.run.report import table
 from sframegen.elf.text import most_first
+from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.report.charts import STEP_NAMES
 from sframegen.fleet.report.fleet_figures import STEPS, FleetFigures
 from sframegen.fleet.report.stored_rows import stored_files, stored_packages
@@ -34,6 +35,12 @@ class Results(NamedTuple):
     rewritten_up_to: float  # MB
     judged: Sequence[Judged]
 
+    @property
+    def run(self) -> dict[str, str]:
+        """What wrote the rows, which may have been another version than this one: `--from-results`."""
+        run: dict[str, str] = json.loads((self.surveyed / "run.json").read_bytes())
+        return run
+
 
 class Survey:
     """Sums over the run, and what is worth a line of its own."""
@@ -46,24 +53,24 @@ class Survey:
         self.incomplete: list[FileRow] = []
         self.large: list[FileRow] = []  # sections larger than .eh_frame + .eh_frame_hdr
         kinds = {}
-        for number, package in enumerate(stored_packages(results.surveyed / "packages.parquet")):
-            self.figures.add_package(number, package)
-            self.group_packages[groups[base(package.package)]] += 1
-            kinds[package.package] = package.kind
-        for number, row in enumerate(stored_files(results.surveyed / "files.parquet")):
-            self.figures.add_file(number, row, kinds[row.package])
-            self.groups[groups[base(row.package)]].add(row)
-            if row.section_bytes and row.covered_bytes < GOOD_COVERAGE * row.code_bytes:
-                self.incomplete.append(row)
-            if (size_ratio(row) or 0) > 1:
-                self.large.append(row)
+        with OutputDirectory.opened(str(results.surveyed)) as surveyed:
+            for number, package in enumerate(stored_packages(surveyed)):
+                self.figures.add_package(number, package)
+                self.group_packages[groups[base(package.package)]] += 1
+                kinds[package.package] = package.kind
+            for number, row in enumerate(stored_files(surveyed)):
+                self.figures.add_file(number, row, kinds[row.package])
+                self.groups[groups[base(row.package)]].add(row)
+                if row.section_bytes and row.covered_bytes < GOOD_COVERAGE * row.code_bytes:
+                    self.incomplete.append(row)
+                if (size_ratio(row) or 0) > 1:
+                    self.large.append(row)
 
 
 def markdown(results: Results) -> str:
     survey = Survey(results)
-    run = json.loads((results.surveyed / "run.json").read_bytes())
     lines = [HEAD.read_text(), "## Results", "", sentence(survey.figures), ""]
-    lines += [f"sframegen {run['sframegen']}, Python {platform.python_version()}, {run['started'][:10]}.", ""]
+    lines += [f"Python {platform.python_version()}, {results.run['started'][:10]}.", ""]
     order = list(dict.fromkeys(package.group for package in results.packages))
     lines += sums_table("packages", [(name, survey.group_packages[name], survey.groups[name]) for name in order])
     for title, name in (("By language", "language"), ("By compiler", "compiler"), ("By machine", "machine")):
@@ -158,7 +165,9 @@ def growth(results: Results) -> list[str]:
     """The growth of the packages that were rewritten."""
     kinds: defaultdict[str, list[PackageRow]] = defaultdict(list)
     seconds = dict.fromkeys(STEPS, 0.0)
-    for row in stored_packages(results.rewritten / "packages.parquet"):
+    with OutputDirectory.opened(str(results.rewritten)) as rewritten:
+        packages = list(stored_packages(rewritten))
+    for row in packages:
         if row.new_package_bytes:
             kinds[row.kind].append(row)
             for step in STEPS:

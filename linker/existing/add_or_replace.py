@@ -9,8 +9,8 @@ from linker.existing.find_section import extents, find_place
 from linker.existing.original import altered, original_of
 from linker.existing.overwrite import Exchange, plan_exchange
 from linker.existing.take_out import plan_removal
-from linker.files.copying import same_bytes
-from linker.inject.apply import writes_of
+from linker.files.copying import Part, same_bytes
+from linker.inject.apply import Change, change_of
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import contents
 from linker.inject.unloaded_layout import ADDRESS, ALIGN
@@ -20,7 +20,7 @@ from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes
-    from linker.inject.kernel_versions import Change
+    from linker.inject.kernel_versions import Change as KernelChange
     from linker.inject.undo_record import Undo, Write
     from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
@@ -73,12 +73,12 @@ def base_of(elf: ElfFile) -> Base:
     if not extents(given):
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
-    restored = record.old if record else []
-    return Base(given, altered(elf, len(given.data), [*restored, *cleared]), cleared, record)
+    parts, restored = (record.parts, record.old) if record else ([Part(0, 0, len(given.data))], [])
+    return Base(given, altered(elf, parts, [*restored, *cleared]), cleared, record)
 
 
 def plan_section(
-    base: Base, encoder: Encoder, allowed: frozenset[Change] = frozenset(), stored: Stored | None = None
+    base: Base, encoder: Encoder, allowed: frozenset[KernelChange] = frozenset(), stored: Stored | None = None
 ) -> InjectionPlan | Exchange:
     """In the place of an existing section if it fits, else after the file's end. Raises RefusedError if neither is possible.
 
@@ -103,15 +103,17 @@ def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
     return plan_exchange(elf, place, encoder.encode(place.address), new_record=True)
 
 
-def all_writes(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder, stored: Stored | None = None) -> list[Write]:
-    """Return all writes that turn `base.given` into the new file; the last is the record."""
+def change_for(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder, stored: Stored | None = None) -> Change:
+    """Return what turns `base.given` into the new file; the last write is the record."""
     if isinstance(plan, Exchange):
-        return plan.writes
+        return Change(plan.writes)
     section = encoder.encode(plan.section_address) if stored is None else stored.data
-    return writes_of(plan, base.elf, memoryview(section), base.given, base.cleared)
+    return change_of(plan, base.elf, memoryview(section), base.given, base.cleared)
 
 
-def is_written(elf: ElfFile, base: Base, writes: list[Write]) -> bool:
+def is_written(elf: ElfFile, base: Base, change: Change) -> bool:
     """True if the file has all these bytes already; a file without a record needs none."""
-    needed = contents(writes if base.given is not elf else writes[:-1])
+    if change.gaps != (base.record.gaps if base.record else ()):
+        return False
+    needed = contents(change.writes if base.given is not elf else change.writes[:-1])
     return all(elf.data[offset : offset + len(data)].tobytes() == data for offset, data in needed)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.existing.find_section import own_loads
-from linker.files.copying import same_bytes
+from linker.files.copying import copy_parts, same_bytes
 from linker.files.payload import image_end
 from linker.inject import undo_record
+from linker.inject.gaps import is_grown, moved_segment, opened, total
 from linker.inject.image import MAX_PROGRAM_HEADERS
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.inject.plan import SPARE_HEADERS
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.opening import open_regular
-from sframegen.elf.ranges import Extent, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, gaps, holder, join, overlapping
 from sframegen.elf.records import (
     PF_R,
     PF_W,
@@ -35,10 +37,10 @@ from sframegen.elf.records import (
 from sframegen.format.locate import is_sframe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from sframegen.elf.records import Phdr
+    from linker.files.copying import Part
 
 CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS}
 
@@ -54,7 +56,7 @@ def original_of(elf: ElfFile) -> Original | None:
     if record is None or not record.original_size:
         return None
     try:
-        original = altered(elf, record.original_size, record.old)
+        original = altered(elf, record.parts, record.old)
         return Original(original, record) if is_plausible(original, elf, record) else None
     except FormatError:
         return None
@@ -62,24 +64,47 @@ def original_of(elf: ElfFile) -> Original | None:
 
 def check_undo(given: ElfFile, result: Path) -> list[str]:
     """Return the findings about the record of the file at `result`, which must restore `given`."""
-    original = original_of(open_elf(result))
+    changed = open_elf(result)
+    original = original_of(changed)
     if original is None:
         return ["its undo record would not be used"]
-    return [] if same_bytes(original.elf.data, given.data) else ["its undo record does not give the original back"]
+    record = original.record
+    old = join(Extent(offset, offset + len(data)) for offset, data in record.old)
+    restored = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
+    for start, to, size in record.parts if restored else ():
+        for at, end in gaps(old, to, to + size):
+            restored &= same_bytes(changed.data[at - to + start : end - to + start], given.data[at:end])
+    return [] if restored else ["its undo record does not give the original back"]
 
 
-def altered(elf: ElfFile, size: int, writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
-    """Return the file's first `size` bytes after these writes, mapped; only changed pages take memory."""
-    descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
-    try:
-        if os.fstat(descriptor).st_size != len(elf.data):
-            raise OSError(errno.EBUSY, "the file changed while it was read", elf.name)
-        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
-    finally:
-        os.close(descriptor)
+def altered(elf: ElfFile, parts: Sequence[Part], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
+    """Return a file of these parts after these writes, mapped.
+
+    The first part alone takes memory for changed pages only. More of them are copied: as much memory as all have bytes.
+    """
+    with mappable(elf, parts) as descriptor:
+        mapped = mmap.mmap(descriptor, max(part.to + part.size for part in parts), access=mmap.ACCESS_COPY)
     for offset, data in writes:
         mapped[offset : offset + len(data)] = data
     return ElfFile(memoryview(mapped).toreadonly(), elf.name)
+
+
+@contextmanager
+def mappable(elf: ElfFile, parts: Sequence[Part]) -> Iterator[int]:
+    """Yield the descriptor of a file that begins with these parts: the file itself, or one in memory without a name."""
+    if len(parts) == 1 and parts[0].start == parts[0].to == 0:
+        descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
+        try:
+            if os.fstat(descriptor).st_size != len(elf.data):
+                raise OSError(errno.EBUSY, "the file changed while it was read", elf.name)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+        return
+    with os.fdopen(os.memfd_create("original", os.MFD_CLOEXEC), "wb") as copy:
+        copy_parts(elf, copy, parts)
+        copy.flush()
+        yield copy.fileno()
 
 
 def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
@@ -87,15 +112,21 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
     if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
         return False
     tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
-    kept = [segment for segment in original.segments if segment.p_type not in CHANGING_SEGMENTS]
+    kept = [moved_segment(record.gaps, s) for s in original.segments if s.p_type not in CHANGING_SEGMENTS]
     changing, executable = may_change(original, elf), code(original)
     return (
         original.header._replace(**tables) == elf.header
         and all(segment in elf.segments for segment in kept)
-        and is_loaded(original, elf)
+        and is_loaded(original, elf, record)
+        and all(gap.at == 0 or gap.at >= loaded_end(original) for gap in record.gaps)
         and not any(gaps(changing, offset, offset + len(data)) for offset, data in record.old)
         and not any(overlapping(executable, offset, offset + len(data)) for offset, data in record.old)
     )
+
+
+def loaded_end(elf: ElfFile) -> int:
+    """Return the file offset after all bytes of PT_LOADs: no gap opens between them. One without bytes may have any offset."""
+    return max((s.p_offset + s.p_filesz for s in elf.segments if s.p_type == PT_LOAD and s.p_filesz), default=0)
 
 
 def code(elf: ElfFile) -> list[Extent]:
@@ -118,8 +149,8 @@ def metadata(elf: ElfFile) -> list[Extent]:
     return join(ranges)
 
 
-def is_loaded(original: ElfFile, elf: ElfFile) -> bool:
-    """True if each PT_LOAD of the original is there, perhaps with a longer table, and all others hold appended bytes.
+def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
+    """True if each PT_LOAD of the original is there, perhaps with a longer table, and all others hold new bytes.
 
     One that held an SFrame section alone may be gone.
     """
@@ -128,17 +159,13 @@ def is_loaded(original: ElfFile, elf: ElfFile) -> bool:
     for number, load in ((n, s) for n, s in enumerate(original.segments) if s.p_type == PT_LOAD):
         if load.p_filesz:  # else its offset may be anywhere
             original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-        found = next((other for other in left if is_grown(load, other)), None)
+        found = next((other for other in left if is_grown(load, other, record.gaps)), None)
         if found is not None:
             left.remove(found)
         elif number not in own:
             return False
-    return all(load.p_flags == PF_R and load.p_offset >= len(original.data) for load in left)
-
-
-def is_grown(load: Phdr, other: Phdr) -> bool:
-    same = other._replace(p_filesz=load.p_filesz, p_memsz=load.p_memsz) == load
-    return same and 0 <= other.p_filesz - load.p_filesz < FIRST_PAGE and other.p_memsz >= load.p_memsz
+    new = [*opened(record.gaps), (record.original_size + total(record.gaps), undo_record.END)]
+    return all(load.p_flags == PF_R and holder(new, load.p_offset) is not None for load in left)
 
 
 def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:

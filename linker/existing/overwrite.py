@@ -59,13 +59,22 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     record = undo_record.read(elf.data)
     if record is None:
         return []
-    recorded = join(Extent(offset, offset + len(old)) for offset, old in record.old)
-    if any(gaps(recorded, offset, min(offset + len(data), record.original_size)) for offset, data in writes):
+    covered = join(Extent(start, end) for start, end in record.covered)
+    if any(gaps(covered, offset, offset + len(data)) for offset, data in writes):
         message = "the section is a part of the file that sframegen changed, and what it would restore"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
-    ranges = [*((offset, offset + len(old)) for offset, old in record.old), (record.original_size, record.start)]
-    new = undo_record.contents([*(Write(start, elf.data[start:end]) for start, end in ranges), *writes])
-    return [Write(record.start, undo_record.pack(record.original_size, record.old, [data for _, data in new]))]
+    new = [after(writes, start, elf.data[start:end]) for start, end in record.covered]
+    return [Write(record.start, undo_record.pack(record, new))]
+
+
+def after(writes: list[Write], start: int, old: memoryview) -> bytearray:
+    """Return the bytes from file offset `start` on after these writes."""
+    new, end = bytearray(old), start + len(old)
+    for offset, data in writes:
+        low, high = max(start, offset), min(end, offset + len(data))
+        if low < high:
+            new[low - start : high - start] = data[low - offset : high - offset]
+    return new
 
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path, reader: Reader) -> list[str]:

@@ -13,6 +13,7 @@ from linker.existing.find_section import extents, own_loads
 from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.movable import PT_NULL
+from linker.inject.section_table import renumbered
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import Section
@@ -24,11 +25,8 @@ from sframegen.elf.records import (
     PT_LOAD,
     SHDR_SIZE,
     SHF_COMPRESSED,
-    SHF_INFO_LINK,
     SHT_GROUP,
     SHT_NOBITS,
-    SHT_REL,
-    SHT_RELA,
     Phdr,
     Shdr,
     packed,
@@ -103,7 +101,7 @@ def without_headers(elf: ElfFile) -> list[Section]:
         return elf.sections
     if elf.header.e_shnum != elf.shnum or elf.header.e_shstrndx != elf.shstrndx or are_numbered(elf, range(gone[0], elf.shnum)):
         return [s._replace(name="", header=UNUSED_SECTION) if is_sframe(s) else s for s in elf.sections]
-    numbers = {old.number: new for new, old in enumerate(s for s in elf.sections if not is_sframe(s))}
+    numbers = {old.number: new for new, old in enumerate(s for s in elf.sections if not is_sframe(s))} | dict.fromkeys(gone, 0)
     return [
         Section(new, old.name, renumbered(old.header, numbers))
         for new, old in enumerate(section for section in elf.sections if not is_sframe(section))
@@ -115,13 +113,6 @@ def are_numbered(elf: ElfFile, sections: range) -> bool:
     tables = [SymbolTable(elf, section, elf.stored(section)) for section in symbol_tables(elf)]
     known = (next(table.defined_in(sections), None) for table in tables)
     return any(s.header.sh_type == SHT_GROUP for s in elf.sections) or any(number is not None for number in known)
-
-
-def renumbered(header: Shdr, numbers: dict[int, int]) -> Shdr:
-    header = header._replace(sh_link=numbers.get(header.sh_link, 0))
-    if header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL):
-        header = header._replace(sh_info=numbers.get(header.sh_info, 0))
-    return header
 
 
 def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:

@@ -1,4 +1,4 @@
-"""Copies a large file in a thread, while what changes in the copy is worked out."""
+"""Copies the first part of a large file in a thread, while what changes in the copy is worked out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Self
 
-from linker.files.copying import check_unchanged, copy_file
+from linker.files.copying import Part, check_unchanged, copy_file
 from linker.files.rename_into_place import nameless_file, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import BinaryIO
 
     from linker.files.location import Location
@@ -19,15 +20,16 @@ LARGE = 16 << 20  # bytes: smaller files are copied in a few milliseconds
 
 
 class CopyAhead:
-    """A copy of a file, without a name until `write_atomically` gives it one.
+    """A copy of a file's first `size` bytes, without a name until `write_atomically` gives it one.
 
     `file`: None if there is no such copy, as where the target's file system has no files without names, or the system gives no
     thread. What fails in the thread is raised where the copy is needed.
     """
 
-    def __init__(self, elf: ElfFile, target: Location) -> None:
+    def __init__(self, elf: ElfFile, target: Location, size: int) -> None:
         self.file: BinaryIO | None = None
         self._elf = elf
+        self._size = size
         self._target = target
         self._failure: BaseException | None = MemoryError()  # until the copy is whole: a thread may end before it does anything
         self._unneeded = Event()
@@ -68,15 +70,17 @@ class CopyAhead:
             if self.file is None or self._unneeded.is_set():
                 return
             try:
-                copy_file(self._elf, self.file, self._unneeded.is_set)
+                copy_file(self._elf, self.file, [Part(0, 0, self._size)], self._unneeded.is_set)
                 self._failure = None
             except BaseException as error:  # noqa: BLE001 - whatever it is, the copy is not whole
                 self._failure = error
 
-    def copy(self, elf: ElfFile, out: BinaryIO) -> None:
-        """Make `out` a copy, as `copy_file` does; if it is the one that was begun, wait until it is whole."""
+    def copy(self, elf: ElfFile, out: BinaryIO, parts: Sequence[Part] = ()) -> None:
+        """Make `out` a copy, as `copy_file` does; if it is the one that was begun, wait for it and copy the rest."""
+        parts = parts or [Part(0, 0, len(elf.data))]
+        first, *rest = parts
         if out is not self.file:
-            copy_file(elf, out)
+            copy_file(elf, out, parts)
             return
         try:
             self._thread.join()
@@ -86,3 +90,11 @@ class CopyAhead:
         if self._failure is not None:
             raise self._failure
         check_unchanged(elf)
+        if first.start == first.to == 0 and first.size >= self._size:
+            rest = [Part(self._size, self._size, first.size - self._size), *rest]
+        else:
+            out.truncate(0)
+            rest = list(parts)
+        rest = [part for part in rest if part.size]
+        if rest:
+            copy_file(elf, out, rest)

@@ -6,12 +6,13 @@ import errno
 import fcntl
 import os
 import struct
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
-from linker.files.rename_into_place import Source, unchanged
+from linker.files.rename_into_place import unchanged
+from linker.files.rights import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
 
@@ -26,25 +27,43 @@ AT_ONCE = 1 << 26  # bytes that the kernel copies in one call, which nothing int
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
+class Part(NamedTuple):
+    """A part of a file, and where a copy has it: offsets and a size in bytes."""
+
+    start: int
+    to: int
+    size: int
+
+
 def never() -> bool:
     """Return that the copy is needed."""
     return False
 
 
-def copy_file(elf: ElfFile, out: BinaryIO, unneeded: Callable[[], bool] = never) -> None:
-    """Copy the original's bytes to `out`, an empty file; holes stay holes. Stops soon after `unneeded` returns True.
+def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[Part] = (), unneeded: Callable[[], bool] = never) -> None:
+    """Copy parts of the file, by default the whole, to their places in `out`, an empty file; holes stay holes.
 
-    Raises FormatError if the file has changed since.
+    Stops soon after `unneeded` returns True. Raises FormatError if the file has changed since.
     """
+    check_unchanged(elf)
+    copy_parts(elf, out, parts or [Part(0, 0, len(elf.data))], unneeded)
+
+
+def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[Part], unneeded: Callable[[], bool] = never) -> None:
+    """Copy parts like `copy_file`, without the look whether the file has changed."""
     source = elf.descriptor
     if source is None or elf.status is None:
-        out.write(elf.data)
+        for start, to, size in parts:
+            out.seek(to)
+            out.write(elf.data[start : start + size])
         return
-    check_unchanged(elf)
-    if supported(fcntl.ioctl, out.fileno(), FICLONE, source) is None:
-        for start, end in extents(source, len(elf.data)):
-            copy_range(elf, source, out, (start, end), unneeded)
-        out.truncate(len(elf.data))
+    is_whole = parts == [Part(0, 0, len(elf.data))]
+    if is_whole and supported(fcntl.ioctl, out.fileno(), FICLONE, source) is not None:
+        return
+    for start, to, size in parts:
+        for first, end in extents(source, start, start + size):
+            copy_range(elf, source, out, Part(first, to + first - start, end - first), unneeded)
+    out.truncate(max(part.to + part.size for part in parts))
 
 
 def check_unchanged(elf: ElfFile) -> None:
@@ -53,9 +72,9 @@ def check_unchanged(elf: ElfFile) -> None:
         raise elf.error("it was changed while it was read")
 
 
-def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of all that is not a hole."""
-    end = 0
+def extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of all that is not a hole, from `start` to `size`."""
+    end = start
     while end < size:
         try:
             start = os.lseek(descriptor, end, os.SEEK_DATA)
@@ -63,25 +82,28 @@ def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
             if error.errno != errno.ENXIO:  # nothing but a hole
                 raise
             return
+        if start >= size:
+            return
         end = os.lseek(descriptor, start, os.SEEK_HOLE)
         yield start, min(end, size)
 
 
-def copy_range(elf: ElfFile, source: int, out: BinaryIO, span: tuple[int, int], unneeded: Callable[[], bool]) -> None:
+def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: Part, unneeded: Callable[[], bool]) -> None:
     """Copied by the kernel where the file system can, else written.
 
     Space on the disk is reserved at once: where ext4 does so for each block, that is a quarter of the copy's time.
     """
-    start, end = span
-    supported(fcntl.ioctl, out.fileno(), RESERVE, SPACE.pack(0, os.SEEK_SET, start, end - start, 0))
+    start, to, size = part
+    end = start + size
+    supported(fcntl.ioctl, out.fileno(), RESERVE, SPACE.pack(0, os.SEEK_SET, to, size, 0))
     while start < end and not unneeded():
-        copied = supported(os.copy_file_range, source, out.fileno(), min(end - start, AT_ONCE), start, start)
+        copied = supported(os.copy_file_range, source, out.fileno(), min(end - start, AT_ONCE), start, to)
         if copied is None:
             break
         if copied == 0:
             raise elf.error("it became shorter while it was copied")
-        start += copied
-    out.seek(start)
+        start, to = start + copied, to + copied
+    out.seek(to)
     for at in range(start, end, CHUNK):
         if unneeded():
             return

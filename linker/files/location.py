@@ -7,9 +7,13 @@ import os
 import stat
 from contextlib import suppress
 from functools import cache
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.opening import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
 
 ROOT = 0  # the user
 PATH_MAX = 4096  # bytes, Linux's
@@ -17,21 +21,12 @@ MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
 
-class Location:
-    """An entry of a directory that is held open, until `close` or the end of the block.
+class Held:
+    """What is held open until `close` or the end of the block. A PathLike, whose path is for messages only."""
 
-    A PathLike whose path is for messages only: `linker.files.target` looks up the name in the directory and follows no link there.
-    """
-
-    def __init__(self, directory: int, name: str, path: str) -> None:
-        self.directory = directory  # a descriptor (O_PATH), closed with this object
-        self.name = name
-        self.path = path
+    path: str
 
     def __fspath__(self) -> str:
-        return self.path
-
-    def __str__(self) -> str:
         return self.path
 
     def __enter__(self) -> Self:
@@ -39,6 +34,21 @@ class Location:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Location(Held):
+    """An entry of a directory that is held open: `linker.files.target` looks up the name there, and follows no link."""
+
+    def __init__(self, directory: int, name: str, path: str) -> None:
+        self.directory = directory  # a descriptor (O_PATH), closed with this object
+        self.name = name
+        self.path = path
+
+    def __str__(self) -> str:
+        return self.path
 
     def close(self) -> None:
         _close(self.directory)
@@ -66,8 +76,15 @@ class Location:
                 raise OSError(errno.ELOOP, "a symbolic link has come in its way", self.path) from error
             raise
 
+    def enter(self) -> int:
+        """A descriptor (O_PATH) of the directory of that name; a link is none. Raises OSError."""
+        try:
+            return os.open(self.name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
+
     def open_directory(self) -> int:
-        """A descriptor of the directory itself, to list or to flush it. Raises OSError."""
+        """A descriptor of the directory that has the name, to list or to flush it. Raises OSError."""
         try:
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
         except OSError as error:
@@ -96,6 +113,11 @@ def locate(path: str | os.PathLike[str]) -> Location:
         raise OSError(error.errno, error.strerror, shown) from error
 
 
+def located(path: str | os.PathLike[str], held: ExitStack) -> Location:
+    """The same, kept open by `held`; a location that is given is the caller's."""
+    return path if isinstance(path, Location) else held.enter_context(locate(path))
+
+
 def make_directory(path: str | os.PathLike[str]) -> None:
     """Like `mkdir -p`, but following only the links that `locate` follows. Raises OSError."""
     shown = os.fspath(path)
@@ -112,11 +134,16 @@ def make_directory(path: str | os.PathLike[str]) -> None:
         raise OSError(error.errno, error.strerror, shown) from error
 
 
-def below(root: int, path: str, shown: str) -> Location:
+def _enter(directory: int, name: str) -> int:
+    return os.open(name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+
+
+def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _enter) -> Location:
     """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
 
     Each directory is opened in the one before it, so that the entry is below `root` whatever is renamed meanwhile. A path longer
-    than system calls accept is refused: looking up everything in a deep tree costs the square of its depth.
+    than system calls accept is refused: looking up everything in a deep tree costs the square of its depth. `enter`: opens a
+    directory (O_PATH) in another one, without following a link.
     """
     *directories, name = path.split("/")
     if len(os.fsencode(path)) >= PATH_MAX:
@@ -124,7 +151,7 @@ def below(root: int, path: str, shown: str) -> Location:
     try:
         with _Descriptor(".", directory=root) as here:
             for directory in directories:
-                here.move(os.open(directory, DIRECTORY | os.O_NOFOLLOW, dir_fd=here.number))
+                here.move(enter(here.number, directory))
             return Location(os.dup(here.number), name, shown)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
@@ -217,11 +244,16 @@ def _proc_device() -> int:
         return -1
 
 
+def others_write(directory: os.stat_result) -> bool:
+    """True if someone other than root and this user can make names there; for root, this includes a group other than root's."""
+    user = os.geteuid()
+    writable = directory.st_mode & stat.S_IWOTH or (user == ROOT and directory.st_gid != ROOT and directory.st_mode & stat.S_IWGRP)
+    return directory.st_uid not in (ROOT, user) or bool(writable)
+
+
 def _check_trusted(link: os.stat_result, directory: os.stat_result) -> None:
     """Raise OSError if someone other than root and this user can have made the link or moved it there."""
-    user = os.geteuid()
-    ours = {ROOT, user}
-    writable = directory.st_mode & stat.S_IWOTH or (user == ROOT and directory.st_gid != ROOT and directory.st_mode & stat.S_IWGRP)
-    movable = directory.st_uid not in ours or (writable and not directory.st_mode & stat.S_ISVTX)
-    if link.st_uid not in ours or movable:
+    ours = {ROOT, os.geteuid()}
+    is_kept = directory.st_uid in ours and directory.st_mode & stat.S_ISVTX
+    if link.st_uid not in ours or (others_write(directory) and not is_kept):
         raise OSError(errno.ELOOP, "a symbolic link that another user controls is in its way; name the file that it leads to")

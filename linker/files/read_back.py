@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from linker.files.refusals import Refusal, RefusedError
 from sframegen.elf.file import Section, open_elf
 from sframegen.elf.records import Phdr, Shdr
+from sframegen.program.libraries import imported
 from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     import lief
 
-    Reader = Literal["lief", "elftools"]
-
+Reader = Literal["lief", "elftools"]
+# By reader: its module, and what another project's module of that name would not have.
+LIBRARIES: dict[Reader, tuple[str, str]] = {"lief": ("lief", "ELF"), "elftools": ("elftools.elf.elffile", "ELFFile")}
 TYPE_MASK = 0xFFFFFFFF  # LIEF stores the architecture above the type's own 32 bits
 LARGE = 16 << 20  # bytes: from here on a file takes longer to change than LIEF to import
 MANY = 40  # files of one run that share LIEF's import
@@ -47,12 +49,12 @@ def chosen(verify: bool | Reader, size: int) -> Reader | None:
 
 
 def load(reader: Reader) -> None:
-    """Imports the reader's library, before there is a temporary file: an exception while it is imported ends the process."""
+    """Imports the reader's library, before there is a temporary file: an exception while it is imported ends the process.
+
+    Raises ImportError if it is missing or damaged.
+    """
     with signals_held():
-        if reader == "lief":
-            import lief  # noqa: F401, PLC0415
-        else:
-            import elftools.elf.elffile  # noqa: F401, PLC0415
+        imported(*LIBRARIES[reader])
 
 
 @cache

@@ -9,27 +9,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from linker.files.rights import Rights, give_rights
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from linker.files.location import Location
-
-ACCESS_LIST = "system.posix_acl_access"
-# What keeps users, file systems and user namespaces from giving a copy all that the original has.
-NOT_ALLOWED = {errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP}
-OF_CONTENT = ("security.ima", "security.evm")  # checksums and signatures: a kernel would refuse another content under them
-SET_ID = {stat.S_ISUID: "set-user-ID bit", stat.S_ISGID: "set-group-ID bit"}
+    from linker.files.rights import Source
 
 
 class StepError(OSError):
     """Says which step failed."""
-
-
-class Source(NamedTuple):
-    """The file that a new one is made of, held open: its status when it was opened."""
-
-    descriptor: int
-    status: os.stat_result
 
 
 class Replaced(NamedTuple):
@@ -45,16 +35,16 @@ def write_atomically(
     check: Callable[[Path], None] | None = None,
     *,
     source: Source,
-    in_place: bool,
+    rights: Rights,
     hard_links: Sequence[Location] = (),
     preserve_timestamps: bool = False,
     begun: BinaryIO | None = None,
 ) -> Replaced:
     """Writes `target`: at any moment it is the old file or the new one, never less.
 
-    The new file has mode, owner and extended attributes of `source`; `check` reads it before it takes its place, and raises to
-    stop. With `in_place` the target has to be `source`, unchanged, up to the last moment, and `hard_links` are other names of it
-    that follow. `begun`: the new file, if `nameless_file` has made it already. What takes another file's place is on the disk
+    The new file has owner, mode and extended attributes as `rights` says; `check` reads it before it takes its place, and raises
+    to stop. In place, the target has to be `source`, unchanged, up to the last moment, and `hard_links` are other names of it that
+    follow. `begun`: the new file, if `nameless_file` has made it already. What takes another file's place is on the disk
     before it does, and the exchange is before this returns; a file of a new name is written out when the system likes, as by cp.
     Raises OSError; upon any exception the target is untouched, except in the very last steps, whose exceptions say so.
     """
@@ -71,7 +61,7 @@ def write_atomically(
                 with step("cannot be read back", target):
                     check(readable(descriptor, target, temporary))
             with step("owner, mode or attributes cannot be kept", target):
-                take_over(source, descriptor, strict=in_place)
+                lost = give_rights(rights, source, descriptor, target)
                 if preserve_timestamps:
                     os.utime(descriptor, ns=(source.status.st_atime_ns, source.status.st_mtime_ns))
             if replaced is not None:
@@ -80,15 +70,14 @@ def write_atomically(
             if nameless:
                 link(descriptor, directory, temporary)
             with step("cannot be replaced", target):
-                if in_place and not (target.is_at(source.status) and unchanged(source)):
+                if rights is Rights.IN_PLACE and not (target.is_at(source.status) and unchanged(source)):
                     raise OSError(errno.ESTALE, "someone else changed it meanwhile")
                 os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
             if replaced is not None:
                 sync(directory, target)
             for name in hard_links:
                 relink(descriptor, name, source)
-            lost = losses(source.descriptor, descriptor)
-    return Replaced(source.status.st_nlink - 1 - len(hard_links) if in_place else 0, lost)
+    return Replaced(source.status.st_nlink - 1 - len(hard_links) if rights is Rights.IN_PLACE else 0, lost)
 
 
 def relink(descriptor: int, name: Location, old: Source) -> None:
@@ -201,47 +190,3 @@ def unchanged(source: Source) -> bool:
     """True if the open file has not changed since it was opened. Users cannot set its time of change (ctime)."""
     before, now = source.status, os.fstat(source.descriptor)
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-
-
-def take_over(source: Source, descriptor: int, *, strict: bool) -> None:
-    """Owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
-
-    With `strict`, an attribute that may not be kept raises; otherwise the copy lacks it, as any user's copy of another's file does.
-    """
-    status = source.status
-    mode = stat.S_IMODE(status.st_mode)
-    own = os.fstat(descriptor)
-    if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
-        try:
-            os.fchown(descriptor, status.st_uid, status.st_gid)
-        except OSError as error:
-            if strict or error.errno not in NOT_ALLOWED:
-                raise
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    kept = [attribute for attribute in attributes(source.descriptor) if attribute not in OF_CONTENT]
-    if ACCESS_LIST in attributes(descriptor) and ACCESS_LIST not in kept:
-        os.removexattr(descriptor, ACCESS_LIST)  # inherited from the directory
-    os.fchmod(descriptor, mode)
-    for attribute in kept:
-        try:
-            os.setxattr(descriptor, attribute, os.getxattr(source.descriptor, attribute))
-        except OSError as error:
-            if strict or error.errno not in NOT_ALLOWED:
-                raise
-
-
-def losses(source: int, copy: int) -> list[str]:
-    """Return rights and attributes of one open file that its copy lacks, as happens to copies of others' files."""
-    mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
-    bits = [name for bit, name in SET_ID.items() if mode & bit]
-    return bits + sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})
-
-
-def attributes(descriptor: int) -> list[str]:
-    """Names of its extended attributes."""
-    try:
-        return os.listxattr(descriptor)
-    except OSError as error:
-        if error.errno == errno.ENOTSUP:
-            return []
-        raise OSError(error.errno, error.strerror) from error  # which would name the descriptor

@@ -6,14 +6,14 @@ import struct
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
-from linker.files.rename_into_place import OF_CONTENT, attributes
-from sframegen.elf.notes import notes_of
+from linker.files.rights import OF_CONTENT, attributes
+from sframegen.elf.notes import sound_notes
 from sframegen.elf.records import SHT_NOBITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.files.rename_into_place import Source
+    from linker.files.rights import Source
     from sframegen.elf.file import ElfFile, Section
 
 P = TypeVar("P", bound=PurePath)
@@ -39,7 +39,7 @@ def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
     return [
         *(["a signature appended to it"] if appended_size(elf) else []),
         *(f"a signature {SECTIONS[name]} in {name}" for name in filled),
-        *("a FIPS 140 checksum in a note" for note in notes_of(elf) if (note.name, note.type) in NOTES),
+        *("a FIPS 140 checksum in a note" for note in sound_notes(elf) if (note.name, note.type) in NOTES),
         *(f"its attribute {name}" for name in attributes(source.descriptor) if name in OF_CONTENT),
         *(f"a checksum in {place}" for place in beside(path) if place.exists()),
     ]

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from linker.files.copy_ahead import LARGE, CopyAhead
 from linker.files.copying import copy_file
-from linker.files.location import Location, locate
+from linker.files.location import located
 from linker.files.lock import close_locked, open_locked
 from linker.files.read_back import chosen, load
-from linker.files.rename_into_place import Source, write_atomically
+from linker.files.rename_into_place import write_atomically
+from linker.files.rights import Rights, Source
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_descriptor, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from linker.files.copying import Part
+    from linker.files.location import Location
     from linker.files.read_back import Reader
 
     StrPath = str | os.PathLike[str]
@@ -65,9 +68,9 @@ class Target:
         path, output, hard_links = self._given
         with ExitStack() as held:
             is_written = output is None or not (self.dry_run or is_stdout(output))
-            self._location = _located(path if output is None else output, held) if is_written else None
+            self._location = located(path if output is None else output, held) if is_written else None
             self.in_place = self._location is not None and (output is None or _leads_to(path, self._location))
-            self._hard_links = [_located(link, held) for link in hard_links] if self.in_place else []
+            self._hard_links = [located(link, held) for link in hard_links] if self.in_place else []
             if self._location is None or not self.in_place:
                 descriptor = open_regular(os.fspath(path), os.fspath(path))
             else:
@@ -85,15 +88,15 @@ class Target:
         """Raises FormatError."""
         return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
-    def begin_copy(self, elf: ElfFile) -> None:
-        """Begin to copy the file, if it is large and will be written. To be called as soon as that is known."""
-        if self._location is not None and not self.dry_run and len(self.data) >= LARGE and len(os.sched_getaffinity(0)) > 1:
-            self._ahead = self._held.enter_context(CopyAhead(elf, self._location))
+    def begin_copy(self, elf: ElfFile, size: int) -> None:
+        """Begin to copy the first `size` bytes, if they are many and will be written. To be called as soon as that is known."""
+        if self._location is not None and not self.dry_run and size >= LARGE and len(os.sched_getaffinity(0)) > 1:
+            self._ahead = self._held.enter_context(CopyAhead(elf, self._location, size))
             self._ahead.start()
 
-    def copy_to(self, elf: ElfFile, out: BinaryIO) -> None:
-        """What a function given to `write` begins with, if the new file begins as a copy."""
-        (copy_file if self._ahead is None else self._ahead.copy)(elf, out)
+    def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[Part] = ()) -> None:
+        """What a function given to `write` begins with, if the new file begins as a copy, by default of the whole."""
+        (copy_file if self._ahead is None else self._ahead.copy)(elf, out, parts)
 
     def copy(self, elf: ElfFile) -> Written:
         """Leave the file unchanged; another output becomes a copy."""
@@ -118,7 +121,7 @@ class Target:
             write,
             check,
             source=self.source,
-            in_place=self.in_place,
+            rights=Rights.IN_PLACE if self.in_place else Rights.OUTPUT,
             hard_links=self._hard_links,
             preserve_timestamps=self.preserve_timestamps,
             begun=None if self._ahead is None else self._ahead.file,
@@ -130,10 +133,6 @@ class Target:
             names = "name" if replaced.other_names == 1 else "names"
             warnings.append(f"{replaced.other_names} other {names} (hard links) of {self.output} keep the old file")
         return Written(str(self.output), tuple(warnings))
-
-
-def _located(path: StrPath, held: ExitStack) -> Location:
-    return path if isinstance(path, Location) else held.enter_context(locate(path))
 
 
 def _leads_to(path: StrPath, location: Location) -> bool:

@@ -2,69 +2,90 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.files.copying import copy_file
+from linker.files.copying import Part, copy_file
 from linker.inject import undo_record
+from linker.inject.gaps import moved, spread
 from linker.inject.undo_record import Write
 from sframegen.elf.records import SHN_LORESERVE, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from linker.inject.gaps import Gaps
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile
 
 
+class Change(NamedTuple):
+    """What makes a new file of an original: gaps open in it, then bytes are written, at offsets in the new file."""
+
+    writes: Sequence[Write]
+    gaps: Gaps = ()
+
+
 def write_all(
     elf: ElfFile,
-    writes: Iterable[Write],
+    change: Change,
     out: BinaryIO,
     record: undo_record.Undo | None = None,
-    copy: Callable[[ElfFile, BinaryIO], None] = copy_file,
+    copy: Callable[[ElfFile, BinaryIO, Sequence[Part]], None] = copy_file,
 ) -> None:
-    """Write the file, or the original that `record` restores, to `out`, a file for `copy`; then these writes.
+    """Write the file, or the original that `record` restores, to `out`, an empty file for `copy`, with the change.
 
     `out` is not synced, and its mode not set.
     """
-    copy(elf, out)
-    if record is not None:
-        record.restore(out)
-    for offset, data in writes:
+    gaps = change.gaps
+    copy(elf, out, spread(gaps, record.parts if record else [Part(0, 0, len(elf.data))]))
+    old = (Write(offset, data) for offset, data in record.old) if record else ()
+    for offset, data in (*placed(gaps, old), *change.writes):
         out.seek(offset)
         out.write(data)
 
 
-def writes_of(
+def placed(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
+    """Yield writes to the original as writes to the new file."""
+    for offset, data in writes:
+        for start, to, size in spread(gaps, [Part(0, offset, len(data))]):
+            yield Write(to, data[start : start + size])
+
+
+def change_of(
     plan: InjectionPlan,
     elf: ElfFile,
     section: bytes | memoryview,
     given: ElfFile | None = None,
     cleared: Iterable[Write] = (),
-) -> list[Write]:
-    """Return all writes that make the new file, in order; the last is the record.
+) -> Change:
+    """Return all that makes the new file; the last write is the record.
 
-    They apply to the original; with `cleared`, which turns `given` into the original, to `given`.
+    It applies to the original; with `cleared`, which turns `given` into the original, to `given`.
     """
     if len(section) != plan.section_size:
         raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")
     header, table = elf.header, []
+    if header.e_shoff and not plan.sections:  # an offset of section headers, but none in number
+        header = header._replace(e_shoff=moved(plan.gaps, header.e_shoff))
     if plan.is_loaded:
         header = header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
         table = [Write(plan.table_offset, packed(plan.segments, elf.byte_order) + bytes(plan.spare_size))]
     if plan.sections:
         count = len(plan.sections)
         header = header._replace(e_shoff=plan.section_table_offset, e_shnum=count if count < SHN_LORESERVE else 0)
+        if header.e_shstrndx == elf.shstrndx:
+            header = header._replace(e_shstrndx=plan.names_number)
     writes = [
-        *cleared,
+        *placed(plan.gaps, cleared),
         Write(0, packed([header], elf.byte_order)),
         *table,
         *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),
-        *(Write(patch.offset, patch.new.to_bytes(8, elf.byte_order)) for patch in plan.patches),
+        *(Write(patch.offset, patch.new.to_bytes(patch.size, elf.byte_order)) for patch in plan.patches),
         Write(plan.section_offset, section),
         *(section_writes(plan, elf) if plan.sections else ()),
     ]
-    return [*writes, Write(plan.undo_offset, undo_record.record((given or elf).data, writes))]
+    record = undo_record.record((given or elf).data, writes, plan.gaps, plan.undo_offset)
+    return Change([*writes, Write(plan.undo_offset, record)], plan.gaps)
 
 
 def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import SframegenError
 from linker.files.refusals import Refusal, RefusedError
-from linker.inject.image import MAX_ADDRESS, WORD
-from linker.inject.layout import Draft, Move, insert_loads, load_at, no_room, sframe_at
-from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
-from sframegen.elf.notes import notes_at
+from linker.inject.image import MAX_ADDRESS
+from linker.inject.layout import Draft, Move, follow, gap_after, insert_loads, load_at, no_room, sframe_at
+from linker.inject.movable import FIRST_PAGE, PT_NULL
 from sframegen.elf.ranges import Extent, align_up, overlapping
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from linker.inject.image import Image
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
-NT_GNU_ABI_TAG = 1
+END_OF_HASH = 8  # bytes after moved metadata: LIEF 1.0 does not read a .gnu.hash that ends with its segment
 
 
 def front(image: Image, section_size: int, spare: int) -> Draft:
@@ -32,18 +30,10 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
         kept = [segment for segment in kept if not is_unused(segment, kept)]
         end = table_end(image, kept)
     room = end + spare * PHDR_SIZE
-    try:
-        moved, stays = make_room(image, room)
-    except SframegenError:
-        needed = [segment for segment in kept if not is_abi_tag(image, segment)]
-        if spare or len(needed) == len(kept):
-            raise
-        kept, end = needed, table_end(image, needed)
-        room = end
-        moved, stays = make_room(image, room)
+    moved, stays = make_room(image, room)
     used = max([end, *(to + piece.size for piece, to in stays)])
 
-    offset = align_up(len(image.elf.data), 8)
+    offset = align_up(image.room, 8)
     address = align_up(image.end_address, image.page) + offset % image.page
     moves = [move(image, piece, to, to - piece.start + address_of(image, piece.start)) for piece, to in stays]
     at = section_size
@@ -51,15 +41,19 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
         at = align_up(offset + at, piece.align) - offset
         moves.append(move(image, piece, offset + at, address + at))
         at += piece.size
+    at += END_OF_HASH if moved else 0
     if address + at > MAX_ADDRESS:
         message = f"the last segment ends at {image.end_address:#x}: no addresses are left after it"
         raise RefusedError(Refusal.NO_ROOM, message, "program header table", file=image.elf.name)
 
     sframe, section = sframe_at(offset, address, section_size)
     segments = [follow(grow(image, segment, kept, used), moves) for segment in kept]
-    segments = [*insert_loads(segments, [load_at(image, offset, address, at)]), sframe]
+    load = load_at(image, offset, address, at)
+    segments = [*insert_loads(segments, [load]), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in kept]
-    return Draft("front", image.table.start, segments, section, offset + at, moves, dropped, [], cleared_end(image, room) - end)
+    gaps, file_end = gap_after(image, offset + at)
+    spare_size = cleared_end(image, room) - end
+    return Draft("front", gaps, image.table.start, segments, [load, sframe], section, file_end, moves, dropped, [], spare_size)
 
 
 def table_end(image: Image, kept: list[Phdr]) -> int:
@@ -74,14 +68,6 @@ def cleared_end(image: Image, room: int) -> int:
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
     """True for an unused header, or the PT_NOTE that GNU ld writes beside PT_GNU_PROPERTY for the same bytes and nobody reads."""
     return segment.p_type == PT_NULL or (segment.p_type == PT_NOTE and segment._replace(p_type=PT_GNU_PROPERTY) in segments)
-
-
-def is_abi_tag(image: Image, segment: Phdr) -> bool:
-    """True for a static program's PT_NOTE with its ABI tag alone: ld.so reads it in libraries, others by its section header."""
-    if image.dynamic or segment.p_type != PT_NOTE:
-        return False
-    notes = notes_at(image.elf, segment.p_offset, segment.p_filesz, segment.p_align)
-    return all((note.name, note.type) == (b"GNU\0", NT_GNU_ABI_TAG) for note in notes)
 
 
 def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
@@ -156,17 +142,4 @@ def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:
     if segment.p_type == PT_LOAD and segment is image.load:
         size = max(segment.p_filesz, used - segment.p_offset)
         return segment._replace(p_filesz=size, p_memsz=max(segment.p_memsz, size))
-    return segment
-
-
-def follow(segment: Phdr, moves: list[Move]) -> Phdr:
-    """Return the header of moved metadata with its new place."""
-    for item in moves:
-        if segment.p_type in MOVABLE_SEGMENTS and item.holds(segment.p_offset, segment.p_filesz):
-            by = item.to_address - item.from_address
-            return segment._replace(
-                p_offset=segment.p_offset + item.to_offset - item.from_offset,
-                p_vaddr=(segment.p_vaddr + by) % WORD,
-                p_paddr=(segment.p_paddr + by) % WORD,
-            )
     return segment

@@ -8,7 +8,7 @@ from linker.files.payload import check_end
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, survey
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.notes import check_notes, notes_of
+from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent
 from sframegen.elf.records import (
     EHDR_SIZE,
@@ -18,6 +18,7 @@ from sframegen.elf.records import (
     PHDR_SIZE,
     PT_GNU_SFRAME,
     PT_LOAD,
+    SHDR_SIZE,
     SHF_ALLOC,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
@@ -27,10 +28,9 @@ from sframegen.elf.role import Role, role_of
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
-    from sframegen.elf.file import ElfFile
+    from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import Phdr
 
-WORD = 1 << 64
 MAX_ADDRESS = 1 << 63
 MAX_ALIGN = 1 << 40
 MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose table is larger than 64 KiB
@@ -42,6 +42,8 @@ class Image(NamedTuple):
     loads: list[Phdr]
     page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096
     end_address: int  # the first after every PT_LOAD
+    room: int  # file offset of the place for new bytes: after all that segments have, before what is not loaded
+    align_after: int  # bytes: what the sections after it need
     table: Extent  # the program header table
     load: Phdr | None  # the PT_LOAD that holds the table
     dynamic: list[Dyn]
@@ -74,6 +76,8 @@ def read_image(elf: ElfFile) -> Image:
         loads=loads,
         page=max(0x1000, *(load.p_align for load in loads)),
         end_address=loads[-1].p_vaddr + loads[-1].p_memsz,
+        room=room_of(elf),
+        align_after=max([8, *(s.header.sh_addralign for s in elf.sections if not s.header.sh_flags & SHF_ALLOC and is_aligned(s))]),
         table=table,
         load=load,
         dynamic=dynamic,
@@ -84,8 +88,30 @@ def read_image(elf: ElfFile) -> Image:
     )
 
 
+def room_of(elf: ElfFile) -> int:
+    """Return the file offset after all that segments have; the file's end where that would cut through a section."""
+    ends = [s.p_offset + s.p_filesz for s in elf.segments if s.p_filesz]
+    room = max([EHDR_SIZE, elf.header.e_phoff + elf.phnum * PHDR_SIZE, *ends])
+    tables = [(elf.header.e_shoff, elf.shnum * SHDR_SIZE)]
+    headers = [s.header for s in elf.sections if s.header.sh_type not in (SHT_NULL, SHT_NOBITS)]
+    spans = tables + [(header.sh_offset, header.sh_size) for header in headers]
+    is_cut = any(start < room < start + size for start, size in spans)
+    late = any(header.sh_flags & SHF_ALLOC and header.sh_offset >= room and header.sh_size for header in headers)
+    return len(elf.data) if is_cut or late else min(room, len(elf.data))
+
+
+def kept_in_place(elf: ElfFile) -> int:
+    """Return how many bytes at the file's begin keep their offsets, whatever the plan."""
+    return 0 if elf.header.e_type == ET_EXEC else room_of(elf)
+
+
+def is_aligned(section: Section) -> bool:
+    align = section.header.sh_addralign
+    return align & (align - 1) == 0 and align <= FIRST_PAGE
+
+
 def find_build_id(elf: ElfFile) -> int | None:
-    ids = (note for note in notes_of(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
+    ids = (note for note in sound_notes(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
     return next((note.offset for note in ids if note.offset + 16 + len(note.desc) <= FIRST_PAGE), None)
 
 

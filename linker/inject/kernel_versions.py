@@ -30,7 +30,9 @@ VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # acc
 
 
 def kernel_of(version: str) -> Kernel:
-    """Raises ValueError if it is no version."""
+    """Raises ValueError if it is no version, TypeError if it is no string."""
+    if not isinstance(version, str):
+        raise TypeError(f"min_kernel is {version!r}: give a string such as '5.18'")
     found = VERSION.fullmatch(version)
     if found is None:
         raise ValueError(f"not a Linux version such as 5.18: {version!r}")

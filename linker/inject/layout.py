@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from linker.files.refusals import Refusal, RefusedError
+from linker.inject.gaps import Gap, moved_end, total
+from linker.inject.movable import MOVABLE_SEGMENTS
+from sframegen.elf.ranges import align_up
 from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHT_GNU_SFRAME, Phdr, Shdr
 
 if TYPE_CHECKING:
+    from linker.inject.gaps import Gaps
     from linker.inject.image import Image
 
-Layout = Literal["front", "tail", "unloaded"]
+WORD = 1 << 64
+Layout = Literal["front", "before", "tail", "unloaded"]
 
 
 class Move(NamedTuple):
-    """A piece of metadata that moves; offsets in the file, link-time addresses, size in bytes."""
+    """A piece of metadata that moves: offset in the original and in the new file, link-time addresses, size in bytes."""
 
     names: tuple[str, ...]
     size: int
@@ -29,11 +34,15 @@ class Move(NamedTuple):
 
 
 class Draft(NamedTuple):
+    """Offsets in the new file."""
+
     layout: Layout
+    gaps: Gaps
     table_offset: int
     segments: list[Phdr]  # the whole new table
+    new_segments: list[Phdr]  # of them
     section: Shdr  # `.sframe`, without its name
-    end: int  # file offset after the last byte of the section and of what is loaded
+    end: int  # after the last byte of the original, the section and what is loaded
     moves: list[Move]
     dropped: list[Phdr]  # headers of the original that gave up their slot
     covers: list[tuple[str, Shdr]]  # further sections, over bytes that strip tools would clear without one
@@ -57,6 +66,18 @@ def no_room(image: Image, why: str, reason: Refusal = Refusal.NO_ROOM) -> NoRoom
     return error
 
 
+def gap_after(image: Image, end: int, gaps: Gaps = ()) -> tuple[Gaps, int]:
+    """Return (gaps, end of the file) for new bytes between what is loaded and what is not; they end at `end`.
+
+    `gaps`: those before. What is not loaded keeps its alignment.
+    """
+    size, at = len(image.elf.data), image.room
+    if at < size:
+        start = moved_end(gaps, at)
+        gaps = (*gaps, Gap(at, align_up(end - start, image.align_after)))
+    return gaps, max(end, size + total(gaps))
+
+
 def readable(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
     return Phdr(kind, PF_R, offset, address, address, size, size, align)
 
@@ -74,3 +95,16 @@ def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
     """Insert them after the last PT_LOAD: they are read in ascending order."""
     last = max(index for index, segment in enumerate(segments) if segment.p_type == PT_LOAD)
     return [*segments[: last + 1], *loads, *segments[last + 1 :]]
+
+
+def follow(segment: Phdr, moves: list[Move]) -> Phdr:
+    """Return the header of moved metadata with its new place."""
+    for item in moves:
+        if segment.p_type in MOVABLE_SEGMENTS and item.holds(segment.p_offset, segment.p_filesz):
+            by = item.to_address - item.from_address
+            return segment._replace(
+                p_offset=segment.p_offset + item.to_offset - item.from_offset,
+                p_vaddr=(segment.p_vaddr + by) % WORD,
+                p_paddr=(segment.p_paddr + by) % WORD,
+            )
+    return segment

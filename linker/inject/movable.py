@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from sframegen.elf.dynamic import (
     DT_FINI,
     DT_FINI_ARRAY,
@@ -146,7 +147,11 @@ def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool
 
 
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
-    return all((note.name, note.type) in MOVABLE_NOTES for note in notes_at(elf, offset, size, align))
+    """True for notes of known owners; bytes that are no notes, as objcopy may leave them under a PT_NOTE, stay."""
+    try:
+        return all((note.name, note.type) in MOVABLE_NOTES for note in notes_at(elf, offset, size, align))
+    except FormatError:
+        return False
 
 
 def may_move_segment(elf: ElfFile, segment: Phdr) -> bool:

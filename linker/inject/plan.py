@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
+from linker.files.copying import Part
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
+from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import front
-from linker.inject.image import WORD, Image, read_image
+from linker.inject.gaps import moved, spread
+from linker.inject.image import read_image
 from linker.inject.kernel_versions import SAFE_SINCE, Change
 from linker.inject.layout import NoRoomError, no_room
 from linker.inject.movable import MOVABLE_TAGS, PT_NULL
+from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
 from linker.inject.tail_layout import tail
 from linker.inject.unloaded_layout import unloaded
-from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
     EHDR_SIZE,
@@ -25,19 +29,17 @@ from sframegen.elf.records import (
     SHDR_SIZE,
     SHF_ALLOC,
     SHF_COMPRESSED,
-    SHN_LORESERVE,
-    SHT_NOBITS,
-    SYM_SIZE,
     Phdr,
-    Shdr,
 )
 from sframegen.elf.role import Role
-from sframegen.elf.symbols import ST_VALUE_OFFSET, SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from linker.inject.gaps import Gaps
+    from linker.inject.image import Image
     from linker.inject.layout import Draft, Layout, Move
+    from sframegen.elf.file import ElfFile, Section
 
 # patchelf relies on the order of the sections: if the first one has moved, it finds nothing in its way, and overwrites the
 # second when it adds program headers: one for each run.
@@ -45,24 +47,15 @@ SPARE_HEADERS = 2
 MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
 MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
 MAX_SECTION = 1 << 40
-MAX_SYMBOLS = 1 << 16  # in moved metadata; real files have a handful
 NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
 SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}
 
 
-class Patch(NamedTuple):
-    """A 64-bit value that names moved metadata: a dynamic tag or a symbol; `offset` is its place in the new file."""
-
-    name: str
-    offset: int
-    old: int
-    new: int
-
-
 class InjectionPlan(NamedTuple):
-    """Offsets in the file and sizes in bytes, addresses as linked."""
+    """Offsets in the new file and sizes in bytes, addresses as linked."""
 
     layout: Layout
+    gaps: Gaps
     original_size: int
     section_offset: int
     section_address: int
@@ -76,6 +69,8 @@ class InjectionPlan(NamedTuple):
     moves: tuple[Move, ...]
     patches: tuple[Patch, ...]
     sections: tuple[Section, ...]  # the new section header table; empty if the original has none
+    added: tuple[int, ...]  # numbers of the new ones
+    names_number: int  # of the section with the names
     names_offset: int
     names_size: int
     new_names: str  # appended to the table of names
@@ -97,19 +92,22 @@ class InjectionPlan(NamedTuple):
     @property
     def size(self) -> int:
         """Size of the new file."""
-        return self.undo_offset + undo_record.record_size(self.changed())
+        return self.undo_offset + undo_record.record_size(self.changed(), self.gaps)
 
     def overwritten(self) -> list[tuple[int, int]]:
         """(offset, size) of every range of the original, without an earlier section, that is overwritten; ascending."""
-        ranges = [(0, EHDR_SIZE)]
-        ranges += [(self.table_offset, self.table_size + self.spare_size)] if self.is_loaded else []
-        ranges += [(item.to_offset, item.size) for item in self.moves]
-        ranges += [(patch.offset, 8) for patch in self.patches]
-        return undo_record.overwritten(self.original_size, ranges)
+        return undo_record.overwritten(self.original_size, self._written(), self.gaps)
 
     def changed(self) -> list[tuple[int, int]]:
         """The same with the ranges that are cleared before."""
-        return undo_record.overwritten(self.original_size, [*self.overwritten(), *self.cleared])
+        cleared = [(part.to, part.size) for part in spread(self.gaps, [Part(at, at, size) for at, size in self.cleared])]
+        return undo_record.overwritten(self.original_size, [*self._written(), *cleared], self.gaps)
+
+    def _written(self) -> list[tuple[int, int]]:
+        ranges = [(0, EHDR_SIZE)]
+        ranges += [(self.table_offset, self.table_size + self.spare_size)] if self.is_loaded else []
+        ranges += [(item.to_offset, item.size) for item in self.moves]
+        return ranges + [(patch.offset, patch.size) for patch in self.patches]
 
 
 def plan_injection(
@@ -126,7 +124,7 @@ def plan_injection(
     if risk and Change.SEGMENT_IN_A_LOADER not in allowed:
         raise RefusedError(Refusal.DYNAMIC_LOADER, risk, file=elf.name)
     draft = choose(image, section_size, allowed)
-    patches = (*tag_patches(image, draft), *symbol_patches(elf, draft))
+    patches = (*tag_patches(image, draft), *value_patches(elf, draft))
     return complete(elf, draft, patches, tuple(cleared))
 
 
@@ -153,6 +151,9 @@ def risk_of(role: Role) -> str:
 
 
 def choose(image: Image, section_size: int, allowed: frozenset[Change]) -> Draft:
+    if is_possible(image):
+        with suppress(NoRoomError):
+            return before(image, section_size)
     drafts: list[Draft] = []
     for spare in (SPARE_HEADERS, 0):
         try:
@@ -181,13 +182,11 @@ def tail_of_program(image: Image, section_size: int, reason: SframegenError, all
 
 def complete(elf: ElfFile, draft: Draft, patches: tuple[Patch, ...], cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
     """What else follows from a layout: section headers, the end of the file."""
-    added = [(".sframe", draft.section), *draft.covers] if elf.sections else []
-    new_names = "".join(f"{name}\0" for name, _ in added)
-    names_size = elf.sections[elf.shstrndx].header.sh_size + len(new_names) if added else 0
-    section_table_offset = align_up(draft.end + names_size, 8) if added else 0
-    sections = new_sections(elf, draft, added, names_size)
+    table = new_table(elf, draft) if elf.sections else NO_TABLE
+    section_table_offset = align_up(draft.end + table.names_size, 8) if elf.sections else 0
     return InjectionPlan(
         layout=draft.layout,
+        gaps=draft.gaps,
         original_size=len(elf.data),
         section_offset=draft.section.sh_offset,
         section_address=draft.section.sh_addr,
@@ -196,83 +195,28 @@ def complete(elf: ElfFile, draft: Draft, patches: tuple[Patch, ...], cleared: tu
         table_offset=draft.table_offset,
         spare_size=draft.spare_size,
         segments=tuple(draft.segments),
-        new_segments=tuple(
-            segment
-            for segment in draft.segments
-            if segment.p_type in NEW_TYPES and segment.p_filesz and segment.p_offset >= len(elf.data)
-        ),
+        new_segments=tuple(draft.new_segments),
         dropped_segments=tuple(draft.dropped),
         moves=tuple(draft.moves),
-        patches=patches,
-        sections=tuple(sections),
+        patches=(*patches, *table.patches),
+        sections=tuple(table.sections),
+        added=table.added,
+        names_number=table.names_number,
         names_offset=draft.end,
-        names_size=names_size,
-        new_names=new_names,
+        names_size=table.names_size,
+        new_names=table.new_names,
         section_table_offset=section_table_offset,
-        undo_offset=section_table_offset + len(sections) * SHDR_SIZE if added else draft.end,
+        undo_offset=section_table_offset + len(table.sections) * SHDR_SIZE if elf.sections else draft.end,
         cleared=cleared,
     )
-
-
-def new_sections(elf: ElfFile, draft: Draft, added: list[tuple[str, Shdr]], names_size: int) -> list[Section]:
-    """The old ones in their order, so that every index into the table stays valid; then the new ones."""
-    sections = [section._replace(header=follow(section.header, draft.moves)) for section in elf.sections]
-    if added:
-        names = sections[elf.shstrndx]
-        name_offset = names.header.sh_size
-        sections[elf.shstrndx] = names._replace(header=names.header._replace(sh_offset=draft.end, sh_size=names_size))
-        for name, header in added:
-            sections.append(Section(len(sections), name, header._replace(sh_name=name_offset)))
-            name_offset += len(name) + 1
-    if len(sections) >= SHN_LORESERVE:  # more than fit into the ELF header, which then has 0
-        sections[0] = sections[0]._replace(header=sections[0].header._replace(sh_size=len(sections)))
-    return sections
-
-
-def follow(header: Shdr, moves: list[Move]) -> Shdr:
-    item = move_of(header, moves)
-    if item is None:
-        return header
-    return header._replace(
-        sh_addr=(header.sh_addr + item.to_address - item.from_address) % WORD,
-        sh_offset=header.sh_offset + item.to_offset - item.from_offset,
-    )
-
-
-def move_of(header: Shdr, moves: list[Move]) -> Move | None:
-    """Return the move that includes a section."""
-    if header.sh_type == SHT_NOBITS or not header.sh_flags & SHF_ALLOC:
-        return None
-    return next((item for item in moves if item.holds(header.sh_offset, header.sh_size)), None)
 
 
 def tag_patches(image: Image, draft: Draft) -> Iterator[Patch]:
     for entry in image.dynamic:
         for item in draft.moves:
             if entry.tag in MOVABLE_TAGS and 0 <= entry.value - item.from_address < item.size:
-                yield Patch(MOVABLE_TAGS[entry.tag], entry.offset, entry.value, entry.value + item.to_address - item.from_address)
-
-
-def symbol_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
-    """Symbols of sections that move, in every symbol table, at the table's new place."""
-    moved = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
-    found = 0
-    for section in (section for section in symbol_tables(elf) if moved and section.header.sh_entsize == SYM_SIZE):
-        table = SymbolTable(elf, section, elf.stored(section))
-        new_offset = follow(section.header, draft.moves).sh_offset
-        for index in table.defined_in(moved.keys()):
-            symbol = table[index]
-            number = table.section_of(index, symbol)
-            if number not in moved:
-                continue
-            item, holder = moved[number], elf.sections[number].header
-            if not 0 <= symbol.st_value - holder.sh_addr <= holder.sh_size:
-                continue  # GNU ld puts __ehdr_start into the first section, at an address outside it
-            found += 1
-            if found > MAX_SYMBOLS:
-                raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", section.name)
-            value = (symbol.st_value + item.to_address - item.from_address) % WORD
-            yield Patch(f"{section.name}[{index}]", new_offset + index * SYM_SIZE + ST_VALUE_OFFSET, symbol.st_value, value)
+                new = entry.value + item.to_address - item.from_address
+                yield Patch(MOVABLE_TAGS[entry.tag], moved(draft.gaps, entry.offset), entry.value, new)
 
 
 def describe(plan: InjectionPlan) -> list[str]:
@@ -284,6 +228,7 @@ def describe(plan: InjectionPlan) -> list[str]:
         f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes{compressed}",
     ]
     lines += [f"new segment: {describe_segment(segment)}" for segment in plan.new_segments]
+    lines += [f"gap: {size:#x} bytes before the original's offset {at:#x}" for at, size in plan.gaps]
     lines += [f"segment given up: {describe_segment(segment)}" for segment in plan.dropped_segments]
     if plan.is_loaded:
         lines.append(f"program header table: {len(plan.segments)} entries at offset {plan.table_offset:#x}")

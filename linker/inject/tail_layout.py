@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.inject.image import MAX_ADDRESS
-from linker.inject.layout import Draft, insert_loads, load_at, no_room, sframe_at
+from linker.inject.layout import Draft, gap_after, insert_loads, load_at, no_room, sframe_at
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from linker.inject.image import Image
 
 NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
-MAX_HOLE = 64 << 20  # bytes of file between the original's end and the new segments; .bss of that size
+MAX_HOLE = 64 << 20  # bytes of file between what was loaded and the new segments; .bss of that size
 
 
 def tail(image: Image, section_size: int) -> Draft:
-    elf = image.elf
+    room = image.room
     bias = image.loads[0].p_vaddr - image.loads[0].p_offset
-    address = max(align_up(image.end_address, image.page), align_up(len(elf.data) + bias, image.page))
+    address = max(align_up(image.end_address, image.page), align_up(room + bias, image.page))
     table_address = align_up(address + section_size, image.page)
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
-    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - len(elf.data) > MAX_HOLE:
+    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - room > MAX_HOLE:
         raise no_room(image, "neither after it nor at the end of the file")
     sframe, section = sframe_at(address - bias, address, section_size)
     table_offset = table_address - bias
@@ -42,5 +42,6 @@ def tail(image: Image, section_size: int) -> Draft:
     # Without a section over the table, eu-strip takes it for a gap and clears it.
     cover = Shdr(0, SHT_PROGBITS, SHF_ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
     segments = [*insert_loads(segments, loads), sframe]
-    dropped = [segment for segment in elf.segments if segment not in image.segments]
-    return Draft("tail", table_offset, segments, section, table_offset + size, [], dropped, [(".sframegen.phdrs", cover)])
+    dropped = [segment for segment in image.elf.segments if segment not in image.segments]
+    gaps, end = gap_after(image, table_offset + size)
+    return Draft("tail", gaps, table_offset, segments, [*loads, sframe], section, end, [], dropped, [(".sframegen.phdrs", cover)])

@@ -1,14 +1,16 @@
 """The undo record at the very end of a changed file, which restores the original byte for byte. Little-endian:
 
+    for each gap between the original's bytes:   u64 offset + 2^63, u64 size
     for each range that was overwritten:   u64 offset, u64 size, the original bytes
     u64 size of the original file
-    u32 number of ranges
-    u32 CRC-32 of the new bytes in these ranges, in that order, then of all after the original's end, with 0 in place of the CRC
+    u32 number of gaps and ranges
+    u32 CRC-32 of the new bytes in these ranges, in that order, of the gaps, then of all after the original's end, with 0 in place
+        of the CRC
     u64 size of this record
     8 bytes of magic
 
-No header names it, so that strip and similar tools drop it: they write another file, which cannot be restored. The same holds for
-a file whose moved metadata was edited in its new place.
+Offsets are those in the original. No header names it, so that strip and similar tools drop it: they write another file, which
+cannot be restored. The same holds for a file whose moved metadata was edited in its new place.
 """
 
 from __future__ import annotations
@@ -16,17 +18,25 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.ranges import Extent, join
+from linker.files.copying import Part
+from linker.inject.gaps import Gap, moved, moved_back, opened, parts_of, total
+from sframegen.elf.ranges import Extent, holder, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from linker.inject.gaps import Gaps
+    from sframegen.elf.ranges import Range
 
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
 MAX_RANGES = 1 << 18  # a plan patches 65,536 symbols at most
+MAX_GAPS = 2  # one before the headers, one after what is loaded
+IS_GAP = 1 << 63
+END = 1 << 64  # after every offset
 CHUNK = 1 << 20  # bytes of a hole at a time
 
 
@@ -42,36 +52,59 @@ class Write(NamedTuple):
 
 class Undo(NamedTuple):
     original_size: int
-    old: list[tuple[int, bytes]]  # file offset, bytes
-    start: int  # the record's own file offset
+    old: list[tuple[int, bytes]]  # offset in the original, bytes
+    start: int  # the record's own offset in the changed file
+    gaps: Gaps = ()
 
-    def restore(self, file: BinaryIO) -> None:
-        """Turn a copy of the changed file, open for update, into the original."""
-        for offset, data in self.old:
-            file.seek(offset)
-            file.write(data)
-        file.truncate(self.original_size)
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of the changed file that are the original, except for `old`."""
+        return [Part(to, start, size) for start, to, size in parts_of(self.gaps, self.original_size)]
 
-
-def record_size(ranges: Iterable[tuple[int, int]]) -> int:
-    return TRAILER.size + sum(ENTRY.size + size for _, size in ranges)
-
-
-def overwritten(original_size: int, writes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(offset, size) of every range of the original that these (offset, size) change; ascending."""
-    ranges = join(Extent(offset, offset + size) for offset, size in writes if offset < original_size)
-    return [(item.start, item.size) for item in ranges]
+    @property
+    def covered(self) -> list[Range]:
+        """The ranges of the changed file whose bytes the checksum covers, in its order: (start, end)."""
+        end = self.original_size + total(self.gaps)
+        return [*new_ranges(self.gaps, self.old), *opened(self.gaps), (end, self.start)]
 
 
-def record(original: memoryview, writes: Iterable[Write]) -> bytes:
-    """Return the record of a file made from `original` with these writes, in their order, and nothing else.
+def new_ranges(gaps: Gaps, old: Iterable[tuple[int, bytes]]) -> list[Range]:
+    """Return the places of old bytes in the changed file."""
+    starts = [(moved(gaps, offset), data) for offset, data in old]
+    return [(start, start + len(data)) for start, data in starts]
 
-    None of them reaches across the original's end.
+
+def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
+    return TRAILER.size + ENTRY.size * len(gaps) + sum(ENTRY.size + size for _, size in ranges)
+
+
+def overwritten(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
+    """(offset, size) of every range of the original that these (offset, size) in the new file change; ascending."""
+    ranges = join(Extent(offset, offset + size) for offset, size in writes)
+    new = [*opened(gaps), (original_size + total(gaps), END)]
+    return [(moved_back(gaps, item.start), item.size) for item in ranges if holder(new, item.start) is None]
+
+
+def record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
+    """Return the record of a file made from `original` with these gaps, then these writes, in their order, and nothing else.
+
+    None of them reaches across the original's end, or an end of a gap. `start`: the record's offset, by default after all writes.
     """
     size, written = len(original), contents(writes)
-    old = [(offset, bytes(original[offset : offset + len(data)])) for offset, data in written if offset < size]
-    new = [data for offset, data in written if offset < size]
-    return pack(size, old, [*new, *with_holes(size, written[len(old) :])])
+    new = [*opened(gaps), (size + total(gaps), END if start is None else start)]
+    added: list[list[tuple[int, bytearray]]] = [[] for _ in new]
+    changed: list[bytearray] = []
+    old: list[tuple[int, bytes]] = []
+    for offset, data in written:
+        number = holder(new, offset)
+        if number is not None:
+            added[number].append((offset, data))
+            continue
+        changed.append(data)
+        start = moved_back(gaps, offset)
+        old.append((start, bytes(original[start : start + len(data)])))
+    filled = [data for (start, end), pieces in zip(new, added, strict=True) for data in with_holes(start, pieces, end)]
+    return pack(Undo(size, old, 0, gaps), [*changed, *filled])
 
 
 def contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
@@ -86,21 +119,22 @@ def contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
     return result
 
 
-def with_holes(end: int, pieces: Iterable[tuple[int, bytearray]]) -> Iterator[bytes | bytearray]:
-    """Yield ascending pieces with the zeros between them, as the file system has them; the file so far ends at `end`."""
-    for offset, data in pieces:
-        for start in range(end, offset, CHUNK):
-            yield bytes(min(CHUNK, offset - start))
+def with_holes(start: int, pieces: Iterable[tuple[int, bytearray]], end: int) -> Iterator[bytes | bytearray]:
+    """Yield ascending pieces with the zeros around them, from `start` to `end`; END: to the last piece."""
+    for offset, data in [*pieces, *([(end, bytearray())] if end != END else [])]:
+        for at in range(start, offset, CHUNK):
+            yield bytes(min(CHUNK, offset - at))
         yield data
-        end = offset + len(data)
+        start = offset + len(data)
 
 
-def pack(original_size: int, old: list[tuple[int, bytes]], new: Iterable[bytes | bytearray]) -> bytes:
-    """`new`: the bytes that replaced `old`, then the appended ones."""
-    body = b"".join(ENTRY.pack(offset, len(data)) + data for offset, data in old)
-    size = len(body) + TRAILER.size
-    crc = checksum([*new, body, TRAILER.pack(original_size, len(old), 0, size, MAGIC)])
-    return body + TRAILER.pack(original_size, len(old), crc, size, MAGIC)
+def pack(undo: Undo, new: Iterable[bytes | bytearray]) -> bytes:
+    """Return the record's bytes. `new`: the bytes that it covers."""
+    entries = [ENTRY.pack(at | IS_GAP, size) for at, size in undo.gaps]
+    body = b"".join([*entries, *(ENTRY.pack(offset, len(data)) + data for offset, data in undo.old)])
+    size, count = len(body) + TRAILER.size, len(entries) + len(undo.old)
+    crc = checksum([*new, body, TRAILER.pack(undo.original_size, count, 0, size, MAGIC)])
+    return body + TRAILER.pack(undo.original_size, count, crc, size, MAGIC)
 
 
 def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
@@ -116,9 +150,9 @@ def read(data: memoryview) -> Undo | None:
     if found is None:
         return None
     original_size, count, crc, size, _ = TRAILER.unpack_from(data, len(data) - TRAILER.size)
-    new = [data[offset : offset + len(before)] for offset, before in found.old]
-    unsigned = TRAILER.pack(original_size, count, 0, size, MAGIC)
-    return found if checksum([*new, data[original_size : len(data) - TRAILER.size], unsigned]) == crc else None
+    covered = [data[start:end] for start, end in found.covered]
+    body = data[found.start : len(data) - TRAILER.size]
+    return found if checksum([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
 
 
 def parse(data: memoryview) -> Undo | None:
@@ -130,13 +164,31 @@ def parse(data: memoryview) -> Undo | None:
     if magic != MAGIC or not original_size <= start <= end or count > MAX_RANGES:
         return None
     old: list[tuple[int, bytes]] = []
+    gaps: list[Gap] = []
     pos = start
     for _ in range(count):
         if pos + ENTRY.size > end:
             return None
         offset, length = ENTRY.unpack_from(data, pos)
-        pos += ENTRY.size + length
+        pos += ENTRY.size
+        if offset & IS_GAP:
+            gaps.append(Gap(offset ^ IS_GAP, length))
+            continue
+        pos += length
         if pos > end or offset + length > original_size:
             return None
         old.append((offset, bytes(data[pos - length : pos])))
-    return Undo(original_size, old, start)
+    if not are_sound(gaps, original_size, start):
+        return None
+    return Undo(original_size, old, start, tuple(gaps))
+
+
+def are_sound(gaps: list[Gap], original_size: int, start: int) -> bool:
+    """True if they ascend within the original, and leave room for it before the record at `start`."""
+    places = [gap.at for gap in gaps]
+    return (
+        len(gaps) <= MAX_GAPS
+        and places == sorted(set(places))
+        and all(gap.size and gap.at < original_size for gap in gaps)
+        and original_size + sum(gap.size for gap in gaps) <= start
+    )

@@ -31,4 +31,4 @@ def unloaded(elf: ElfFile, section_size: int, flags: int) -> Draft:
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
     offset = align_up(len(elf.data), ALIGN)
     section = Shdr(0, SHT_GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
-    return Draft("unloaded", elf.header.e_phoff, elf.segments, section, offset + section_size, [], [], [])
+    return Draft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from linker.files.copying import same_bytes
 from linker.files.read_back import read_back, without_name_offset
+from linker.inject.gaps import is_grown, moved, moved_back, moved_empty, moved_segment, parts_of
 from linker.inject.image import find_build_id
-from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
+from linker.inject.movable import MOVABLE_SEGMENTS
+from linker.inject.section_table import renumbered
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import build_id_among, build_id_of, sound_notes
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import (
     EHDR_SIZE,
@@ -23,6 +25,7 @@ from sframegen.elf.records import (
     SHT_NOBITS,
     SHT_NULL,
     Phdr,
+    Shdr,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from linker.inject.undo_record import Write
     from sframegen.elf.file import ElfFile, Section
 
+ADDRESS_SIZE = 8  # bytes of a patch that holds an address; others hold numbers of sections
 KEPT_FIELDS = ("e_ident", "e_version", "e_ehsize", "e_phentsize")  # of the ELF header, beside those that readers say
 
 
@@ -186,8 +190,8 @@ def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
     """Every earlier segment is there, in order, unchanged or changed as planned."""
     if written.segments != list(plan.segments):
         yield "program headers are not the planned ones"
-    dropped = list(plan.dropped_segments)
-    rest = [s for s in written.segments if s not in plan.new_segments]
+    dropped, new = list(plan.dropped_segments), list(plan.new_segments)
+    rest = [s for s in written.segments if s not in new]
     for segment in original.segments:
         if segment in dropped:
             dropped.remove(segment)
@@ -200,13 +204,12 @@ def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
 
 
 def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
-    if old == new:
+    if moved_segment(plan.gaps, old) == new:
         return True
     if old.p_type == new.p_type == PT_PHDR:
         return True  # checked against the table itself
-    if old.p_type == PT_LOAD:  # may reach further in its last page
-        same = new._replace(p_filesz=old.p_filesz, p_memsz=old.p_memsz) == old
-        return same and new.p_filesz == new.p_memsz and 0 <= new.p_filesz - old.p_filesz < FIRST_PAGE
+    if old.p_type == PT_LOAD:
+        return is_grown(old, new, plan.gaps)
     by = new.p_vaddr - old.p_vaddr
     moved = any(
         item.holds(old.p_offset, old.p_filesz)
@@ -225,25 +228,36 @@ def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
     planned = [without_name_offset(section) for section in plan.sections]
     if written.sections != planned:
         yield "section headers are not the planned ones"
-    for old, new in zip(original.sections, written.sections, strict=False):
+    kept = [section for section in written.sections if section.number not in plan.added]
+    numbers = {old: section.number for old, section in enumerate(kept)}
+    for old, new in zip(original.sections, kept, strict=False):
         if old.number == 0:
-            same = new.header._replace(sh_size=0) == old.header._replace(sh_size=0)  # may hold the number of sections
+            header = old.header._replace(sh_size=0, sh_name=0)  # its size may be the number of sections
+            same = new.header._replace(sh_size=0) == header
         elif old.number == original.shstrndx:
             same = new.header.sh_offset == plan.names_offset
         else:
-            moves = [item for item in plan.moves if item.holds(old.header.sh_offset, old.header.sh_size)]
-            kept = new.header._replace(sh_name=old.header.sh_name)
-            at = (old.header.sh_addr, old.header.sh_offset)
-            if moves and old.header.sh_flags & SHF_ALLOC and old.header.sh_type != SHT_NOBITS:
-                at = (at[0] + moves[0].to_address - moves[0].from_address, at[1] + moves[0].to_offset - moves[0].from_offset)
-            same = kept == old.header._replace(sh_addr=at[0], sh_offset=at[1])
+            address, offset = place_of(plan, old.header)
+            there = new.header._replace(sh_name=old.header.sh_name)
+            same = there == renumbered(old.header, numbers)._replace(sh_addr=address, sh_offset=offset)
         if not same or new.name != old.name:
             yield f"section {old.number} {old.name} changed, which is not in the plan"
 
 
+def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
+    """(address, file offset) of an earlier section in the new file."""
+    if header.sh_type != SHT_NOBITS and header.sh_flags & SHF_ALLOC:
+        for item in plan.moves:
+            if item.holds(header.sh_offset, header.sh_size):
+                by = item.to_address - item.from_address
+                return header.sh_addr + by, header.sh_offset + item.to_offset - item.from_offset
+    empty = header.sh_type == SHT_NOBITS or (header.sh_flags & SHF_ALLOC and not header.sh_size)
+    return header.sh_addr, (moved_empty if empty else moved)(plan.gaps, header.sh_offset)
+
+
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
     """Headers and metadata in the first page overwrite only themselves, padding, and metadata that moves."""
-    patched = {patch.offset for patch in plan.patches}
+    patched = {moved_back(plan.gaps, patch.offset) for patch in plan.patches}
     wide = join(Extent(offset, offset + size) for offset, size in plan.overwritten() if offset not in patched)
     table = range(original.header.e_phoff, original.header.e_phoff + original.phnum * PHDR_SIZE + 1)
     for section in original.sections:
@@ -257,17 +271,24 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
     """Every loaded byte is at its address with its value, except those that the plan names."""
     named = join(Extent(offset, offset + size) for offset, size in plan.overwritten())
-    now = {s.p_vaddr: s.p_offset for s in written.segments if s.p_type == PT_LOAD}
+    now = [s for s in written.segments if s.p_type == PT_LOAD]
     for load in (s for s in original.segments if s.p_type == PT_LOAD):
-        shift = now.get(load.p_vaddr, load.p_offset) - load.p_offset
+        there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
+        shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
         for start, end in gaps(named, load.p_offset, load.p_offset + load.p_filesz):
             if not same_bytes(original.data[start:end], result.data[start + shift : end + shift]):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
+    loads = (Extent(s.p_offset, s.p_offset + s.p_filesz) for s in original.segments if s.p_type == PT_LOAD and s.p_filesz)
+    compared = join([*named, *loads])
+    for start, to, size in parts_of(plan.gaps, len(original.data)):
+        for at, end in gaps(compared, start, start + size):
+            if not same_bytes(original.data[at:end], result.data[at + to - start : end + to - start]):
+                yield f"bytes from file offsets {at:#x} to {end:#x} changed"
 
 
 def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iterator[str]:
     """Moved metadata is at its new address, and tags and symbols name that."""
-    patched = join(Extent(patch.offset, patch.offset + 8) for patch in plan.patches)
+    patched = join(Extent(patch.offset, patch.offset + patch.size) for patch in plan.patches)
     for item in plan.moves:
         there = result.at(item.to_address, item.size)
         for start, end in gaps(patched, item.to_offset, item.to_offset + item.size):
@@ -275,14 +296,14 @@ def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iter
             if not same_bytes(original.data[at : at + end - start], there[start - item.to_offset : end - item.to_offset]):
                 yield f"{', '.join(item.names)} changed when it moved to {item.to_address:#x}"
     for patch in plan.patches:
-        if int.from_bytes(result.data[patch.offset : patch.offset + 8], result.byte_order) != patch.new:
+        if int.from_bytes(result.data[patch.offset : patch.offset + patch.size], result.byte_order) != patch.new:
             yield f"{patch.name} does not say {patch.new:#x}"
-        if not any(0 <= patch.new - item.to_address <= item.size for item in plan.moves):
+        if patch.size == ADDRESS_SIZE and not any(0 <= patch.new - item.to_address <= item.size for item in plan.moves):
             yield f"{patch.name} says {patch.new:#x}, where nothing moved to"
 
 
 def check_build_id(original: ElfFile, result: ElfFile) -> Iterator[str]:
-    if build_id_of(result) != build_id_of(original):
+    if build_id_among(sound_notes(result)) != build_id_among(sound_notes(original)):
         yield "the build-id changed"
     if find_build_id(original) is not None and find_build_id(result) is None:
         yield "the build-id note left the first page of the file"

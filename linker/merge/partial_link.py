@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
+from sframegen.elf.opening import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +22,12 @@ class PartialLink(NamedTuple):
     output: Path
     map_file: Path
     messages: list[str]
+
+
+def check_objects(objects: Iterable[str | os.PathLike[str]]) -> None:
+    """Raises FormatError for a FIFO, at which a linker would wait, or a device, and OSError for what does not exist."""
+    for path in objects:
+        check_regular(os.stat(path).st_mode, os.fspath(path))  # noqa: PTH116 - there are thousands
 
 
 def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]) -> PartialLink:
@@ -43,7 +50,7 @@ def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path
             env={**os.environ, "LC_ALL": "C"},
         )
     except OSError as error:
-        raise RefusedError(Refusal.NO_LINKER, error.strerror or str(error), file=linker) from error
+        raise RefusedError(Refusal.NO_LINKER, error.strerror or str(error), file=os.fsdecode(linker)) from error
     with run:
         try:
             meanwhile()
@@ -52,8 +59,10 @@ def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path
             run.kill()
             raise
     messages = _messages(errors)
-    if run.returncode:
-        failed = FormatError(f"-r failed: {_reason(run.returncode)}", file=linker)
+    absent = [what for what, file in (("object", output), ("map", map_file)) if not file.exists()]
+    if run.returncode or absent:
+        reason = f"-r failed: {_reason(run.returncode)}" if run.returncode else f"-r wrote no {' and no '.join(absent)}"
+        failed = FormatError(reason, file=os.fsdecode(linker))
         for line in errors.splitlines():
             failed.add_note(line)
         raise failed

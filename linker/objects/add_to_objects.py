@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from linker.files.copying import copy_file
 from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.inject import undo_record
-from linker.inject.apply import write_all
+from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
@@ -93,7 +93,7 @@ def write_object(filled: Filled, out: BinaryIO) -> None:
     """Write the object with its new sections to an empty file."""
     writes = filled.writes()
     if writes:
-        write_all(filled.elf, writes, out, record=filled.record)
+        write_all(filled.elf, Change(writes), out, record=filled.record)
     else:
         copy_file(filled.elf, out)
 

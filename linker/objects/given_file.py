@@ -15,7 +15,7 @@ from sframegen.elf.records import ET_REL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from linker.files.rename_into_place import Source
+    from linker.files.rights import Source
 
 
 class Objects(NamedTuple):

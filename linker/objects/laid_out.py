@@ -13,6 +13,7 @@ from functools import cached_property
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.expression import PC_PERIOD
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import align_up, holder
 from sframegen.elf.records import (
@@ -149,6 +150,7 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
             written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
             _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
+    image.floating = [(start, end) for start, end, number in placed if _floats(elf.sections[number])]
     return Placed(image, tables[0] if tables else None, placed, anchors)
 
 
@@ -200,6 +202,12 @@ def is_code(section: Section) -> bool:
     header = section.header
     flags = SHF_ALLOC | SHF_EXECINSTR
     return header.sh_flags & flags == flags and header.sh_type != SHT_NOBITS and header.sh_size > 0
+
+
+def _floats(section: Section) -> bool:
+    """True if a linker can place the section's code at any address modulo PC_PERIOD."""
+    align = section.header.sh_addralign
+    return align == 0 or align % PC_PERIOD != 0
 
 
 def _addresses(elf: ElfFile) -> list[int]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from linker.existing.take_out import claimed, renumbered
+from linker.existing.take_out import claimed
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
-from linker.inject.apply import write_all
+from linker.inject.apply import Change, write_all
+from linker.inject.section_table import renumbered
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import check_disjoint, is_sframe, members_of
 from linker.objects.new_sections import old_sections
@@ -66,7 +67,7 @@ class ObjectRemoval(NamedTuple):
 
     def write(self, out: BinaryIO) -> None:
         """Write the object without the sections to an empty file."""
-        write_all(self.elf, self.writes, out, record=self.record)
+        write_all(self.elf, Change(self.writes), out, record=self.record)
 
     def check(self, written: ElfFile) -> list[str]:
         """Return the findings about the written object."""
@@ -88,7 +89,7 @@ class Edits(NamedTuple):
 def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
     """Return the object that add-section was given, and its record; None without a valid record."""
     record = undo_record.read(elf.data)
-    if record is None or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
+    if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
         return None
     data = bytearray(elf.data[: record.original_size])
     for offset, old in record.old:
@@ -124,7 +125,7 @@ def edits(elf: ElfFile) -> list[Write]:
         raise elf.error("the names of the sections are in the SFrame section")
     kept = [section for section in elf.sections if section.number not in gone]
     numbers = {section.number: new for new, section in enumerate(kept)}
-    sections = [Section(numbers[s.number], s.name, renumbered(s.header, numbers)) for s in kept]
+    sections = [Section(numbers[s.number], s.name, renumbered(s.header, numbers | dict.fromkeys(gone, 0))) for s in kept]
     left = claimed(elf, [], sections)
     extents = [elf.sections[number].header for number in sorted(gone) if elf.stored(elf.sections[number])]
     holes = (hole for one in extents for hole in gaps(left, one.sh_offset, one.sh_offset + one.sh_size))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cfi.errors import FormatError, SframegenError, VerificationError
+    from linker.files.read_back import Reader
     from linker.files.refusals import Refusal, RefusedError
     from sframegen.api.added import Summary
     from sframegen.api.adding import add_section
@@ -21,21 +22,26 @@ if TYPE_CHECKING:
     from sframegen.api.reading import check, read
     from sframegen.api.removed import SectionRemoval
     from sframegen.checks.against_cfi.comparison import Verdict
-    from sframegen.checks.check import CheckReport
+    from sframegen.checks.check import CheckReport, Consumer
     from sframegen.checks.finding import Finding, Instruction, Severity
     from sframegen.conversion.coverage import FunctionFates
+    from sframegen.elf.compressed import Compression
     from sframegen.format.decode import SframeSection
+    from sframegen.format.layouts import FormatVersion
     from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
+    from sframegen.tables.optimize import LevelName
 
     __all__ = [
-        "CheckReport", "FdeType", "Finding", "FormatError", "FunctionFates", "FunctionTable", "Instruction", "Kind", "Merged",
-        "Plan", "Refusal", "RefusedError", "Rule", "SectionRemoval", "Severity", "SframeSection", "SframegenError", "Summary",
-        "Verdict", "VerificationError", "VersionChange", "Where",
+        "CheckReport", "Compression", "Consumer", "FdeType", "Finding", "FormatError", "FormatVersion", "FunctionFates",
+        "FunctionTable", "Instruction", "Kind", "LevelName", "Merged", "Plan", "Reader", "Refusal", "RefusedError", "Rule",
+        "SectionRemoval", "Severity", "SframeSection", "SframegenError", "Summary", "Verdict", "VerificationError",
+        "VersionChange", "Where",
         "add_section", "check", "convert", "merge", "read", "remove",
     ]  # fmt: skip
 else:  # type checkers would take any name for a public one
     _MODULES = {
         "cfi.errors": ("FormatError", "SframegenError", "VerificationError"),
+        "linker.files.read_back": ("Reader",),
         "linker.files.refusals": ("Refusal", "RefusedError"),
         "sframegen.api.added": ("Summary",),
         "sframegen.api.adding": ("add_section",),
@@ -47,11 +53,14 @@ else:  # type checkers would take any name for a public one
         "sframegen.api.reading": ("check", "read"),
         "sframegen.api.removed": ("SectionRemoval",),
         "sframegen.checks.against_cfi.comparison": ("Verdict",),
-        "sframegen.checks.check": ("CheckReport",),
+        "sframegen.checks.check": ("CheckReport", "Consumer"),
         "sframegen.checks.finding": ("Finding", "Instruction", "Severity"),
         "sframegen.conversion.coverage": ("FunctionFates",),
+        "sframegen.elf.compressed": ("Compression",),
         "sframegen.format.decode": ("SframeSection",),
+        "sframegen.format.layouts": ("FormatVersion",),
         "sframegen.format.model": ("FdeType", "FunctionTable", "Kind", "Rule", "Where"),
+        "sframegen.tables.optimize": ("LevelName",),
     }
     _MODULE_OF = dict(sorted((name, module) for module, names in _MODULES.items() for name in names))
     __all__ = list(_MODULE_OF)

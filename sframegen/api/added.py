@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
+from sframegen.detached.companion import Companion
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols
 from sframegen.elf.text import count_of, most_first, printable
@@ -35,7 +36,7 @@ class Package:
     entries: int  #: files, directories, links
     elf_files: int  #: programs and libraries
     changed: int  #: those that were given a section
-    refused: int  #: those that were not, each with a warning
+    refused: int  #: those that were not, each with a warning or a fault
     size_before: int  #: of the package
     size: int  #: of the package now; `size_before` if it was not written
     files: tuple[Summary, ...]  #: its programs and libraries without the refused ones, in their order
@@ -76,6 +77,7 @@ class Summary:
     plan: Plan | None = None  #: what changes in the file; None if nothing does
     note: str = ""  #: why the file is unchanged
     warnings: tuple[str, ...] = ()  #: a line each
+    faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
     per_function: tuple[FunctionFates, ...] | None = None  #: sorted by address; None without `per_function`, and of a package
     package: Package | None = None  #: if the file is one; the numbers are then the sums over its files
 
@@ -160,6 +162,11 @@ def nothing_to_add(summary: Summary) -> Summary:
     """Say why no section was made."""
     why = "none of its call frame information can be said in SFrame" if summary.functions else "no call frame information"
     return replace(summary, note=f"nothing to add: {why}")
+
+
+def detached_already(file: str) -> Summary:
+    """A summary for the file of a detached section."""
+    return Summary(file, note=f"nothing to add: {Companion.DETACHED_SECTION}, for another file")
 
 
 def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
-from linker.existing.add_or_replace import Stored, all_writes, base_of, is_written, plan_section
+from linker.existing.add_or_replace import Stored, base_of, change_for, is_written, plan_section
 from linker.existing.find_section import extents
 from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
+from linker.inject.image import kept_in_place
 from linker.inject.kernel_versions import Change, safe_on
 from linker.inject.plan import risk_of
 from linker.objects.given_file import Objects, given
-from sframegen.api.added import Package, Summary, nothing_to_add, summary_of, total
+from sframegen.api.added import Package, Summary, detached_already, nothing_to_add, summary_of, total
 from sframegen.api.common import (
     check_linked,
     from_cfi,
@@ -28,8 +29,9 @@ from sframegen.api.common import (
     verify_plan,
     with_written,
 )
-from sframegen.api.options import check_compression, layout_of, level_of
+from sframegen.api.options import check_compression, check_jobs, check_paths, check_reader, layout_of, level_of
 from sframegen.conversion.sources import find_sources
+from sframegen.detached.companion import is_detached
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.elf.role import role_of
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
-    from sframegen.format.layouts import Layout
+    from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.program.workers import Progress
     from sframegen.tables.optimize import LevelName
 
@@ -65,7 +67,7 @@ def add_section(
     dry_run: bool = False,
     debug_file: str | os.PathLike[str] | None = None,
     preserve_timestamps: bool = False,
-    version: int = 3,
+    version: FormatVersion = 3,
     optimize: LevelName = "fast",
     replace: bool = False,
     per_function: bool = False,
@@ -79,36 +81,42 @@ def add_section(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
-    """Add an SFrame section to an ELF file, made from its call frame information; in place, or in a new file `output`.
+    """Add an SFrame section to an ELF file, made from its call frame information: in place, or in a new file `output`.
 
-    A relocatable object gets sections with relocations, as an assembler writes them; in an archive, each object does. In a package
-    such as a wheel, a .deb or a container image, each program and library gets a section; those that are refused are warnings.
+    A relocatable object gets sections with relocations, as an assembler writes them; so does each object of an archive. In a
+    package, such as a wheel, a .deb or a container image, each program and library gets a section; refused ones are warnings. A
+    file that has the same section already is left unchanged.
 
-    - `output`: the file to write; `path` is unchanged.
-    - `verify`: read the new file back with another library before it replaces the old one; "lief" or "elftools" names it.
+    - `output`: the file to write; `path` is left unchanged.
+    - `verify`: read the new file back with another library before it replaces the old one. "lief" or "elftools" chooses it.
     - `dry_run`: write nothing; the result has the plan.
     - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
     - `preserve_timestamps`: keep the access and modification times.
     - `version`: the version of the format, 3 or 2.
-    - `optimize`: how small the section is made: "none", "share", "fast" or "size".
-    - `replace`: replace an SFrame section that the file has, whoever produced it.
+    - `optimize`: how small to make the section: "none", "share", "fast" or "size".
+    - `replace`: replace an existing SFrame section, whoever produced it.
     - `per_function`: the result lists what became of each function.
     - `force`: also change a file that is signed, or that may be a dynamic loader.
     - `hard_links`: other names of the file; they become names of the new file.
-    - `synthesize`: also describe linked code without call frame information, where its instructions prove the rows.
-    - `min_kernel`: the oldest Linux that the result must run on, "5.18" for instance; newer kernels allow more.
-    - `unloaded`: no segment gets the section, for readers of files: no program header changes, and nothing of it is in memory.
-    - `compress`: "zstd": compress a section that is not loaded or is detached, if that makes it smaller.
-    - `detached`: a directory, in which the section becomes a file of its own, named after the build-id; `path` is only read.
+    - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
+    - `min_kernel`: the oldest Linux that the result must run on, such as "5.18"; newer kernels allow more.
+    - `unloaded`: add a section that no segment has, for readers of files; no program header changes.
+    - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
+    - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
     - `progress`: called with the bytes of code analysed so far and the current estimate of the total; a byte may be counted more
       than once.
 
-    Raises FormatError if the file cannot be read or is of a kind that has no section, RefusedError if it is not changed for another
-    reason, VerificationError if the new file is wrong, OSError, and ValueError for an unknown version, level, kernel or compression
-    for compression of a loaded section, and for `detached` with `output` or `unloaded`. The target is then unchanged.
+    Raises FormatError if the file cannot be read, or is of a kind that has no section; RefusedError if it may not be changed;
+    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level, kernel,
+    reader or compression, for `compress` of a loaded section, for `detached` with `output` or `unloaded`, and for `jobs` below 1;
+    TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
+    name in `hard_links` keeps the old file, or that the target is replaced.
     """
     check_compression(compress, unloaded=unloaded or detached is not None)
+    check_reader(verify)
+    check_jobs(jobs)
+    check_paths("hard_links", hard_links)
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
     each = partial(
         add_section,
@@ -130,7 +138,7 @@ def add_section(
     )
     if detached is not None:
         if unloaded or output is not None:
-            raise ValueError("a detached section is in neither the file nor another output")
+            raise ValueError("detached leaves the file unchanged: it takes neither output nor unloaded")
         if is_layout(path) or is_package(os.fspath(path)):
             from sframegen.api.packaged import read_package  # noqa: PLC0415 - here and below: only for packages
 
@@ -175,10 +183,12 @@ def add_section(
 
             return add_to_objects(elf, target, layout, level, replace=replace, per_function=per_function, force=force)
         check_linked(elf)
+        if is_detached(elf):
+            return with_written(detached_already(str(target.path)), target.copy(elf))
         base = base_of(elf)
         present = extents(elf)
         if (replace or not present) and not synthesize:  # which forks processes
-            target.begin_copy(elf)
+            target.begin_copy(elf, kept_in_place(base.elf))
         sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
         converted = from_cfi(base.elf, sources, layout, synthesize=synthesize, jobs=jobs, progress=progress)
         summary = summary_of(str(target.path), base.elf, sources, converted, per_function=per_function)
@@ -205,14 +215,14 @@ def add_section(
             summary = changed_to(summary, unloaded=True, compressed_bytes=len(stored.data) if stored.flags else 0)
         if dry_run and not present:
             return changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
-        writes = all_writes(plan, base, encoder, stored)
-        if present and (is_written(elf, base, writes) if stored is None else stored.is_in(elf)):
+        change = change_for(plan, base, encoder, stored)
+        if present and (is_written(elf, base, change) if stored is None else stored.is_in(elf)):
             return with_written(_unchanged(summary, encoder.size_bytes), target.copy(elf))
         if present and not replace:
             raise _other_section(elf, unloaded=unloaded)
         summary = changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
         written = target.write(
-            partial(write_all, elf, writes, record=base.record, copy=target.copy_to), partial(verify_plan, plan, base)
+            partial(write_all, elf, change, record=base.record, copy=target.copy_to), partial(verify_plan, plan, base)
         )
         return with_written(summary, written)
 
@@ -220,7 +230,7 @@ def add_section(
 def _of_package(file: str, done: PassedPackage[Summary]) -> Summary:
     passed, parts = done.passed, done.parts
     changed = sum(part.plan is not None for part in parts)
-    refused = len(done.refused)
+    refused = len(done.refused) + len(done.faults)
     package = Package(passed.kind, passed.entries, passed.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
     summary = total(file, parts)
     note = "has it already" if summary.section_bytes and not changed else summary.note
@@ -229,7 +239,7 @@ def _of_package(file: str, done: PassedPackage[Summary]) -> Summary:
     warnings = summary.warnings + done.warnings
     unloaded = {part.unloaded for part in parts if part.section_bytes} == {True}
     summary = changed_to(summary, package=package, note=note, warnings=warnings, unloaded=unloaded, per_function=None)
-    return changed_to(summary, output=done.written.output)
+    return changed_to(summary, output=done.written.output, faults=tuple(done.faults))
 
 
 def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:

@@ -7,23 +7,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cfi.errors import naming
-from linker.existing.add_or_replace import Stored, all_writes, base_of, plan_section
+from cfi.errors import FormatError, naming
+from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.existing.find_section import SEVERAL, extents, find_place, own_loads
 from linker.existing.original import check_undo, original_of
 from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.existing.take_out import plan_removal, unchanged
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Target
-from linker.inject.apply import write_all
+from linker.inject.apply import Change, write_all
 from linker.objects.given_file import Objects, given, open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
 from sframegen.api.common import findings_of, is_package, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
-from sframegen.api.options import layout_of
+from sframegen.api.options import check_paths, check_reader, layout_of
 from sframegen.api.planned import Plan, plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
+from sframegen.detached.companion import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED
 from sframegen.format.encode import Encoder
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
     from linker.inject.plan import InjectionPlan
     from sframegen.api.packaged import PassedPackage
     from sframegen.elf.file import ElfFile, Section
+    from sframegen.format.layouts import FormatVersion
 
 
 def convert(
     path: str | os.PathLike[str],
-    version: int,
+    version: FormatVersion,
     *,
     output: str | os.PathLike[str] | None = None,
     verify: bool | Reader = True,
@@ -72,13 +74,18 @@ def convert(
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if there is no section, or it cannot be read, RefusedError if the new one does not fit in its place or would
-    be empty, VerificationError if the new file is wrong, OSError, and ValueError for an unknown version. The target is then
-    unchanged.
+    be empty, VerificationError if the new file is wrong, OSError, ValueError for an unknown version or reader, and TypeError if
+    `hard_links` is a single path. The target is then unchanged, except after an OSError that says that a name in `hard_links`
+    keeps the old file, or that the target is replaced.
     """
-    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     layout = layout_of(version)
+    check_reader(verify)
+    check_paths("hard_links", hard_links)
+    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
         elf = target.elf()
+        if is_detached(elf):
+            raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
         pieces = read_pieces(elf)
         abi = pieces[0].abi
         merger = Merger()
@@ -143,7 +150,7 @@ def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
     exchange = plan_exchange(elf, place, encoder.encode(place.address))
     original = original_of(elf)
     restores = None if original is None else original.elf
-    write = partial(write_all, elf, exchange.writes)
+    write = partial(write_all, elf, Change(exchange.writes))
     return _Step(exchange, place.size, restores, write, partial(verify_exchange, exchange, elf))
 
 
@@ -157,7 +164,7 @@ def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Ste
         stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF_COMPRESSED else None, elf.byte_order)
         size = len(elf.contents(unloaded))
     plan = plan_section(base, encoder, stored=stored)
-    write = partial(write_all, elf, all_writes(plan, base, encoder, stored), record=base.record)
+    write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
     return _Step(plan, size, base.given, write, partial(findings_of, plan, base))
 
 
@@ -185,8 +192,11 @@ def remove(
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
-    file is wrong, and OSError. The target is then unchanged.
+    file is wrong, OSError, ValueError for an unknown reader, and TypeError if `hard_links` is a single path. The target is then
+    unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
+    check_reader(verify)
+    check_paths("hard_links", hard_links)
     each = partial(remove, verify=verify, dry_run=dry_run, force=force)
     if is_layout(path):
         from sframegen.api.packaged import change_layout  # noqa: PLC0415 - only for packages
@@ -203,19 +213,20 @@ def remove(
             return _remove_from_objects(elf, target, force=force)
         if elf.header.e_type not in (ET_EXEC, ET_DYN):
             raise elf.error("neither a program nor a library, nor an object")
-        places, size = extents(elf), len(elf.data)
+        places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
         removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
         if not places:
-            return with_written(removal, target.copy(elf))
+            note = f"{Companion.DETACHED_SECTION}; to be rid of it, delete the file" if is_detached(elf) else ""
+            return with_written(replace(removal, note=note), target.copy(elf))
 
         original = original_of(elf)
         if original is not None:
             has_one, size = bool(extents(original.elf)), len(original.elf.data)
             removal = replace(removal, restored=True, still_has_one=has_one, size=size)
-            result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, (), record=original.record)
+            result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
         elif own_loads(elf) or unloaded_of(elf) is not None or force:
             result, plan = elf, plan_removal(elf)
-            removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, plan.writes)
+            removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))
         else:
             message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
             raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
@@ -241,6 +252,7 @@ def _of_package(file: str, done: PassedPackage[SectionRemoval]) -> SectionRemova
         size=done.size,
         plan=Plan(lines) if lines else None,
         warnings=tuple(f"{part.file}: {warning}" for part in had for warning in part.warnings) + done.warnings,
+        faults=tuple(done.faults),
     )
 
 

@@ -11,15 +11,17 @@ from cfi.errors import FormatError, naming
 from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
+from linker.files.own_directory import OwnDirectory
 from linker.files.read_back import chosen
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
 from linker.objects.given_file import Objects, open_given
-from sframegen.api.added import nothing_to_add, summary_of
+from sframegen.api.added import detached_already, nothing_to_add, summary_of
 from sframegen.api.common import check_linked, from_cfi, refuse
 from sframegen.api.planned import Plan
 from sframegen.conversion.sources import find_sources
+from sframegen.detached.companion import is_detached
 from sframegen.detached.detached_file import detached_file, section_in
 from sframegen.detached.identity import identity_of, path_in_store
 from sframegen.elf.opening import map_descriptor
@@ -57,6 +59,8 @@ def add_detached(
 ) -> Summary:
     """Write the section of a linked file into a store. A file there that has the same bytes already is left unchanged.
 
+    `store`: its path; a path is looked up again for each file, an `OwnDirectory` is held open.
+
     Raises FormatError, RefusedError for a file without a build-id, VerificationError and OSError.
     """
     file = os.fspath(path)
@@ -65,6 +69,8 @@ def add_detached(
         if isinstance(elf, Objects):
             raise FormatError("only linked files can have a detached section")
         check_linked(elf)
+        if is_detached(elf):
+            return detached_already(file)
         identity = identity_of(elf)
         if identity is None:
             message = "no build-id that could name its detached section: ld --build-id makes one"
@@ -91,7 +97,7 @@ def add_detached(
     planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
     if dry_run:
         return planned
-    if not _write(target, data):
+    if not _write(store, path_in_store(identity.build_id), data):
         return changed_to(summary, note="has it already")
     return changed_to(planned, output=target)
 
@@ -111,14 +117,21 @@ def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, re
     return findings
 
 
-def _write(path: str, data: bytes) -> bool:
+def _write(store: str | os.PathLike[str], name: str, data: bytes) -> bool:
     """Return False if the file has these bytes already. Raises OSError."""
-    make_directory(os.path.dirname(path))  # noqa: PTH120 - as text, for messages
-    with locate(path) as place:
+    with _located(store, name) as place:
         if _has(place, data):
             return False
         write_new(place, data, MODE)
     return True
+
+
+def _located(store: str | os.PathLike[str], name: str) -> Location:
+    if isinstance(store, OwnDirectory):
+        return store.at(name, make=True)
+    path = os.path.join(os.fspath(store), name)  # noqa: PTH118 - here and below: as text, for messages
+    make_directory(os.path.dirname(path))  # noqa: PTH120
+    return locate(path)
 
 
 def _has(place: Location, data: bytes) -> bool:

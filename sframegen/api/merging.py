@@ -11,29 +11,29 @@ from cfi.errors import SframegenError, naming
 from linker.files.target import Target
 from linker.inject.kernel_versions import safe_on
 from linker.merge.inputs import Inputs, read_all
-from sframegen.api.options import layout_of, level_of
+from sframegen.api.options import check_path, check_paths, check_reader, layout_of, level_of
 from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from linker.files.read_back import Reader
     from linker.inject.kernel_versions import Change
     from sframegen.api.merged import Merged
-    from sframegen.format.layouts import Layout
+    from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.program.workers import Progress
     from sframegen.tables.optimize import Level, LevelName
 
 
 def merge(
-    objects: Sequence[str | os.PathLike[str]],
+    objects: Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     *,
     executable: str | os.PathLike[str] | None = None,
     map_file: str | os.PathLike[str] | None = None,
     linker: str = "ld",
-    version: int = 3,
+    version: FormatVersion = 3,
     optimize: LevelName = "none",
     min_kernel: str | None = None,
     verify: bool | Reader = True,
@@ -54,8 +54,18 @@ def merge(
 
     Raises FormatError if a file cannot be read, the link fails or the map is not that of the objects, RefusedError if `executable`
     is not changed for another reason, or there is no such linker, VerificationError if the new file is wrong, OSError, and
-    ValueError for an unknown version, level or kernel. `output` is then unchanged.
+    ValueError for an unknown version, level, kernel or reader, without objects, and for only one of `executable` and `map_file`;
+    TypeError if `objects` is a single path, or `output` none. `output` is then unchanged, except after
+    an OSError that says that it is replaced.
     """
+    check_paths("objects", objects)
+    check_path("output", output)
+    objects = list(objects)
+    if not objects:
+        raise ValueError("no objects to merge")
+    if (executable is None) != (map_file is None):
+        raise ValueError("executable and map_file go together: the map is that of the executable's link")
+    check_reader(verify)
     layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
     file = str(executable or output)
     inputs = Inputs(objects, progress)
@@ -64,12 +74,13 @@ def merge(
         return _merge_into(target, Path(map_file), inputs, layout, level, safe, file)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - here and below: not with a map
 
-    from linker.merge.partial_link import link  # noqa: PLC0415
+    from linker.merge.partial_link import check_objects, link  # noqa: PLC0415
 
     def meanwhile() -> None:
         import_module("sframegen.api.merging_object")
         inputs.open_first()
 
+    check_objects(objects)
     with TemporaryDirectory() as directory:
         try:
             made = link(linker, objects, Path(directory), meanwhile)

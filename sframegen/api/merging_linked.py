@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from linker.existing.add_or_replace import all_writes, base_of, plan_section
+from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.inject.apply import write_all
 from linker.merge.merge_objects import Counts, in_linked, merge_objects
 from sframegen.api.common import not_taken, planned, signed, verify_plan, with_written
@@ -40,6 +40,6 @@ def into_linked(
     encoder = merge_objects(inputs, in_linked(map_file, base.elf), layout, level, counts)
     warnings += not_taken(base.elf, layout)
     plan = plan_section(base, encoder, safe)
-    writes = all_writes(plan, base, encoder)
-    written = target.write(partial(write_all, elf, writes, record=base.record), partial(verify_plan, plan, base))
+    change = change_for(plan, base, encoder)
+    written = target.write(partial(write_all, elf, change, record=base.record), partial(verify_plan, plan, base))
     return with_written(replace(merged_of(file, counts), plan=planned(plan), warnings=warnings), written)

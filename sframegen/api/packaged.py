@@ -13,6 +13,7 @@ from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Written
 from sframegen.packages.images.layout_directory import pass_layout
 from sframegen.packages.kinds import is_layout, pass_through
+from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class PassedPackage(NamedTuple, Generic[R]):
     passed: Passed
     parts: list[R]  # of its ELF files, by their path in the package
     refused: list[str]  # a line each
+    faults: list[str]  # of sframegen, a line for each file at which it failed
     written: Written
     size_before: int
     size: int  # of the new one, if it was written
@@ -55,15 +57,17 @@ class Visits(Generic[R]):
         self._is_written = is_written
         self.parts: list[R] = []
         self.refused: list[str] = []
+        self.faults: list[str] = []
 
     def __call__(self, path: str, given: Path, changed: Path) -> bool:
         try:
-            part = self._each(given, output=changed) if self._is_written else self._each(given)
+            with turn():
+                part = self._each(given, output=changed) if self._is_written else self._each(given)
         except VerificationError as error:
             raise VerificationError(f"{path}: {error.message}") from error
         except SframegenError as error:
             error.file = ""
-            self.refused.append(f"{path}: {error}")
+            (self.faults if isinstance(error, FaultError) else self.refused).append(f"{path}: {error}")
             return False
         self.parts.append(replace(part, file=path, output=""))
         return self._is_written and changed.exists() and _has_changed(part)
@@ -82,7 +86,7 @@ def change_package(target: Target, each: Callable[..., R], *, force: bool) -> Pa
             passed = pass_through(source, name, visits, None, force=force)
             if passed.signed and not force and any(map(_has_changed, visits.parts)):
                 raise RefusedError(Refusal.SIGNED, f"signed: {passed.signed}")
-            return PassedPackage(passed, visits.parts, visits.refused, Written(), size_before, size_before)
+            return PassedPackage(passed, visits.parts, visits.refused, visits.faults, Written(), size_before, size_before)
         results: list[tuple[Passed, int]] = []
 
         def write(out: BinaryIO) -> None:
@@ -104,7 +108,7 @@ def change_package(target: Target, each: Callable[..., R], *, force: bool) -> Pa
             source.seek(0)
             written = Written() if target.in_place else target.write(partial(copyfileobj, source), lambda *_: None)
     (passed, size), *_ = results
-    return PassedPackage(passed, visits.parts, visits.refused, written, size_before, size)
+    return PassedPackage(passed, visits.parts, visits.refused, visits.faults, written, size_before, size)
 
 
 def change_layout(path: StrPath, each: Callable[..., R], *, output: StrPath | None, dry_run: bool, force: bool) -> PassedPackage[R]:
@@ -113,7 +117,7 @@ def change_layout(path: StrPath, each: Callable[..., R], *, output: StrPath | No
     done = pass_layout(path, visits, output, dry_run=dry_run, force=force)
     if dry_run and done.passed.signed and not force and any(map(_has_changed, visits.parts)):
         raise RefusedError(Refusal.SIGNED, f"signed: {done.passed.signed}", file=os.fspath(path))
-    return PassedPackage(done.passed, visits.parts, visits.refused, done.written, done.size_before, done.size)
+    return PassedPackage(done.passed, visits.parts, visits.refused, visits.faults, done.written, done.size_before, done.size)
 
 
 def read_package(path: str | os.PathLike[str], each: Callable[..., R]) -> PassedPackage[R]:
@@ -121,11 +125,11 @@ def read_package(path: str | os.PathLike[str], each: Callable[..., R]) -> Passed
     visits = Visits(each, is_written=False)
     if is_layout(path):
         done = pass_layout(path, visits, None, dry_run=True, force=True)
-        return PassedPackage(done.passed, visits.parts, visits.refused, Written(), done.size_before, done.size)
+        return PassedPackage(done.passed, visits.parts, visits.refused, visits.faults, Written(), done.size_before, done.size)
     with open(path, "rb") as source:  # noqa: PTH123 - a PathLike of any kind
         passed = pass_through(source, os.fspath(path), visits, None, force=True)
         size = os.fstat(source.fileno()).st_size
-    return PassedPackage(passed, visits.parts, visits.refused, Written(), size, size)
+    return PassedPackage(passed, visits.parts, visits.refused, visits.faults, Written(), size, size)
 
 
 def _leave(_path: str, _given: Path, _changed: Path) -> bool:

@@ -10,6 +10,7 @@ from cfi.errors import FormatError, naming
 from linker.objects.given_file import Objects, open_given
 from linker.objects.object_check import check_objects
 from sframegen.api.common import is_package
+from sframegen.api.options import check_jobs, check_paths
 from sframegen.checks.check import CONSUMERS, CheckReport, check_file
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import open_elf
@@ -32,8 +33,9 @@ def read(path: str | os.PathLike[str], *, sections: Sequence[str | os.PathLike[s
 
     - `sections`: directories with detached sections, for a file that has none itself.
 
-    Raises FormatError if the file has no section, or one with a bad header, and OSError.
+    Raises FormatError if the file has no section, or one with a bad header, OSError, and TypeError if `sections` is a single path.
     """
+    check_paths("sections", sections)
     section = Stores(sections).open_for(open_elf(Path(path)))
     return replace(section, data=memoryview(bytes(section.data)))
 
@@ -66,8 +68,11 @@ def check(
 
     What is wrong with the section is a finding, also that there is none. Raises FormatError if the file cannot be read or is of a
     kind that has no section, if `instructions`, `debug_file` or `second_reader` are given for a file that is not linked, or
-    `instructions` for an ABI whose instructions are not read; OSError; and ValueError for an unknown consumer.
+    `instructions` for an ABI whose instructions are not read; OSError; ValueError for an unknown consumer and for `jobs` below 1;
+    and TypeError if `sections` is a single path.
     """
+    check_jobs(jobs)
+    check_paths("sections", sections)
     if consumer not in CONSUMERS:
         raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")
     with naming(str(path)):

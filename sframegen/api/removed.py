@@ -21,11 +21,15 @@ class SectionRemoval:
     size_before: int = 0  #: of the file
     size: int = 0  #: of the file now
     plan: Plan | None = None  #: what changes in the file; None if it is restored
+    note: str = ""  #: why the file is unchanged, if it has a section
     warnings: tuple[str, ...] = ()  #: a line each
+    faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
 
     def one_line(self) -> str:
         """The line that the command prints by default."""
         file = printable(self.file)
+        if self.note:
+            return f"{file}: nothing to remove: {self.note}"
         if self.restored:
             line = f"{file}: as it was before add-section; {self.size_before:,} -> {self.size:,} bytes"
             return f"{line}; it had an SFrame section then" if self.still_has_one else line

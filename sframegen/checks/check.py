@@ -15,12 +15,14 @@ from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
+from sframegen.detached.companion import Companion, is_detached
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.elf.text import count_of, printable
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of, unloaded_of
+from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +38,7 @@ SHOWN = 10  # findings of one rule, unless all are asked for
 WHOSE = {"section": "section", "cfi": "CFI"}  # compared with the instructions
 BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
 SECOND_BYTES, SECOND_ROWS = 3 << 17, 1 << 17  # of the CFI, of the section: what is larger is read twice only if asked for
+ALONE = f"{Companion.DETACHED_SECTION}, with nothing to compare it with: check the file that it is for, with this store"
 IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
 
 
@@ -181,6 +184,9 @@ def check_file(
         else:
             loaded = detached is None and unloaded_of(elf) is None
             section = _check_section(elf, *found, draft, consumer, loaded=loaded)
+            if is_detached(elf):
+                draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, ALONE))
+                return draft.report()
             if section is not None:
                 _compare(elf, section, draft, debug_file, second_reader, progress)
     except FormatError as error:
@@ -238,6 +244,7 @@ def _compare(
             message = f"{size:,} bytes of CFI are not read by pyelftools as well unless asked for: that takes longer"
             draft.findings.append(Finding("second-reader-skipped", Severity.NOTE, message))
     if second_reader and sources.sections:
+        imported("elftools.dwarf.callframe", "RegisterRule")
         from sframegen.checks.second.agreement import second_reading  # noqa: PLC0415 - pyelftools, where it is used
 
         second = second_reading(elf, section, sources, truth, abi, progress)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
+from sframegen.elf.dynamic import dynamic_segment
 from sframegen.elf.records import (
     ET_REL,
     MARKS,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import Phdr
 
+PAGE = 0x1000  # bytes
 FLAGS = SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR | SHF_COMPRESSED
 Broken = tuple[str, str]  # the rule's name, a detail
 
@@ -58,6 +60,7 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
     sections = list(filter(is_sframe, elf.sections))
     if not segments and not sections:
         return
+    yield from _dynamic(elf)
     if len(segments) > 1 or len(sections) > 1:
         yield "several-sections", f"{len(sections)} sections, {len(segments)} segments"
     unloaded = unloaded_of(elf)
@@ -87,6 +90,19 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
         yield "outside-file", f"it ends at {place.offset + place.size:#x}, the file at {len(elf.data):#x}"
         return
     yield from _bytes(elf, elf.data[place.offset : place.offset + place.size], section)
+
+
+def _dynamic(elf: ElfFile) -> Iterator[Broken]:
+    """A dynamic loader writes into .dynamic where PT_DYNAMIC has PF_W; of PT_LOADs that share a page, the last one counts."""
+    segment = dynamic_segment(elf)
+    if segment is None or not segment.p_flags & PF_W or not segment.p_memsz:
+        return
+    loads = [load for load in elf.segments if load.p_type == PT_LOAD and load.p_memsz]
+    for page in {segment.p_vaddr // PAGE, (segment.p_vaddr + segment.p_memsz - 1) // PAGE}:
+        there = [s for s in loads if s.p_vaddr // PAGE <= page <= (s.p_vaddr + s.p_memsz - 1) // PAGE]
+        if there and not there[-1].p_flags & PF_W:
+            yield "dynamic-read-only", f"address {segment.p_vaddr:#x}, {segment.p_memsz:#x} bytes"
+            return
 
 
 def _not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:

@@ -1,4 +1,4 @@
-"""Code whose rules the Linux kernel's reader accepts but cannot use: bytes of each kind, and a note for each."""
+"""Code whose rules the Linux kernel accepts but cannot use, or takes for others: bytes of each kind, and a finding for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.checks.finding import Finding, Severity
-from sframegen.format.model import FdeType
+from sframegen.format.model import AT_CFA, FdeType
 from sframegen.tables.join import of_rules
 
 if TYPE_CHECKING:
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Limit(NamedTuple):
-    """`name`: the note's rule."""
+    """`name`: the finding's rule."""
 
     name: str
     says: str
+    severity: Severity = Severity.NOTE
 
 
 MEMORY = Limit("kernel-cfa-memory", "whose CFA is read from memory, *(sp + n) or *(fp + n): the Linux kernel ends the trace there")
@@ -33,7 +34,12 @@ REGISTER = Limit(
 OUTERMOST = Limit(
     "kernel-outermost", "whose frame is the outermost: the Linux kernel's look-up fails there, and it goes on with frame pointers"
 )
-LIMITS = (MEMORY, REGISTER, OUTERMOST)
+UNCHANGED = Limit(
+    "kernel-fp-at-cfa",
+    "whose FP is saved at CFA + 0, which a default FDE cannot say to the Linux kernel: it takes FP for unchanged",
+    Severity.ERROR,
+)
+LIMITS = (MEMORY, REGISTER, OUTERMOST, UNCHANGED)
 
 
 class Unusable(NamedTuple):
@@ -54,10 +60,8 @@ def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi) -> Unusable:
         if count:
             first[limit.name] = min(start, first.get(limit.name, start))
     notes = [
-        Finding(
-            name, Severity.NOTE, f"{counts[name]:,} byte{'s' * (counts[name] != 1)} of code {says}", "kernel", address=first[name]
-        )
-        for name, says in LIMITS
+        Finding(name, severity, f"{counts[name]:,} byte{'s' * (counts[name] != 1)} of code {says}", "kernel", address=first[name])
+        for name, says, severity in LIMITS
         if name in first
     ]
     return Unusable(counts, notes)
@@ -70,7 +74,9 @@ def _limit(rule: Rule, abi: Abi) -> Limit | None:
         return REGISTER
     if rule.cfa.deref:
         return MEMORY
-    return REGISTER if any(map(_of_register, (rule.ra, rule.fp))) else None
+    if any(map(_of_register, (rule.ra, rule.fp))):
+        return REGISTER
+    return UNCHANGED if rule.fp == AT_CFA else None
 
 
 def _of_register(where: Where | None) -> bool:
@@ -87,6 +93,8 @@ def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[
         for row in rows:
             function = bisect_right(table.first_row, row) - 1
             size, kind, limit = table.size[function], table.kinds[table.kind[function]], limits[table.row_rule[row]]
+            if limit is UNCHANGED and kind.fde_type is FdeType.FLEX:
+                continue
             last = row + 1 == table.first_row[function + 1]
             low = table.row_start[row]
             if kind.mask and kind.rep_size:

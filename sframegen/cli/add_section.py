@@ -7,9 +7,33 @@ import click
 
 from sframegen import api
 from sframegen.api.added import fates_table, total_fates
-from sframegen.cli.shared.output import FILES, PathName, Run, print_json
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import (
+    FORCE_ADD,
+    JSON_LIST,
+    PRESERVE_TIMESTAMPS,
+    QUIET,
+    SYNTHESIZE,
+    VERBOSE_OR_QUIET,
+    debug_file,
+    dry_run,
+    min_coverage,
+    verbose,
+)
+from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import JOBS, changes, for_code
-from sframegen.cli.shared.write_options import MIN_KERNEL, OUTPUT, OUTPUT_DIR, UNLOADED, VERSIONS, compression, level, verification
+from sframegen.cli.shared.write_options import (
+    MIN_KERNEL,
+    OUTPUT,
+    OUTPUT_DIR,
+    OUTPUT_OR_DIR,
+    READ_BACK_OR_NOT,
+    UNLOADED,
+    compression,
+    format_version,
+    level,
+    verification,
+)
 from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
@@ -18,28 +42,41 @@ if TYPE_CHECKING:
     from linker.files.read_back import Reader
     from sframegen.api.added import Summary
     from sframegen.elf.compressed import Compression
+    from sframegen.format.layouts import FormatVersion
     from sframegen.tables.optimize import LevelName
 
 
-@click.command(name="add-section")
+@click.command(
+    name="add-section",
+    cls=Command,
+    exclusive=[
+        VERBOSE_OR_QUIET,
+        OUTPUT_OR_DIR,
+        READ_BACK_OR_NOT,
+        *(("--detached", other) for other in ("--output", "--output-dir", "--unloaded", "--replace", "--preserve-timestamps")),
+    ],
+    examples=[
+        Example("Add a section to a program, in place", "sframegen add-section ./prog"),
+        Example(
+            "Write copies, and fail if less is covered", "sframegen add-section --min-coverage 99 --output-dir out prog lib.so"
+        ),
+        Example("Write the section to a file of its own", "sframegen add-section --detached store ./prog"),
+    ],
+)
 @FILES
-@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
+@format_version()
 @OUTPUT
 @OUTPUT_DIR
 @JOBS
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
-@click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
+@PRESERVE_TIMESTAMPS
+@dry_run()
 @verification
 @level("fast")
 @click.option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it.")
 @click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out. Files are still written.")
-@click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PCT", help="Exit 1 if the section covers less of the code.")
-@click.option(
-    "--debug-file",
-    type=PathName(),
-    help="Separate debug file, or a directory of them, for code that FILE's .eh_frame does not describe.",
-)
-@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
+@min_coverage("Exit 1 if the section covers less of the code.")
+@debug_file("for code that FILE's .eh_frame does not describe.")
+@SYNTHESIZE
 @MIN_KERNEL
 @UNLOADED
 @click.option(
@@ -50,19 +87,17 @@ if TYPE_CHECKING:
     help="Write the section to a file of its own, DIR/.build-id/ab/cdef....sframe, and leave FILE unchanged.",
 )
 @compression("--unloaded", "--detached")
-@click.option(
-    "--force", is_flag=True, help="Also change files that are signed, contain their own checksum, or may be dynamic loaders."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Account for all executable bytes, and list what was left out.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@FORCE_ADD
+@verbose("Account for all executable bytes, and list what was left out.")
+@QUIET
 @click.option("--per-function", is_flag=True, help="With --json: also account for each function.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
+@JSON_LIST
 @click.pass_context
 def command(
     ctx: click.Context,
     files: tuple[str, ...],
     *,
-    version: str,
+    version: FormatVersion,
     optimize: LevelName,
     replace: bool,
     output: str | None,
@@ -87,14 +122,14 @@ def command(
 ) -> None:
     """Add an SFrame section to each FILE, made from its call frame information.
 
-    Code and data keep their bytes and addresses; the section goes to the end of the file. FILE is replaced only when the new
+    Code and data keep their bytes and addresses; the section comes after the last segment. FILE is replaced only when the new
     file is complete and verified. Files without call frame information, and files that already have the same section, are left
     unchanged; with -o or --output-dir they are copied. A FILE with a different section is refused, unless --replace is given.
 
-    --unloaded adds a section that is not loaded, to any linked file: also to static programs and dynamic loaders without room for
+    --unloaded adds a section that is not loaded, to any linked file: also to programs and dynamic loaders without room for
     a segment. Readers of files use it, such as sframegen's stack and GNU readelf; the kernel and glibc do not.
 
-    --detached writes the sections to files of their own, for FILEs that may not be changed; stack, profile, lookup and check find
+    --detached writes the sections to files of their own, and leaves FILEs unchanged; stack, profile, lookup and check find
     them with --sections DIR.
 
     Packages (wheels, .deb, tar archives) keep all but their programs and libraries, which get sections; a refused one is a
@@ -105,13 +140,13 @@ def command(
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.
     """
-    if detached is not None and (output is not None or output_dir is not None or unloaded or replace or preserve_timestamps):
-        raise click.UsageError("--detached leaves FILE unchanged: -o, --output-dir, --unloaded, --replace and -p do not go with it")
+    if per_function and not as_json:
+        raise click.UsageError("--per-function needs --json")
     run = Run()
     add: Callable[..., Summary] = partial(
         api.add_section,
         debug_file=debug_file or None,
-        version=int(version),
+        version=version,
         optimize=optimize,
         replace=replace,
         per_function=per_function,
@@ -137,18 +172,16 @@ def command(
         quiet=quiet,
         as_json=as_json,
     )
-    if per_function and not as_json:
-        raise click.UsageError("--per-function needs --json")
     summaries: list[Summary] = []
     for summary in changed:
         summaries.append(summary)
         if not (quiet or as_json):
             _print(summary, verbose=verbose, plan=dry_run)
         _judge(run, summary, strict=strict, min_coverage=min_coverage)
-    if verbose and not (quiet or as_json) and len(summaries) > 1:
+    if verbose and not as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
     if as_json:
-        print_json(summaries, several=len(files) > 1)
+        run.print_json()
     ctx.exit(run.status)
 
 

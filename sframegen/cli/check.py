@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +9,9 @@ import click
 from sframegen import api
 from sframegen.checks.check import CONSUMERS, SHOWN, CheckReport
 from sframegen.checks.finding import Severity
-from sframegen.cli.shared.output import FILES, SECTIONS, PathName, Run, note, print_json
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
+from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.shared.several import JOBS, each, for_code
 from sframegen.cli.trees.each_file import with_sections
 from sframegen.detached.stores import directories_of
@@ -20,7 +22,16 @@ if TYPE_CHECKING:
     from sframegen.checks.check import Consumer
 
 
-@click.command(name="check")
+@click.command(
+    name="check",
+    cls=Command,
+    exclusive=[VERBOSE_OR_QUIET],
+    examples=[
+        Example("Check a program, for the Linux kernel only", "sframegen check --consumer kernel ./prog"),
+        Example("Check all programs and libraries of a build root", "sframegen check --quiet build/root"),
+        Example("Print the rules that were broken", "sframegen check --json ./prog | jq '.[].findings[].rule'"),
+    ],
+)
 @FILES
 @click.option(
     "--consumer",
@@ -29,7 +40,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Check for this reader: the kernel, glibc, GNU binutils, or all of them.",
 )
-@click.option("--debug-file", type=PathName(), help="Separate debug file, or a directory of them, to compare with too.")
+@debug_file("to compare with too.")
 @SECTIONS
 @click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(
@@ -39,9 +50,9 @@ if TYPE_CHECKING:
 )
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @JOBS
-@click.option("-v", "--verbose", is_flag=True, help="Also print notes, all findings, and an account of all executable bytes.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs or a directory.")
+@verbose("Also print notes, all findings, and an account of all executable bytes.")
+@QUIET
+@JSON_LIST
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -82,19 +93,18 @@ def command(
     paths = _expanded(run, files)
     if instructions or second_reader:
         work = for_code(work, paths, jobs)
-    reports: list[CheckReport] = []
     for path, found in each(run, paths, work, jobs, verify=False, lines=not (quiet or as_json)):
         report = found.strict() if strict else found
         if report.worst() is Severity.ERROR:
             run.status = 1
         if as_json:
-            reports.append(report)
+            run.reports.append(report)
             continue
         for warning in () if quiet else report.warnings:
             note(f"{path}: warning: {warning}")
         _print(report, verbose=verbose, quiet=quiet)
     if as_json:
-        print_json(reports, several=len(files) > 1 or paths != files)
+        run.print_json()
     ctx.exit(run.status)
 
 
@@ -102,13 +112,14 @@ def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
     """A directory stands for the files below it that have a section."""
     paths = []
     for file in files:
-        if not Path(file).is_dir():
+        if not os.path.isdir(file):  # noqa: PTH112 - one in a directory that we may not search is refused as a file
             paths.append(file)
             continue
         with run.file(file):
-            found = with_sections(file)
-            if not found:
-                run.finding(f"{file}: no program or library below it has an SFrame section")
+            refused = len(run.reports)
+            found = with_sections(run, file)
+            if not found and len(run.reports) == refused:
+                run.refuse(file, f"{file}: no program or library below it has an SFrame section")
             paths += found
     return tuple(paths)
 

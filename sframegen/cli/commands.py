@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from sframegen.cli.shared.command import Example, Group
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
 COMMANDS = {
@@ -39,7 +40,7 @@ Completion in bash, zsh, fish: eval "$(_SFRAMEGEN_COMPLETE=bash_source sframegen
 """
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Command `add-section` is what `sframegen.cli.add_section` calls `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -79,7 +80,15 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     ctx.exit()
 
 
-@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=[
+        Example("Add a section to a program, and check it", "sframegen add-section ./prog && sframegen check ./prog"),
+        Example("Print the options of a command", "sframegen add-section --help"),
+    ],
+)
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print version and build, and exit."
 )
@@ -116,9 +125,18 @@ def main() -> NoReturn:
         except OSError as error:  # standard output's own: files are dealt with where they are read
             _standard_output(error)
         except ImportError as error:
-            click.echo(f"sframegen: {error}", err=True)
+            from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415 - not for each run
+
+            click.echo(f"sframegen: {with_remedy(error)}", err=True)
         except MemoryError:
             out_of_memory = True
+        except Exception as error:  # noqa: BLE001 - outside of any file's turn
+            from sframegen.cli.shared.output import in_words, note  # noqa: PLC0415 - not for each run
+            from sframegen.program.turn import fault_of, lost_memory_error  # noqa: PLC0415
+
+            out_of_memory = lost_memory_error(error)
+            if not out_of_memory:
+                note(in_words(fault_of(error), ""))
         if out_of_memory:  # what was begun has been taken apart with the exception; to take the rest apart would need memory, too
             os.write(2, b"sframegen: not enough memory\n")
             with suppress(OSError, MemoryError):

@@ -6,33 +6,48 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import FILES, Run, print_json
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import JSON_LIST, PRESERVE_TIMESTAMPS, QUIET, VERBOSE_OR_QUIET, dry_run, verbose
+from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import JOBS, changes
-from sframegen.cli.shared.write_options import OUTPUT, OUTPUT_DIR, VERSIONS, verification
+from sframegen.cli.shared.write_options import (
+    OUTPUT,
+    OUTPUT_DIR,
+    OUTPUT_OR_DIR,
+    READ_BACK_OR_NOT,
+    format_version,
+    verification,
+)
 
 if TYPE_CHECKING:
     from linker.files.read_back import Reader
     from sframegen.api.converted import VersionChange
+    from sframegen.format.layouts import FormatVersion
 
 
-@click.command(name="convert")
+@click.command(
+    name="convert",
+    cls=Command,
+    exclusive=[VERBOSE_OR_QUIET, OUTPUT_OR_DIR, READ_BACK_OR_NOT],
+    examples=[Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog")],
+)
 @FILES
-@click.option("--format", "version", type=VERSIONS, required=True, help="The SFrame version to write.")
+@format_version(default=None)
 @OUTPUT
 @OUTPUT_DIR
 @JOBS
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
-@click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
+@PRESERVE_TIMESTAMPS
+@dry_run()
 @verification
-@click.option("-v", "--verbose", is_flag=True, help="List what was left out, and why.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
+@verbose("List what was left out, and why.")
+@QUIET
+@JSON_LIST
 @click.pass_context
 def command(
     ctx: click.Context,
     files: tuple[str, ...],
     *,
-    version: str,
+    version: FormatVersion,
     output: str | None,
     output_dir: str | None,
     jobs: int,
@@ -51,11 +66,10 @@ def command(
     version is left unchanged; with -o or --output-dir it is copied.
     """
     run = Run()
-    reports: list[VersionChange] = []
     for change in changes(
         run,
         files,
-        partial(api.convert, version=int(version)),
+        partial(api.convert, version=version),
         output=output,
         output_dir=output_dir,
         jobs=jobs,
@@ -65,11 +79,10 @@ def command(
         quiet=quiet,
         as_json=as_json,
     ):
-        reports.append(change)
         if not (quiet or as_json):
             _print(change, verbose=verbose, plan=dry_run)
     if as_json:
-        print_json(reports, several=len(files) > 1)
+        run.print_json()
     ctx.exit(run.status)
 
 

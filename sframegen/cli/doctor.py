@@ -3,10 +3,16 @@ from __future__ import annotations
 import click
 
 from sframegen.cli.installation.description import text
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import JSON_OBJECT
 
 
-@click.command(name="doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.command(
+    name="doctor",
+    cls=Command,
+    examples=[Example("Print the parts that do not work", "sframegen doctor --json | jq '.parts[] | select(.works | not)'")],
+)
+@JSON_OBJECT
 def command(*, as_json: bool) -> None:
     """Print what this installation is, and which parts of it work.
 

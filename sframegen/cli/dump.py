@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import JSON_LIST
 from sframegen.cli.shared.output import FILES, Run, json_list
 from sframegen.cli.shared.section_text import dump_json, dump_text
 from sframegen.cli.shared.views import open_views
@@ -23,10 +25,17 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
 
 
-@click.command(name="dump")
+@click.command(
+    name="dump",
+    cls=Command,
+    examples=[
+        Example("Print a section with the names of functions", "sframegen dump --names ./prog"),
+        Example("Print the number of functions of each file", "sframegen dump --json prog lib.so | jq '.[].header.num_fdes'"),
+    ],
+)
 @FILES
 @click.option("--names", is_flag=True, help="Add each function's name, from the file's symbol table.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
+@JSON_LIST
 @click.pass_context
 def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bool) -> None:
     """Print the SFrame section of each FILE, line for line like `readelf --sframe` of GNU binutils 2.47.
@@ -44,7 +53,7 @@ def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bo
     attr          S: signal frame, F: flexible rules
     """  # noqa: D301 - click's mark for text that keeps its lines
     run = Run()
-    pieces = json_list(_documents(run, files), several=len(files) > 1) if as_json else _text(run, files, names)
+    pieces = json_list(_documents(run, files)) if as_json else _text(run, files, names)
     sys.stdout.writelines(pieces)
     ctx.exit(run.status)
 
@@ -85,6 +94,7 @@ def _documents(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
                 continue
             section = read_sframe(given)
             yield dump_json(section, path, _names_in(given, section))
+        yield from (iter([json.dumps(refused)]) for refused in run.taken())
 
 
 def _sections_of(view: ObjectView) -> Iterator[Iterator[str]]:

@@ -2,21 +2,25 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import re
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
+from sframegen.cli.shared.command import Command, Example, Group
+from sframegen.cli.shared.number_values import COUNT, SECONDS
 from sframegen.cli.shared.output import PathName, Run, note
+from sframegen.cli.shared.several import jobs
+from sframegen.program.libraries import FLEET, imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXTRA = ("altair", "debian", "distributed", "fsspec", "pyarrow", "vl_convert")
-REMEDY = 'sframegen fleet needs more packages: pip install "sframegen[fleet]"'
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
+ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[^\s/:\[\]]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
+MAX_PORT = 0xFFFF
 MIN_MEMORY = 1 << 28
 COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles
 
@@ -31,25 +35,56 @@ def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
     return size
 
 
-def _needs_extra() -> None:
-    """Ends the command in one line where a package of the extra is not installed."""
-    from importlib.util import find_spec  # noqa: PLC0415 - only for this command
+def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
+    """Dask waits a minute for the answer of anything that it does not understand."""
+    match = ADDRESS.fullmatch(address or "")
+    if address is not None and (match is None or not 0 < int(match[1]) <= MAX_PORT):
+        raise click.BadParameter(f"{address!r} is not an address such as tcp://HOST:PORT or tls://HOST:PORT")
+    return address
 
-    missing = [name for name in EXTRA if find_spec(name) is None]
-    if missing:
-        note(REMEDY)
+
+def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | None) -> int | None:
+    if workers is not None:
+        note("warning: --workers is now --jobs, and will be removed")
+    return workers
+
+
+def _needs_extra(use: str) -> None:
+    """Ends the command in one line if a package of the extra `fleet` is not installed, or is damaged."""
+    libraries = [one for one in FLEET if f"fleet {use}" in one.use]
+    if absent := [one for one in libraries if find_spec(one.module) is None]:
+        from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
+
+        projects = ", ".join(one.project for one in absent)
+        note(f"sframegen fleet {use} needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {getting(absent)}")
         click.get_current_context().exit(1)
+    for one in libraries:
+        imported(one.module)
 
 
-@click.group(name="fleet")
+@click.group(
+    name="fleet",
+    cls=Group,
+    examples=[
+        Example("Survey packages, and make a page of it", "sframegen fleet run pool -o survey && sframegen fleet report survey"),
+    ],
+)
 def command() -> None:
     """Add sections to many packages, a distribution for instance, or survey them: on this machine or a cluster, with Dask."""
 
 
-@command.command(name="run")
+@command.command(
+    name="run",
+    cls=Command,
+    exclusive=[("--scheduler", "--jobs"), ("--scheduler", "--workers"), ("--jobs", "--workers")],
+    examples=[
+        Example("Survey the packages of a directory", "sframegen fleet run pool --output survey"),
+        Example("Write new packages, with four processes", "sframegen fleet run pool -o new --mode rewrite -j 4"),
+    ],
+)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option(
-    "--output", required=True, metavar="DIR", type=PathName(), help="Write results to this directory; all workers need it."
+    "-o", "--output", required=True, metavar="DIR", type=PathName(), help="Write results to this directory; all workers need it."
 )
 @click.option(
     "--mode",
@@ -59,12 +94,18 @@ def command() -> None:
     help="survey: only results. detached: sections in DIR/sections. unloaded, rewrite: new packages in DIR/packages, with sections"
     " that are not loaded, or loaded.",
 )
-@click.option("--scheduler", metavar="ADDRESS", help="Work on this cluster of Dask, tcp://HOST:PORT, instead of this machine.")
-@click.option("--workers", metavar="N", type=click.IntRange(min=1), show_default="usable cores", help="Processes on this machine.")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    callback=_address,
+    help="Work on this cluster of Dask, tcp://HOST:PORT or tls://HOST:PORT, instead of this machine.",
+)
+@jobs("Number of packages to process in parallel, on this machine.")
+@click.option("--workers", metavar="N", type=COUNT, callback=_renamed, hidden=True, help="--jobs, until version 0.2.")
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     default=900,
     show_default=True,
     help="Time for one package.",
@@ -78,7 +119,7 @@ def command() -> None:
     help="Memory (address space) for one package: 512M, or 4G.",
 )
 @click.option("--force", is_flag=True, help="Also change signed packages and files.")
-@click.option("--json", "as_json", is_flag=True, help="Print the sums as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
 @click.pass_context
 def run(
@@ -88,6 +129,7 @@ def run(
     output: str,
     mode: str,
     scheduler: str | None,
+    jobs: int,
     workers: int | None,
     timeout: float,
     memory: int,
@@ -104,9 +146,7 @@ def run(
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    if scheduler is not None and workers is not None:
-        raise click.UsageError("--workers is for this machine: the cluster of --scheduler has its own")
-    _needs_extra()
+    _needs_extra("run")
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
     from sframegen.fleet.dask_engine import Cluster  # noqa: PLC0415
@@ -121,7 +161,7 @@ def run(
         fleet = FleetRun(sources, output, options, _Watcher(findings, bar if sys.stderr.isatty() else None, quiet=quiet))
         try:
             with findings.file(output):
-                totals = fleet.run(Cluster(scheduler, workers or len(os.sched_getaffinity(0))))
+                totals = fleet.run(Cluster(scheduler, workers or jobs))
         except EndedError:
             note(f"interrupted: {fleet.how_to_continue()}")
             raise
@@ -132,16 +172,20 @@ def run(
     ctx.exit(findings.status)
 
 
-@command.command(name="report")
+@command.command(
+    name="report",
+    cls=Command,
+    examples=[Example("Make the page of a run", "sframegen fleet report -o survey.html survey")],
+)
 @click.argument("directory", metavar="DIR", type=PathName())
-@click.option("-o", "--output", metavar="PAGE", type=PathName(), help="Write the page here.  [default: DIR/report.html]")
+@click.option("-o", "--output", metavar="FILE", type=PathName(), help="Write the page here.  [default: DIR/report.html]")
 @click.pass_context
 def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     """Make one HTML page of a run's tables, and the tables as CSV: DIR/files.csv, DIR/packages.csv.
 
     The page needs no network: plots, and tables of all packages and files that can be searched and sorted, are in it.
     """
-    _needs_extra()
+    _needs_extra("report")
     from pathlib import Path  # noqa: PLC0415
 
     from cfi.errors import FormatError  # noqa: PLC0415
@@ -151,7 +195,7 @@ def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     with findings.file(directory):
         if not (Path(directory) / "packages.parquet").exists():
             raise FormatError("no tables of a run here: sframegen fleet run SOURCE --output DIR writes them")
-        click.echo(make_report(Path(directory), None if output is None else Path(output)))
+        click.echo(make_report(directory, output))
     ctx.exit(findings.status)
 
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import click
 
+from sframegen.cli.shared.command import Command, Example
+
 HERE = Path(__file__).parents[1] / "integration"
 
 
@@ -26,14 +28,16 @@ PLACES = {
 def _print(**asked: bool) -> None:
     names = [name for name in PLACES if asked[name.replace("-", "_")]]
     for name in names:
-        click.echo(HERE / PLACES[name].path)
+        path = str(HERE / PLACES[name].path)
+        click.echo(path.replace(" ", "\\ ") if name == "make-file" else path)  # make takes a space for the end of a name
     if not names:
         for name, place in PLACES.items():
             click.echo(f"--{name:15}{HERE / place.path}\n{'':17}{place.help}")
 
 
-command = click.Command(
+command = Command(
     "integration",
+    examples=[Example("Use CMake's find_package(Sframegen)", 'cmake -D "Sframegen_DIR=$(sframegen integration --cmake-dir)" .')],
     callback=_print,
     params=[click.Option([f"--{name}"], is_flag=True, help=place.help) for name, place in PLACES.items()],
     help="Print the paths of the files for build systems and packaging. Without options, print all of them, each with its use.",

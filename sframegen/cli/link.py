@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cfi.errors import SframegenError
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import output_of, state_of
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import SYNTHESIZE
 from sframegen.cli.shared.output import PathName, Run, in_words, note
-from sframegen.cli.shared.write_options import MIN_KERNEL, VERSIONS, level, verification
+from sframegen.cli.shared.write_options import MIN_KERNEL, READ_BACK_OR_NOT, format_version, level, verification
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable
 from sframegen.format.abi import is_linked
+from sframegen.program.turn import REFUSALS, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.read_back import Reader
+    from sframegen.format.layouts import FormatVersion
     from sframegen.tables.optimize import LevelName
 
 NOT_FOUND = 127  # the status of shells for it
@@ -33,11 +36,20 @@ FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 
 
-@click.command(name="link", context_settings={"allow_interspersed_args": False})
+@click.command(
+    name="link",
+    cls=Command,
+    context_settings={"allow_interspersed_args": False},
+    exclusive=[READ_BACK_OR_NOT],
+    examples=[
+        Example("Link, and add a section to the program", "sframegen link -- ld -o prog main.o"),
+        Example("Let gcc link in this way", "sframegen link --install shims && gcc -B shims -o prog main.c"),
+    ],
+)
 @click.argument("arguments", metavar="LINKER [ARGS...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
+@format_version()
 @level("fast")
-@click.option("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions.")
+@SYNTHESIZE
 @MIN_KERNEL
 @verification
 @click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if the section cannot be added; by default only warn.")
@@ -47,7 +59,7 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    version: str,
+    version: FormatVersion,
     optimize: LevelName,
     synthesize: bool,
     min_kernel: str | None,
@@ -66,7 +78,7 @@ def command(
     that links. With LINKER, only DIR/ld is written, for that linker.
     """
     if install is not None:
-        options = ["--format", version, "--optimize", optimize]
+        options = ["--format", str(version), "--optimize", optimize]
         options += ["--synthesize"] * synthesize + ([] if verify is True else ["--verify", verify or "none"]) + ["--fatal"] * fatal
         options += [] if min_kernel is None else ["--min-kernel", min_kernel]
         ctx.exit(_install(Path(install), arguments, options))
@@ -98,7 +110,7 @@ def command(
 
             summary = api.add_section(
                 output,
-                version=int(version),
+                version=version,
                 optimize=optimize,
                 verify=verify,
                 replace=True,
@@ -125,14 +137,13 @@ def _in_a_process(work: Callable[[], None], path: str) -> str:
     if not child:
         status = 1
         try:
-            work()
+            with turn():
+                work()
             status = 0
         except SystemExit:  # by a signal: temporary files are removed
             pass
-        except (SframegenError, OSError) as error:
+        except REFUSALS as error:
             _say(writer, in_words(error, path))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the link is to end well
-            _say(writer, f"{path}: {error!r}")
         finally:
             os._exit(status)
     os.close(writer)

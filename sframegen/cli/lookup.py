@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.views import open_views
 from sframegen.detached.stores import Stores, directories_of
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
     from sframegen.format.search import Found
 
 
-@click.command(name="lookup")
-@click.argument("file", type=PathName())
+@click.command(
+    name="lookup",
+    cls=Command,
+    examples=[
+        Example("Print the rules at the start of a function and after 4 bytes", "sframegen lookup ./prog main main+4"),
+        Example("Print the rule at an address, found in a store", "sframegen lookup --sections store ./prog 0x1139"),
+    ],
+)
+@click.argument("file", metavar="FILE", type=PathName())
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
 @SECTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of the addresses.")
@@ -45,12 +53,13 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections:
             answers += _in_linked(given, addresses, run, Stores(directories_of(sections)))
         else:
             answers += _in_objects(given, file, addresses, run)
-        if as_json:
-            import json  # noqa: PLC0415 - takes as long as a look-up
+    if as_json:
+        import json  # noqa: PLC0415 - takes as long as a look-up
 
-            click.echo(json.dumps({"file": file, "addresses": answers}, indent=1))
-    if not as_json:
-        for answer in answers:
+        [result] = run.taken() or [{"file": file, "addresses": answers}]
+        click.echo(json.dumps(result, indent=1))
+    else:
+        for answer in (answer for answer in answers if "error" not in answer):
             name = f" <{answer['name']}>" if answer["name"] else ""
             section = f"{printable(answer['section'])}+" if "section" in answer else ""
             click.echo(f"{section}{answer['address']:#x}{name}: {answer['rule'] or 'not covered by the SFrame section'}")
@@ -69,10 +78,17 @@ def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Store
         with run.file(elf.name):
             address = address_of(elf, text)
             answers.append({"address": address, "name": None, **_answer(section.look_up(address), section.abi)})
-    names = FunctionNames(function_symbols_before(elf, [answer["address"] for answer in answers]))
-    for answer in answers:
+        answers += _refused(run, text)
+    found = [answer for answer in answers if "error" not in answer]
+    names = FunctionNames(function_symbols_before(elf, [answer["address"] for answer in found]))
+    for answer in found:
         answer["name"] = names.at(answer["address"])
     return answers
+
+
+def _refused(run: Run, text: str) -> list[dict[str, Any]]:
+    """What stands in the place of an address that was not understood."""
+    return [{"given": text, "error": one["error"]} for one in run.taken()]
 
 
 def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
@@ -86,6 +102,7 @@ def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], 
             if view.elf.name != file:
                 answer["object"] = view.elf.name
             answers.append(answer | _answer(view.look_up(place), abi_of(view.elf)))
+        answers += _refused(run, text)
     return answers
 
 

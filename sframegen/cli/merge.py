@@ -1,33 +1,45 @@
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import PathName, Run, note, print_json
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, dry_run, verbose
+from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.cli.shared.several import Bar, leave_stdout_to
-from sframegen.cli.shared.write_options import MIN_KERNEL, VERSIONS, level, verification
+from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, READ_BACK_OR_NOT, format_version, level, verification
 
 if TYPE_CHECKING:
     from linker.files.read_back import Reader
+    from sframegen.format.layouts import FormatVersion
     from sframegen.tables.optimize import LevelName
 
 
-@click.command(name="merge")
+@click.command(
+    name="merge",
+    cls=Command,
+    exclusive=[VERBOSE_OR_QUIET, READ_BACK_OR_NOT, ("--map", "--linker")],
+    examples=[
+        Example("Merge objects into one", "sframegen merge -o all.o a.o b.o"),
+        Example("Merge the sections of a linked program's objects", "sframegen merge --map prog.map -o prog.new ./prog a.o b.o"),
+    ],
+)
 @click.argument("files", metavar="[EXE] OBJ...", nargs=-1, required=True, type=PathName())
-@click.option("-o", "--output", metavar="OUT", type=PathName(), required=True, help="Write to this file.")
-@click.option("--map", "map_file", metavar="MAP", type=PathName(), help="The linker's map (-Map) of the link that produced EXE.")
-@click.option("--linker", metavar="LD", default="ld", show_default=True, help="Without --map: the linker whose -r combines OBJs.")
-@click.option("--format", "version", type=VERSIONS, default="3", show_default=True, help="The SFrame version to write.")
+@click.option("-o", "--output", metavar="FILE", type=PathName(), required=True, help=f"Write to this file. {OWNED}")
+@click.option("--map", "map_file", metavar="FILE", type=PathName(), help="The linker's map (-Map) of the link that produced EXE.")
+@click.option("--linker", metavar="LINKER", default="ld", show_default=True, help="Without --map: LINKER -r combines OBJs.")
+@format_version()
 @level("none")
 @MIN_KERNEL
-@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
+@dry_run("Print the plan; write nothing.")
 @verification
-@click.option("-v", "--verbose", is_flag=True, help="List what was left out, and which linked files were not given.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@verbose("List what was left out, and which linked files were not given.")
+@QUIET
+@JSON_OBJECT
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -36,7 +48,7 @@ def command(
     output: str,
     map_file: str | None,
     linker: str,
-    version: str,
+    version: FormatVersion,
     optimize: LevelName,
     min_kernel: str | None,
     dry_run: bool,
@@ -47,17 +59,18 @@ def command(
 ) -> None:
     """Merge the SFrame sections of objects into one, as GNU ld does.
 
-    With --map, EXE is a program or library that a linker made from the objects and archives OBJ, and OUT is EXE with the merged
-    section. Functions whose code was dropped or folded are removed, those of the procedure linkage table are added. The map may
-    come from GNU ld, gold, lld or mold. OBJs that were not linked are skipped; OBJs without a section are skipped and counted.
+    With --map, EXE is a program or library that a linker made from the objects and archives OBJ, and the new file is EXE with the
+    merged section. Functions whose code was dropped or folded are removed, those of the procedure linkage table are added. The map
+    may come from GNU ld, gold, lld or mold. OBJs that were not linked are skipped; OBJs without a section are skipped and counted.
 
-    Without --map, OUT is the relocatable object that LD -r makes from the OBJs, with one section, which linkers can merge again.
+    Without --map, the new file is the relocatable object that LINKER -r makes from the OBJs, with one section, which
+    linkers can merge again.
     """
     if map_file is not None and len(files) == 1:
         raise click.UsageError("--map takes EXE and its objects")
     run = Run()
     leave_stdout_to(output)
-    with run.file(files[0]):
+    with run.file(files[0], named=True):
         executable = files[0] if map_file is not None else None
         objects = files[1:] if map_file is not None else files
         with Bar() as bar:
@@ -67,7 +80,7 @@ def command(
                 executable=executable,
                 map_file=map_file,
                 linker=linker,
-                version=int(version),
+                version=version,
                 optimize=optimize,
                 min_kernel=min_kernel,
                 verify=verify,
@@ -76,12 +89,14 @@ def command(
             )
         for warning in () if quiet else report.warnings:
             note(f"{output}: warning: {warning}")
-        if as_json:
-            print_json([report], several=False)
-        elif not quiet:
+        run.reports.append(report)
+        if not (quiet or as_json):
             click.echo(report.one_line())
             for line in report.details() if verbose else ():
                 click.echo(line)
             if dry_run and report.plan is not None:
                 click.echo(str(report.plan))
+    if as_json:
+        [result] = run.taken()
+        click.echo(json.dumps(result))
     ctx.exit(run.status)

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from cfi.errors import SframegenError
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
+from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.text import count_of, shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.attributes import EventError
+from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write
@@ -40,44 +44,81 @@ MIB = 1 << 20
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
 REFRESH = 0.5  # seconds
 WIDTH = 100  # columns, where there is no terminal
+DEFAULT_EVENT = "cpu-clock"
 PID_DIGITS = 9  # more than the kernel gives
 
 
-@click.command(name="profile")
+def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """Refuse names of no event; whether this machine has one is seen later. A recording has its own names."""
+    if name == "":
+        raise click.BadParameter("the name is empty")
+    if name is not None and name not in BY_NAME and ctx.params.get("perf_data") is None:
+        try:
+            event_named(name)
+        except EventError as error:
+            raise click.BadParameter(str(error)) from None
+    return name
+
+
+@click.command(
+    name="profile",
+    cls=Command,
+    exclusive=[
+        *(("--perf-data", other) for other in ("--frequency", "--duration", "--max-memory", "--backend")),
+        *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data")),
+        ("--system", "--perf-data"),
+    ],
+    examples=[
+        Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
+        Example("Profile two processes for ten seconds", "sframegen profile --duration 10 1234 1235"),
+        Example("Print what this machine allows", "sframegen profile --probe"),
+    ],
+)
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--system", is_flag=True, help="Sample all processes.")
-@click.option("--perf-data", type=PathName(), help="Read a file that `perf record --call-graph dwarf` wrote.")
+@click.option(
+    "--perf-data", metavar="FILE", type=PathName(), is_eager=True, help="Read a file that `perf record --call-graph dwarf` wrote."
+)
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
 @click.option(
     "-F",
     "--frequency",
-    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    type=Numbers(int, 1, 1_000_000),
     default=99,
     show_default=True,
     help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
 )
-@click.option("-d", "--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds.")
-@click.option("-e", "--event", default="cpu-clock", show_default=True, help="What to sample: cpu-clock, page-faults, cycles, ...")
+@duration("Stop after this number of seconds.")
+@click.option(
+    "-e",
+    "--event",
+    metavar="EVENT",
+    callback=_event,
+    help="What to sample: cpu-clock, page-faults, cycles, ...; with --perf-data, which event of the recording."
+    "  [default: cpu-clock; of a recording the first]",
+)
 @click.option(
     "-o",
     "--output",
+    metavar="FILE",
     multiple=True,
     type=PathName(),
     help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
 )
-@click.option("--tid", type=click.IntRange(1), multiple=True, help="Show only this thread. May be given again.")
+@tid("Show only this thread. May be given again.", several=True)
 @click.option("--kernel", is_flag=True, help="Include kernel frames.")
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
 @click.option("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
 @click.option("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
-@click.option("--max-memory", type=click.IntRange(1), default=1024, show_default=True, help="MiB of tables in the kernel.")
+@click.option("--max-memory", metavar="MIB", type=COUNT, default=1024, show_default=True, help="MiB of tables in the kernel.")
 @click.option(
     "--backend",
     type=click.Choice(BACKENDS),
     help="Where stacks are walked: in the kernel (BPF), or here, from copies.  [default: in the kernel where that is allowed]",
 )
 @SECTIONS
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@JSON_OBJECT
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -88,7 +129,7 @@ def command(
     as_probe: bool,
     frequency: int,
     duration: float | None,
-    event: str,
+    event: str | None,
     output: tuple[str, ...],
     tid: tuple[int, ...],
     kernel: bool,
@@ -102,10 +143,10 @@ def command(
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
-    PIDs are live processes; COMMAND is started and sampled. Their children are sampled, too. The kernel walks the stacks with the
-    rules of SFrame sections; files without a section are converted in memory. Where the kernel does not allow that, processes of
-    your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are printed. Ctrl-C and
-    SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
+    PIDs are live processes; COMMAND is started and sampled. Children that they start meanwhile are sampled, too. The kernel walks
+    the stacks with the rules of SFrame sections; files without a section are converted in memory. Where the kernel does not allow
+    that, processes of your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are
+    printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
     if bool(arguments) + system + (perf_data is not None) + as_probe != 1:
         raise click.UsageError("give one of these: process ids, a command to start, --system, --perf-data, --probe")
@@ -134,7 +175,8 @@ def command(
         threads = by == "tid" or moments or bool(tid)
         if perf_data is not None:
             wanted = Wanted(threads=threads, kernel=kernel, moments=moments)
-            recorded = read_perf_data(Path(perf_data), wanted, workers=os.cpu_count() or 1, cache=TableCache(), stores=stores)
+            workers, cache = os.cpu_count() or 1, TableCache()
+            recorded = read_perf_data(Path(perf_data), wanted, event=event, workers=workers, cache=cache, stores=stores)
             recorded.keep_threads(frozenset(tid))
             shown(recorded)
             ctx.exit(run.status)
@@ -146,8 +188,8 @@ def command(
             pids = frozenset([command.pid])
         targets = None if system else pids
         plan = Plan(
-            targets, event_named(event), frequency, frozenset(tid), threads=threads, kernel=kernel, moments=moments, idle=idle,
-            max_memory=max_memory * MIB, stores=stores,
+            targets, event_named(event or DEFAULT_EVENT), frequency, frozenset(tid), threads=threads, kernel=kernel,
+            moments=moments, idle=idle, max_memory=max_memory * MIB, stores=stores,
         )  # fmt: skip
         session, why_copies = open_session(plan, backend)
         opened.enter_context(session)

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.cli.shared.output import Run
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import dry_run
+from sframegen.cli.shared.number_values import CALL_NUMBER
+from sframegen.cli.shared.output import Run, note
 from sframegen.elf.file import open_elf
 from sframegen.elf.text import printable
 from sframegen.registry import system
 from sframegen.registry.codectl_calls import CodeOption
+from sframegen.registry.kernel_calls import has_call
 from sframegen.registry.regions import RegistryError
 from sframegen.registry.requests import INTERFACES, loaded_section
 from sframegen.registry.structures import SframeSetup
@@ -20,26 +24,31 @@ if TYPE_CHECKING:
 
     from sframegen.registry.requests import LoadedSection, Request
 
-# By interface: a request for nothing, which every kernel refuses, and the number where one was proposed.
-PROBES: dict[str, tuple[str, int | None, Callable[[int], None]]] = {
-    "sframe": (
-        "sframe_register",
-        system.SYSCALLS["sframe_register"],
-        lambda number: system.sframe_register(SframeSetup(0, 0, 0, 0), number),
-    ),
-    "prctl": ("prctl", None, lambda number: system.prctl(number, 0, 0, 0)),
-    "codectl": ("codectl", None, lambda number: system.codectl(number, CodeOption.UNREGISTER, 0)),
+# By interface: the call, and a request for nothing, which every kernel refuses.
+PROBES: dict[str, tuple[str, Callable[[int], None]]] = {
+    "sframe": ("sframe_register", lambda number: system.sframe_register(SframeSetup(0, 0, 0, 0), number)),
+    "prctl": ("prctl", lambda number: system.prctl(number, 0, 0, 0)),
+    "codectl": ("codectl", lambda number: system.codectl(number, CodeOption.UNREGISTER, 0)),
 }
+UNSEEN = "this kernel shows neither BTF nor symbols"
 
 
-@click.command(name="register")
+@click.command(
+    name="register",
+    cls=Command,
+    exclusive=[("--dry-run", "--probe"), *(("--probe", other) for other in ("--json", "--raw")), ("--dry-run", "--number")],
+    examples=[
+        Example("Print the call for a program", "sframegen register --dry-run ./prog"),
+        Example("Test whether this kernel has the call", "sframegen register --probe"),
+    ],
+)
 @click.argument("objects", metavar="PID|FILE...", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Print the calls that a dynamic loader would make.")
+@dry_run("Print the calls that a dynamic loader would make.")
 @click.option("--probe", is_flag=True, help="Test whether this machine's kernel has the call.")
 @click.option("--interface", type=click.Choice(list(INTERFACES)), default="sframe", show_default=True, help="The interface to use.")
-@click.option("--number", type=click.IntRange(0), help="With --probe: the number of the system call, or prctl's option.")
+@click.option("--number", metavar="N", type=CALL_NUMBER, help="With --probe: the number of the system call, or prctl's option.")
 @click.option("--raw", is_flag=True, help="Add the bytes of the call's structure.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of calls, with the bytes.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of calls, with the bytes, and of refused objects.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -59,9 +68,10 @@ def command(
     sframe_register, prctl passes {key, address, length}, codectl also passes the file's names. Pointers in the bytes of a structure
     count from its beginning.
 
-    --probe tests with an empty request whether this kernel has the call. The exit status is 1 if it does not.
+    --probe looks for the call by name in the kernel's BTF and symbols; with --number, it also makes an empty request. The exit
+    status is 1 if the kernel does not have the call.
     """
-    if dry_run == probe:
+    if not (dry_run or probe):
         raise click.UsageError("give either --dry-run, to print the calls, or --probe, to test this kernel")
     if probe:
         if objects:
@@ -81,6 +91,7 @@ def command(
                     click.echo(printable(f"{loaded.name}: {_text(request)}"))
                     if raw:
                         click.echo(f"  {request.data.hex(' ', -8)}")
+        calls += run.taken()
     if as_json:
         click.echo(json.dumps(calls, indent=1))
     ctx.exit(run.status)
@@ -95,7 +106,7 @@ def _sections(run: Run, name: str) -> Iterator[LoadedSection]:
     if loaded:
         yield loaded
     else:
-        run.finding(f"{name}: no PT_GNU_SFRAME, so a loader finds no section")
+        run.refuse(name, f"{name}: no PT_GNU_SFRAME, so a loader finds no section")
 
 
 def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
@@ -109,7 +120,7 @@ def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
         with Process(pid) as process, process.stopped() as snapshot:
             images = [(row.path, read_image(snapshot, row)) for row in snapshot.mappings if row.executable]
     except StackError as error:
-        run.finding(str(error))
+        run.refuse(str(pid), str(error))
         return
     for path, image in images:
         if image and (path, image.bias) not in seen:
@@ -127,10 +138,20 @@ def _text(request: Request) -> str:
 
 def _probe(interface: str, number: int | None) -> int:
     """The exit status."""
-    name, proposed, ask = PROBES[interface]
-    number = proposed if number is None else number
-    if number is None:
-        raise click.UsageError(f"no number was proposed for {name}: give one with --number")
+    name, ask = PROBES[interface]
+    if interface == "prctl":
+        if number is None:
+            raise click.UsageError("no number was proposed for prctl's option: give one with --number")
+    else:
+        found = has_call(name)
+        if not found and (number is None or found is False):
+            click.echo(f"{name}: this kernel has no such system call" if found is False else f"{name}: unknown: {UNSEEN}")
+            return 1
+        if number is None:
+            click.echo(f"{name}: this kernel has the call")
+            return 0
+        if found is None:
+            note(f"warning: {UNSEEN}: number {number} may be another call's")
     try:
         ask(number)
     except RegistryError as error:
@@ -140,6 +161,8 @@ def _probe(interface: str, number: int | None) -> int:
         answer = f"{errno.errorcode.get(error.errno or 0, error.errno)} for an empty request"
     else:
         answer = "success for an empty request"
-    unknown = ", as for an option that the kernel does not know" if interface == "prctl" and "EINVAL" in answer else ""
+    unknown = ""
+    if interface == "prctl":
+        unknown = ", as for an option that the kernel does not know" if "EINVAL" in answer else ", of any option with that number"
     click.echo(f"{name}, number {number}: {answer}{unknown}")
     return 0

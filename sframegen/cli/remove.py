@@ -6,26 +6,35 @@ from typing import TYPE_CHECKING
 import click
 
 from sframegen import api
-from sframegen.cli.shared.output import FILES, Run, print_json
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import FORCE_FOREIGN, JSON_LIST, PRESERVE_TIMESTAMPS, QUIET, dry_run
+from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import JOBS, changes
-from sframegen.cli.shared.write_options import OUTPUT, OUTPUT_DIR, verification
+from sframegen.cli.shared.write_options import OUTPUT, OUTPUT_DIR, OUTPUT_OR_DIR, READ_BACK_OR_NOT, verification
 
 if TYPE_CHECKING:
     from linker.files.read_back import Reader
-    from sframegen.api.removed import SectionRemoval
 
 
-@click.command(name="remove")
+@click.command(
+    name="remove",
+    cls=Command,
+    exclusive=[OUTPUT_OR_DIR, READ_BACK_OR_NOT],
+    examples=[
+        Example("Restore a program as it was before add-section", "sframegen remove ./prog"),
+        Example("Print what would change", "sframegen remove --dry-run prog lib.so"),
+    ],
+)
 @FILES
 @OUTPUT
 @OUTPUT_DIR
 @JOBS
-@click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
-@click.option("--force", is_flag=True, help="Also remove sections that other tools produced.")
-@click.option("--dry-run", is_flag=True, help="Print the changes to the file; write nothing.")
+@PRESERVE_TIMESTAMPS
+@FORCE_FOREIGN
+@dry_run()
 @verification
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of them for several FILEs.")
+@QUIET
+@JSON_LIST
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -48,7 +57,6 @@ def command(
     may also be an object, an archive or a package.
     """
     run = Run()
-    removals: list[SectionRemoval] = []
     for removal in changes(
         run,
         files,
@@ -62,11 +70,10 @@ def command(
         quiet=quiet,
         as_json=as_json,
     ):
-        removals.append(removal)
         if not (quiet or as_json):
             click.echo(removal.one_line())
             if dry_run and removal.plan is not None:
                 click.echo(str(removal.plan))
     if as_json:
-        print_json(removals, several=len(files) > 1)
+        run.print_json()
     ctx.exit(run.status)

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.shared.output import Run, in_words, note
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import FORCE_FOREIGN, VERBOSE_OR_QUIET
+from sframegen.cli.shared.output import Refused, Run, in_words, note
+from sframegen.cli.shared.write_options import READ_BACK_OR_NOT
 from sframegen.cli.trees.each_file import each_file, exclusions_of, tree_options
 from sframegen.elf.text import count_of
+from sframegen.program.turn import FaultError
 
 if TYPE_CHECKING:
     from linker.files.location import Location
@@ -16,8 +20,13 @@ if TYPE_CHECKING:
     from sframegen.api.removed import SectionRemoval
 
 
-@click.command(name="remove-tree")
-@tree_options(click.option("--force", is_flag=True, help="Also remove sections that other tools produced."))
+@click.command(
+    name="remove-tree",
+    cls=Command,
+    exclusive=[VERBOSE_OR_QUIET, READ_BACK_OR_NOT],
+    examples=[Example("Undo add-tree, with a line for each file", "sframegen remove-tree --verbose build/root")],
+)
+@tree_options(FORCE_FOREIGN)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -33,6 +42,7 @@ def command(
     jobs: int,
     verbose: bool,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Undo add-tree: remove the SFrame section from all programs and shared libraries below each ROOT, in place.
 
@@ -46,7 +56,8 @@ def command(
         if isinstance(outcome, Exception):
             counts["refused"] += 1
             text = in_words(outcome, names[0].full)
-            if fatal:
+            run.reports.append(Refused(names[0].full, text))
+            if fatal or isinstance(outcome, FaultError):
                 run.finding(text)
             elif not quiet:
                 note(f"warning: {text}")
@@ -54,14 +65,17 @@ def command(
         counts["restored" if outcome.restored else "taken out" if outcome.section_bytes else "without"] += 1
         for warning in () if quiet else outcome.warnings:
             note(f"{names[0].full}: warning: {warning}")
-        if verbose and outcome.section_bytes and not quiet:
+        run.reports.append(outcome)
+        if verbose and not as_json and (outcome.section_bytes or outcome.note):
             click.echo(outcome.one_line())
-    if not quiet:
+    if not (quiet or as_json):
         would_be = "would be " if dry_run else ""
         click.echo(
             f"{count_of(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
             f"{counts['without']:,} without one, {counts['refused']:,} refused"
         )
+    if as_json:
+        run.print_json()
     ctx.exit(run.status)
 
 

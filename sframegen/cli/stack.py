@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import duration, tid, verbose
+from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
 from sframegen.detached.stores import Stores, directories_of
@@ -13,7 +16,8 @@ from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import format_of, write
 from sframegen.stack import report
 from sframegen.stack.names.frame_names import Symbols
-from sframegen.stack.sampling import Command, Interrupts, Plan, Sampler
+from sframegen.stack.sampling import Command as Started
+from sframegen.stack.sampling import Interrupts, Plan, Sampler
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.walk import MAX_FRAMES
@@ -26,27 +30,45 @@ if TYPE_CHECKING:
 MAX_NAMED = 3  # objects in the note that --convert may help
 
 
-@click.command(name="stack")
+LENGTHS = ("--count", "--duration", "--until-exit")
+
+
+@click.command(
+    name="stack",
+    cls=Command,
+    exclusive=[
+        ("--json", "--folded", "--raw", "--output"),
+        LENGTHS,
+        *(("--core", other) for other in (*LENGTHS, "--interval", "--no-idle")),
+    ],
+    examples=[
+        Example("Print the stacks of a process", "sframegen stack --convert 1234"),
+        Example("Write a flame graph of a command", "sframegen stack --until-exit -o work.html -- ./prog"),
+        Example("Print the stacks of a core file from another machine", "sframegen stack --core core --sysroot root"),
+    ],
+)
 @click.argument("arguments", metavar="PID | --core FILE | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--core", type=PathName(), help="Read a core file instead of a process.")
-@click.option("--exe", type=PathName(), help="The program of the core file, if it has moved.")
-@click.option("--sysroot", type=PathName(), help="A directory with the other files of the core, laid out as in /.")
-@click.option("--tid", type=click.IntRange(1), help="Trace only this thread.")
+@click.option("--core", metavar="FILE", type=PathName(), help="Read a core file instead of a process.")
+@click.option("--exe", metavar="FILE", type=PathName(), help="The program of the core file, if it has moved.")
+@click.option("--sysroot", metavar="DIR", type=PathName(), help="A directory with the other files of the core, laid out as in /.")
+@tid("Trace only this thread.", several=False)
 @click.option("--convert", is_flag=True, help="Make sections in memory for objects without one, from their call frame information.")
 @SECTIONS
-@click.option("-n", "--count", type=click.IntRange(1), help="Number of samples to take.  [default: 1]")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Take samples for this number of seconds.")
+@click.option("-n", "--count", metavar="N", type=COUNT, help="Number of samples to take.  [default: 1]")
+@duration("Take samples for this number of seconds.")
 @click.option("--until-exit", is_flag=True, help="Take samples until the process ends.")
-@click.option("--interval", type=click.FloatRange(0), default=0.1, show_default=True, help="Seconds between samples.")
+@click.option(
+    "--interval", metavar="SECONDS", type=Numbers(float, 0.0), default=0.1, show_default=True, help="Time between samples."
+)
 @click.option("--no-idle", is_flag=True, help="Leave out waiting threads: neither running nor ready to run.")
-@click.option("--json", "form", flag_value="json", help="Print a JSON object per sample, with CFAs and how each frame was found.")
-@click.option("--folded", "form", flag_value="folded", help="Print equal stacks of all samples once, for flame graphs.")
-@click.option("--raw", "form", flag_value="raw", help="Print addresses without names.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per sample, with CFAs and how each frame was found.")
+@click.option("--folded", is_flag=True, help="Print equal stacks of all samples once, for flame graphs.")
+@click.option("--raw", is_flag=True, help="Print addresses without names.")
 @PROFILE_OUTPUT
 @click.option(
-    "--max-frames", type=click.IntRange(1), default=MAX_FRAMES, show_default=True, help="Maximum number of frames per thread."
+    "--max-frames", metavar="N", type=COUNT, default=MAX_FRAMES, show_default=True, help="Maximum number of frames per thread."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Print how long the process was stopped.")
+@verbose("Print how long the process was stopped.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -63,7 +85,9 @@ def command(
     until_exit: bool,
     interval: float,
     no_idle: bool,
-    form: str | None,
+    as_json: bool,
+    folded: bool,
+    raw: bool,
     output: str | None,
     max_frames: int,
     verbose: bool,
@@ -78,12 +102,7 @@ def command(
         raise click.UsageError("give one of these: a process id, a command to start, or --core")
     if core is None and (exe or sysroot):
         raise click.UsageError("--exe and --sysroot are for --core")
-    if core and (count or duration or until_exit or no_idle):
-        raise click.UsageError("a core file is a single sample, and does not record which threads wait")
-    if bool(count) + bool(duration) + until_exit > 1:
-        raise click.UsageError("-n, --duration and --until-exit exclude each other")
-    if output and form:
-        raise click.UsageError(f"--{form} and --output exclude each other")
+    form = "json" if as_json else "folded" if folded else "raw" if raw else None
     run = Run()
     stores = Stores(directories_of(sections))
     tracer = Tracer(convert=convert, stores=stores, limit=max_frames)
@@ -122,6 +141,7 @@ class Output:
     ) -> None:
         """`stacks`: counts equal ones; `path`: of the file for these. `hint`: `--convert` was not given, and may help."""
         self.stores = stores
+        self._unread: set[str] = set()
         self.run, self.symbols, self.form, self.stacks, self.path = run, symbols, form, stacks, path
         self.verbose, self.hint = verbose, hint
 
@@ -145,6 +165,13 @@ class Output:
             click.echo("\n".join(report.text(sample, self.symbols, raw=self.form == "raw")))
         if self.verbose and sample.stopped_ms is not None:
             note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
+
+    def note_unread(self, files: dict[str, str]) -> None:
+        """Print once which files could not be opened."""
+        for path, why in files.items():
+            if path not in self._unread:
+                self._unread.add(path)
+                note(f"{path}: {why}")
 
     def finish(self) -> None:
         if self.stacks and self.path:
@@ -189,6 +216,7 @@ def sample(arguments: tuple[str, ...], tracer: Tracer, plan: Plan, output: Outpu
             with output.run.file(""), findings_of(output.run):
                 for taken, problems in sampler.samples(command.pid if command else int(arguments[0]), command):
                     output.add(taken, problems)
+                    output.note_unread(sampler.unread)
             if interrupts.number:
                 note(f"interrupted after {count_of(sampler.taken, 'sample')}")
             output.finish()
@@ -205,10 +233,10 @@ def is_pid(arguments: tuple[str, ...]) -> bool:
     return len(arguments) == 1 and arguments[0].isdecimal() and arguments[0].isascii()
 
 
-def start(arguments: tuple[str, ...]) -> Command:
+def start(arguments: tuple[str, ...]) -> Started:
     """Raises a usage error where there is no such program."""
     try:
-        return Command(arguments)
+        return Started(arguments)
     except OSError as error:
         if is_pid(arguments[:1]):
             raise click.UsageError("stack takes one process id; profile takes several") from None

@@ -26,6 +26,9 @@ def main() -> None:
             from sframegen.cli.commands import main as command_line  # noqa: PLC0415
         except Exception:  # whatever a damaged click raises
             if sys.argv[1:2] != ["doctor"]:
+                from sframegen.program.libraries import imported  # noqa: PLC0415
+
+                imported("click", "Command")
                 raise
             from contextlib import suppress  # noqa: PLC0415
 
@@ -43,6 +46,10 @@ def main() -> None:
         if lost and " without " not in str(error):  # "... without setting an exception": CPython lost a MemoryError
             raise
         reason = "not enough memory" if lost else str(error) or "not enough memory"
+        if isinstance(error, ImportError):
+            from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415
+
+            reason = with_remedy(error)
         os.write(2, f"sframegen: it cannot start: {reason}\n".encode())
         sys.exit(1)
 

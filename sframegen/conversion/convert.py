@@ -13,7 +13,7 @@ from cfi.section import Registers
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
-from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Cies, RuleFates, bounds, split
+from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Alignment, Cies, RuleFates, bounds, split
 from sframegen.conversion.translate import Repeated, Translator
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import Range, disjoint, remaining
@@ -26,7 +26,7 @@ from sframegen.tables.narrow import narrow
 from sframegen.tables.optimize import Borders, encoder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cfi.columns import Column
     from cfi.rules import CfiRule, FdeTable
@@ -65,8 +65,13 @@ class Converted(NamedTuple):
         return encoder_of(elf, calls.covering(self.table), self.encoded, level, borders)
 
 
-def convert(sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
-    """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address."""
+def convert(
+    sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout: Layout = V3, floating: Sequence[Range] = ()
+) -> Converted:
+    """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address.
+
+    `floating`: as in Sources.
+    """
     fdes = reader.read(sections, Registers(abi.fp, abi.sp))
     ignored = zeros("Q", len(IGNORED))
     lost: list[int] = []
@@ -74,7 +79,7 @@ def convert(sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout:
     words = RuleWords(abi, layout)
     rules = _Rules(fdes.rules, words)
     encoded = EncodedRules(rules.numbers, words)
-    table, unsaid, whole = _split(fdes, pieces, rules, encoded)
+    table, unsaid, whole = _split(fdes, pieces, rules, encoded, floating)
     table = narrow(table, encoded)
     coverage = Coverage(
         table=table,
@@ -95,12 +100,12 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
     FDEs that cannot be read are a warning, too.
     """
     try:
-        converted = convert(sources.sections, code, abi, layout)
+        converted = convert(sources.sections, code, abi, layout, sources.floating)
     except FormatError as error:
         if error.place != sources.optional:
             raise
         sources.warnings.append(f"{error}; not used")
-        converted = convert(sources.sections[:1], code, abi, layout)
+        converted = convert(sources.sections[:1], code, abi, layout, sources.floating)
     if converted.coverage.faulty_fdes:
         fdes, first = count_of(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
         sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {first.start:#x}, {first}")
@@ -135,11 +140,11 @@ class _Rules:
         self.fate.append(fate)
         self.value.append(value)
 
-    def columns(self, fde_type: bytes) -> RuleFates:
+    def columns(self, fde_type: bytes, floating: Sequence[Range]) -> RuleFates:
         """`fde_type`: that each SFrame rule needs."""
         unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
         patterns = (self.pattern_at, self.pattern_start, self.pattern_rule)
-        return RuleFates(self.fate, self.value, fde_type, *patterns, PC_PERIOD, unaligned)
+        return RuleFates(self.fate, self.value, fde_type, *patterns, Alignment(PC_PERIOD, spans_of(floating), unaligned))
 
     def _number(self, rule: Rule) -> int:
         return self.numbers.setdefault(rule, len(self.numbers))
@@ -147,7 +152,7 @@ class _Rules:
 
 def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
     """The code that each FDE describes; an earlier section's FDEs take precedence over a later one's. `lost`: see resolve."""
-    spans = Spans(array("Q", [start for start, _ in code]), array("Q", [end for _, end in code]))
+    spans = spans_of(code)
     taken = Pieces(array("I"), array("Q"), array("Q"))
     begin = 0
     for section_end in fdes.section_ends:
@@ -168,6 +173,10 @@ def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[i
     return taken
 
 
+def spans_of(ranges: Sequence[Range]) -> Spans:
+    return Spans(array("Q", [start for start, _ in ranges]), array("Q", [end for _, end in ranges]))
+
+
 def _with_remaining(taken: Pieces, found: Pieces) -> Pieces:
     """Both, by address; of `found` the code that `taken` does not describe."""
     ranges = zip(found.start, found.end, strict=True)
@@ -181,13 +190,15 @@ def _with_remaining(taken: Pieces, found: Pieces) -> Pieces:
     )
 
 
-def _split(fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules) -> tuple[FunctionTable, Unsaid, int]:
+def _split(
+    fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules, floating: Sequence[Range]
+) -> tuple[FunctionTable, Unsaid, int]:
     """(functions, what is left out, pieces covered from first byte to last)."""
     cies = Cies(
         bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies),
         bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies),
     )
-    fates = rules.columns(encoded.flexible())
+    fates = rules.columns(encoded.flexible(), floating)
     described = (pieces.columns(), fdes.columns(), fdes.rows(), cies, fates)
     counts = zeros("q", 4)
     bounds(*described, counts)

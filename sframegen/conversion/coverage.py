@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.columns import zeros
 from sframegen.conversion.final_calls import find_final_calls
 from sframegen.conversion.tally import tally, tally_gaps
-from sframegen.elf.columns import Areas, Spans
-from sframegen.elf.padding import padding_states
+from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
+from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import disjoint, holder
 from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
 from sframegen.format.model import OUTERMOST, FdeType
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from cfi.rules import FdeFault
     from sframegen.conversion.described_code import Pieces, Unsaid
     from sframegen.conversion.final_calls import FinalCalls
+    from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.elf.function_names import FunctionNames
     from sframegen.elf.ranges import Range
@@ -166,7 +166,8 @@ def _by_group(counts: Iterable[int]) -> Fates:
 
 
 def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
-    code, offsets = _executable(elf)
+    segments = code_segments(elf)
+    code = [(segment.start, segment.end) for segment in segments]
     sections = (
         disjoint(
             (header.sh_addr, header.sh_addr + header.sh_size)
@@ -178,30 +179,12 @@ def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range
     ignored = disjoint(ignored)
     by_fate = [(IGNORED, ignored), *((FIRST_SYNTHESIZED + n, disjoint(ranges)) for n, ranges in enumerate(synthesized) if ranges)]
     edges = {at for ranges in (code, sections, *(ranges for _, ranges in by_fate)) for one in ranges for at in one}
-    starts, ends, places, fates = array("Q"), array("Q"), array("Q"), bytearray()
+    areas = []
     for start, end in pairwise(sorted(edges)):
         number = holder(code, start)
         if number is not None:
-            starts.append(start)
-            ends.append(end)
-            places.append(offsets[number] + start - code[number][0])
-            given = next((fate for fate, ranges in by_fate if holder(ranges, start) is not None), CODE)
-            fates.append(given if given != CODE or holder(sections, start) is not None else NOT_CODE)
-    return Areas(elf.data, padding_states(elf.header.e_machine), starts, ends, places, fates)
-
-
-def _executable(elf: ElfFile) -> tuple[list[Range], list[int]]:
-    """(executable ranges, their file offsets), checked: in the file, disjoint."""
-    loads = elf.executable_loads()
-    vaddrs = [load.p_vaddr for load in loads]
-    code = elf.executable_ranges()
-    offsets = []
-    last = 0
-    for start, end in code:
-        load = loads[bisect_right(vaddrs, start) - 1]
-        elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-        if start < last or end != load.p_vaddr + load.p_filesz:
-            raise elf.error(f"executable segments overlap at {start:#x}", "program header table")
-        last = end
-        offsets.append(load.p_offset + start - load.p_vaddr)
-    return code, offsets
+            fate = next((fate for fate, ranges in by_fate if holder(ranges, start) is not None), CODE)
+            if fate == CODE and holder(sections, start) is None:
+                fate = NOT_CODE
+            areas.append(CodeArea(segments[number], start, end, fate))
+    return areas_of(elf, areas)

@@ -1,9 +1,6 @@
 from sframegen.elf.columns cimport Areas, Spans
 from sframegen.format.columns cimport Functions
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch" (const void *address) noexcept
-
 cdef class Forms:
     cdef public const unsigned long long[::1] mask
     cdef public const unsigned long long[::1] value

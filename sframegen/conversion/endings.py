@@ -9,8 +9,6 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
-if not cython.compiled:
-    from cfi.cython_shadow import prefetch
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.elf.columns import Areas, Spans
@@ -42,7 +40,6 @@ class FoundCalls:
     start="const unsigned long long[::1]",
     size="const unsigned int[::1]",
     kind="const unsigned short[::1]",
-    data="const unsigned char[::1]",
     piece_end="const unsigned long long[::1]",
     area_end="const unsigned long long[::1]",
 )
@@ -59,13 +56,12 @@ def final_calls(
     """Fills `found`, and returns (number of these, number of functions that end with a call that no padding follows).
 
     Functions and `places` ascend. A function counts if a piece ends where it ends and `repeats` does not mark its kind. Padding
-    lies in an area of fate `code`, goes on to the area's end or the next piece, and holds none of the `places`; the area's states
-    accept all of it. Its last no-op may go on in the next piece, as before glibc's __restore_rt.
+    lies in an area of fate `code` of the function's segment, goes on to the area's end or the next piece, and holds none of the
+    `places`; the area's states accept all of it. Its last no-op may go on in the next piece, as before glibc's __restore_rt.
     """
     start = functions.start
     size = functions.size
     kind = functions.kind
-    data = areas.data
     piece_end = pieces.end
     area_end = areas.end
     with_padding: cython.Py_ssize_t = 0
@@ -77,8 +73,6 @@ def final_calls(
     ahead: cython.Py_ssize_t
     here: cython.Py_ssize_t
     form: cython.Py_ssize_t
-    pos: cython.Py_ssize_t
-    state: cython.Py_ssize_t
     step: cython.longlong
     is_call: cython.bint
     tail: cython.ulonglong
@@ -86,10 +80,8 @@ def final_calls(
     high: cython.ulonglong
     for i in range(len(start)):
         ahead = i + 16
-        if ahead < len(start) and area < len(area_end) and start[ahead] < area_end[area] and start[ahead] >= areas.start[area]:
-            pos = areas.offset[area] + (start[ahead] - areas.start[area]) + size[ahead]
-            if cython.compiled and pos < len(data):
-                prefetch(cython.address(data[pos]))  # type: ignore[attr-defined]
+        if cython.compiled and ahead < len(start):
+            areas.fetch(area, start[ahead] + size[ahead])
         low = start[i] + size[i]
         while piece < len(piece_end) and piece_end[piece] <= start[i]:
             piece += 1
@@ -101,18 +93,15 @@ def final_calls(
             area += 1
         if area == len(area_end) or areas.start[area] >= low:
             continue
-        pos = areas.offset[area] + (low - areas.start[area])
-        tail = 0
-        for here in range(pos - min(size[i], 8), pos):
-            tail = (tail << 8) | data[here]
+        tail = areas.before(area, low, min(size[i], 8))
         is_call = False
         for form in range(len(forms.mask)):
             if tail & forms.mask[form] == forms.value[form]:
                 is_call = True
                 if forms.relative[form]:
-                    step = data[pos - 1]
+                    step = tail & 0xFF
                     step = (step - 256 if step >= 128 else step) * 0x1000000
-                    step += data[pos - 4] | (data[pos - 3] << 8) | (data[pos - 2] << 16)
+                    step += ((tail >> 24) & 0xFF) | ((tail >> 8) & 0xFF00) | ((tail << 8) & 0xFF0000)
                     if step > 0:
                         is_call = low + step < area_end[len(area_end) - 1]
                     elif step < 0:
@@ -122,10 +111,10 @@ def final_calls(
         if not is_call:
             continue
         here = area
-        if area_end[area] == low:
+        if area_end[area] == low and areas.continues(area + 1):
             here += 1
         high = low
-        if here < len(area_end) and areas.start[here] <= low and areas.fate[here] == code:
+        if areas.fate[here] == code:
             high = area_end[here]
             if piece + 1 < len(pieces.start) and pieces.start[piece + 1] < high:
                 high = pieces.start[piece + 1]
@@ -133,12 +122,7 @@ def final_calls(
                 place += 1
             if (place < len(places) and places[place] < high) or (high - start[i]) >> 32:
                 high = low
-        state = 0
-        while low < high and state != 0xFFFF:  # FAIL
-            state = areas.padding[(state << 8) | data[pos]]
-            pos += 1
-            low += 1
-        if state != 0xFFFF and high - start[i] > size[i]:
+        if high > low and areas.padding_end(here, low, high, False) == high:
             found.function[with_padding] = i
             with_padding += 1
             found.padded_size[i] = high - start[i]

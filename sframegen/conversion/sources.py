@@ -14,21 +14,26 @@ from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.ranges import Range
 
 DW_EH_PE_OMIT = 0xFF
 CRC_CHUNK = 1 << 20
 
 
 class Sources(NamedTuple):
-    """The sections to read, the first with precedence, and the sizes that a `.sframe` is measured by."""
+    """The sections to read, the first with precedence, and the sizes that a `.sframe` is measured by.
+
+    `floating`: code of an object that a linker can place at any address modulo PC_PERIOD.
+    """
 
     sections: list[CfiSection]
     eh_frame_hdr_bytes: int
     optional: str  # the name of a section that is only an addition: if it cannot be read, that is a warning
     warnings: list[str]
+    floating: Sequence[Range] = ()
 
 
 def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
@@ -54,7 +59,7 @@ def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
         optional = ""
     header = elf.section(".eh_frame_hdr")
     size = header.header.sh_size if header else sum(s.p_filesz for s in elf.segments if s.p_type == PT_GNU_EH_FRAME)
-    return Sources(sections, size, optional, warnings)
+    return Sources(sections, size, optional, warnings, elf.floating)
 
 
 def _cfi_section(elf: ElfFile, section: Section, *, eh: bool) -> CfiSection:
@@ -105,7 +110,20 @@ def _debug_frame(elf: ElfFile) -> CfiSection | None:
     return _cfi_section(elf, section, eh=False) if section and section.header.sh_type != SHT_NOBITS else None
 
 
+def has_debug_frame(elf: ElfFile, directory: Path) -> bool:
+    """True if the directory has the file's separate debug file, with a .debug_frame. Raises FormatError if that is damaged."""
+    debug = _find_debug_file(elf, directory)
+    return debug is not None and _debug_frame(debug) is not None
+
+
 def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:
+    debug = _find_debug_file(elf, path)
+    if debug is None:
+        raise elf.error(f"no debug file for it in {path}" if path.is_dir() else f"{path}: no such file")
+    return debug
+
+
+def _find_debug_file(elf: ElfFile, path: Path) -> ElfFile | None:
     """The debug file at `path`, or in the directory `path`: by build-id or .gnu_debuglink, as debuggers find it."""
     for candidate in _candidates(elf, path) if path.is_dir() else iter([path]):
         if candidate.is_file():
@@ -114,7 +132,7 @@ def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:
                 return debug
             if not path.is_dir():
                 raise elf.error(f"{path} is not its debug file: build-id or CRC differ")
-    raise elf.error(f"no debug file for it in {path}" if path.is_dir() else f"{path}: no such file")
+    return None
 
 
 def _candidates(elf: ElfFile, directory: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ except ImportError:
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column, Fdes, Rows
     from sframegen.conversion.resolve import PieceColumns
+    from sframegen.elf.columns import Spans
     from sframegen.format.columns import Functions
 
 COMPILED: bool = cython.compiled
@@ -29,11 +30,22 @@ class Cies:
         self.barred = barred
 
 
+class Alignment:
+    """Where patterns can be expressed: in code that is aligned to their period.
+
+    `floating`: code whose address modulo the period is not known. `unaligned`: the reason why patterns elsewhere are left out.
+    """
+
+    def __init__(self, period: int, floating: Spans, unaligned: int) -> None:
+        self.period = period
+        self.floating = floating
+        self.unaligned = unaligned
+
+
 class RuleFates:
     """For each CFI rule its fate and value; of each SFrame rule the FDE type that it needs.
 
-    Pattern p is rows pattern_at[p] .. [p + 1], which repeat after `period` bytes. `unaligned`: the reason why a pattern cannot be
-    expressed where the code is not aligned to the period.
+    Pattern p is rows pattern_at[p] .. [p + 1], which repeat after the alignment's period.
     """
 
     def __init__(
@@ -44,8 +56,7 @@ class RuleFates:
         pattern_at: Column,
         pattern_start: Column,
         pattern_rule: Column,
-        period: int,
-        unaligned: int,
+        alignment: Alignment,
     ) -> None:
         self.fate = fate
         self.value = value
@@ -53,8 +64,7 @@ class RuleFates:
         self.pattern_at = pattern_at
         self.pattern_start = pattern_start
         self.pattern_rule = pattern_rule
-        self.period = period
-        self.unaligned = unaligned
+        self.alignment = alignment
 
 
 class UnsaidColumns:
@@ -121,6 +131,10 @@ def split(
     stored: cython.Py_ssize_t = 0
     left: cython.Py_ssize_t = 0
     whole: cython.Py_ssize_t = 0
+    alignment: Alignment = rules.alignment
+    floating: Spans = alignment.floating
+    place: cython.Py_ssize_t = 0
+    floats: cython.bint
     in_function: cython.longlong  # rows of the open function
     gap: cython.bint
     piece: cython.Py_ssize_t
@@ -186,13 +200,18 @@ def split(
             low = limit
             if row < end and base + rows.start[row] < limit:
                 low = base + rows.start[row]
-            if bar == 255 and rules.fate[rule] == 1 and begin % rules.period == 0:  # REPEATED
+            while place < len(floating.end) and floating.end[place] <= begin:
+                place += 1
+            floats = place < len(floating.end) and floating.start[place] <= begin
+            if bar == 255 and rules.fate[rule] == 1 and begin % alignment.period == 0 and not floats:  # REPEATED
                 functions.start[made] = begin
                 functions.size[made] = low - begin
                 functions.kind[made] = 8 + cies.flavour[fdes.cie[fde]]
                 functions.first_row[made] = stored
                 made += 1
                 for one in range(rules.pattern_at[rules.value[rule]], rules.pattern_at[rules.value[rule] + 1]):
+                    if rules.pattern_start[one] >= low - begin:  # GNU ld and readelf end where a row begins after the function
+                        break
                     functions.row_start[stored] = rules.pattern_start[one]
                     functions.row_rule[stored] = rules.pattern_rule[one]
                     stored += 1
@@ -200,7 +219,7 @@ def split(
             gap = True
             unsaid.start[left] = begin
             unsaid.size[left] = low - begin
-            unsaid.reason[left] = bar if bar != 255 else rules.unaligned if rules.fate[rule] == 1 else rules.value[rule]
+            unsaid.reason[left] = bar if bar != 255 else alignment.unaligned if rules.fate[rule] == 1 else rules.value[rule]
             left += 1
         if not gap:
             whole += 1

@@ -69,22 +69,16 @@ def tally(
         fates[piece * stride + first_reason + unsaid.reason[i]] += unsaid.size[i]
 
 
-@cython.locals(fates="unsigned long long[::1]", data="const unsigned char[::1]", states="const unsigned short[::1]")
+@cython.locals(fates="unsigned long long[::1]")
 def tally_gaps(areas: Areas, pieces: Spans, code: cython.Py_ssize_t, padding: cython.Py_ssize_t, fates: Column, gaps: Spans) -> int:
     """Adds to `fates` the bytes of the areas that no piece holds: to the area's fate, except for `code`, where they are looked at.
 
     A gap in `code` begins with `padding`, as far as the area's states accept it; the last no-op may go on in the next piece, as
     before glibc's __restore_rt. What remains of these gaps is recorded, as far as there is room; returns the number of ranges.
     """
-    data = areas.data
-    states = areas.padding
     found: cython.Py_ssize_t = 0
     piece: cython.Py_ssize_t = 0
     area: cython.Py_ssize_t
-    pos: cython.Py_ssize_t
-    begin: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    state: cython.Py_ssize_t
     padded: cython.ulonglong
     low: cython.ulonglong
     high: cython.ulonglong
@@ -101,15 +95,7 @@ def tally_gaps(areas: Areas, pieces: Spans, code: cython.Py_ssize_t, padding: cy
                 continue
             padded = 0
             if areas.fate[area] == code:
-                begin = areas.offset[area] + (low - areas.start[area])
-                end = begin + (high - low)
-                state = 0
-                for pos in range(begin, end):
-                    state = states[(state << 8) | data[pos]]
-                    if state == 0xFFFF:  # FAIL
-                        break
-                    if state == 0 or pos + 1 == end:
-                        padded = pos + 1 - begin
+                padded = areas.padding_end(area, low, high, False) - low
             fates[padding] += padded
             fates[areas.fate[area]] += high - low - padded
             if areas.fate[area] == code and padded < high - low and found < len(gaps.start):

@@ -1,11 +1,23 @@
+cimport cython
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch" (const void *address) noexcept
+
 cdef class Spans:
     cdef public unsigned long long[::1] start
     cdef public unsigned long long[::1] end
 
+@cython.final
 cdef class Areas:
-    cdef public const unsigned char[::1] data
-    cdef public const unsigned short[::1] padding
+    cdef const unsigned char[::1] data
+    cdef const unsigned short[::1] padding
     cdef public unsigned long long[::1] start
     cdef public unsigned long long[::1] end
-    cdef public unsigned long long[::1] offset
+    cdef public unsigned long long[::1] segment
+    cdef unsigned long long[::1] offset
     cdef public const unsigned char[::1] fate
+
+    cdef Py_ssize_t fetch(self, Py_ssize_t area, unsigned long long address) except -9
+    cdef unsigned long long before(self, Py_ssize_t area, unsigned long long address, unsigned long long count) except? 0
+    cdef bint continues(self, Py_ssize_t area) except -1
+    cdef unsigned long long padding_end(self, Py_ssize_t area, unsigned long long low, unsigned long long high, bint whole) except? 0

@@ -23,6 +23,7 @@ MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of mega
 # mold makes each megabyte a frame of zstd. Each frame costs time, even one of no bytes.
 FRAME_BYTES, FEW_FRAMES = 1 << 16, 16
 MAX_WINDOW_LOG = 27  # of zstd: no default makes frames that need more than 128 MiB for their window
+GET_ZSTD = "install backports.zstd (see sframegen doctor)"
 LEVEL = 19  # of zstd: libxul's 9.6 MB become 2.3 in 2.6 s; 2.6 with levels 6 to 15
 
 
@@ -51,8 +52,7 @@ def _expand_zstd(raw: memoryview, size: int) -> bytes:
         zstd = zstd_library()
     except ImportError:
         raise ValueError(
-            "compressed with zstd, for which a library is missing: pip install backports.zstd, "
-            "or objcopy --decompress-debug-sections"
+            f"compressed with zstd, for which a library is missing: {GET_ZSTD}; objcopy --decompress-debug-sections does without"
         ) from None
     options = {int(zstd.DecompressionParameter.window_log_max): MAX_WINDOW_LOG}
     parts: list[bytes] = []
@@ -79,7 +79,7 @@ def compress(data: Bytes, align: int, byte_order: ByteOrder) -> bytes | None:
     try:
         frame: bytes = zstd_library().compress(bytes(data), LEVEL)
     except ImportError:
-        raise SframegenError("a library for zstd is missing: pip install backports.zstd") from None
+        raise SframegenError(f"a library for zstd is missing: {GET_ZSTD}") from None
     if CHDR_SIZE + len(frame) >= len(data) or len(data) > min(len(frame) * MAX_DEFLATE_RATIO, MAX_INFLATED):
         return None
     return packed([Chdr(ELFCOMPRESS_ZSTD, 0, len(data), align)], byte_order) + frame

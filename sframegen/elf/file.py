@@ -36,6 +36,7 @@ from sframegen.elf.strings import strings_at
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from pathlib import Path
 
     from sframegen.elf.ranges import Range
@@ -59,6 +60,7 @@ class ElfFile:
         self.data = data
         self.status = status  # of the file, when it was opened; None for bytes of no file
         self.descriptor = descriptor  # of the file, while whoever opened it keeps it open
+        self.floating: Sequence[Range] = ()  # of an object that is laid out in memory: see Sources
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError, naming
@@ -26,12 +27,24 @@ class Note(NamedTuple):
 
 def notes_of(elf: ElfFile) -> Iterator[Note]:
     """Yield every note of every PT_NOTE, or of SHT_NOTE sections if there is no PT_NOTE."""
+    for place in places_of(elf):
+        yield from notes_at(elf, *place)
+
+
+def sound_notes(elf: ElfFile) -> Iterator[Note]:
+    """Yield the same, of each place up to bytes that are no note: objcopy may leave a PT_NOTE over such."""
+    for place in places_of(elf):
+        with suppress(FormatError):
+            yield from notes_at(elf, *place)
+
+
+def places_of(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
+    """(file offset, size, alignment) of each segment or section of notes."""
     places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT_NOTE] or [
         (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT_NOTE
     ]
     check_notes(elf)
-    for offset, size, align in dict.fromkeys(places):
-        yield from notes_at(elf, offset, size, align)
+    return dict.fromkeys(places)
 
 
 def check_notes(elf: ElfFile) -> None:

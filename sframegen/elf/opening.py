@@ -20,13 +20,20 @@ def open_regular(name: str, shown: str, flags: int = 0, *, directory: int | None
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=directory)  # may be a FIFO
     except OSError as error:
         raise OSError(error.errno, error.strerror, shown) from error
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
+    try:
+        check_regular(os.fstat(descriptor).st_mode, shown)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_regular(mode: int, shown: str) -> None:
+    """Raises FormatError for a file of another kind, and OSError for a directory."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), shown)
-    raise FormatError("not a regular file", file=shown)
+    if not stat.S_ISREG(mode):
+        raise FormatError("not a regular file", file=shown)
 
 
 def map_descriptor(descriptor: int, shown: str, *, small: int = 0) -> tuple[memoryview, os.stat_result]:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from linker.files.location import locate
-from linker.files.rename_into_place import writing_new
 from sframegen.api.added import percent
 from sframegen.elf.text import count_of, printable
-from sframegen.fleet.output_directory import read_result
 from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sframegen.fleet.output_directory import OutputDirectory
 
 ROW_GROUP = 20_000
@@ -106,11 +101,11 @@ def collect(output: OutputDirectory) -> Totals:
     """
     totals = Totals()
     with ExitStack() as stack:
-        files = stack.enter_context(Table(FileRow, stack.enter_context(_new(output, "files.parquet"))))
-        packages = stack.enter_context(Table(PackageRow, stack.enter_context(_new(output, "packages.parquet"))))
-        listing = stack.enter_context(_new(output, "packages.json"))
+        files = stack.enter_context(Table(FileRow, stack.enter_context(output.new_file("files.parquet"))))
+        packages = stack.enter_context(Table(PackageRow, stack.enter_context(output.new_file("packages.parquet"))))
+        listing = stack.enter_context(output.new_file("packages.json"))
         for number, key in enumerate(output.keys()):
-            result = read_result(output.result(key))
+            result = output.read_result(key)
             totals.add_package(result.package)
             packages.add(result.package)
             listing.write(b",\n" if number else b"[\n")
@@ -119,14 +114,8 @@ def collect(output: OutputDirectory) -> Totals:
                 totals.add_file(row)
                 files.add(row)
         listing.write(b"\n]\n" if totals.packages else b"[]\n")
-    output.write_json(output.at("summary.json"), totals.to_json())
+    output.write_json("summary.json", totals.to_json())
     return totals
-
-
-@contextmanager
-def _new(output: OutputDirectory, name: str) -> Iterator[BinaryIO]:
-    with locate(output.at(name)) as location, writing_new(location, 0o666) as file:
-        yield file
 
 
 class Table:

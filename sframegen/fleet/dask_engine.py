@@ -18,7 +18,6 @@ from sframegen.fleet.package_process import LimitError, PackageProcess
 from sframegen.fleet.result_rows import Finished, Outcome, one_line
 from sframegen.fleet.run_options import RunOptions
 from sframegen.fleet.sources import items
-from sframegen.fleet.sources.fetching import opened_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -87,7 +86,12 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         yield client
 
 
-def results_of(client: Any, job: Job, waiting: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Item, Finished]]:  # noqa: ANN401 - Dask's
+def results_of(
+    client: Any,  # noqa: ANN401 - Dask's
+    job: Job,
+    output: OutputDirectory,
+    waiting: Iterable[tuple[int, Item]],
+) -> Iterator[tuple[int, Item, Finished]]:
     """The number of each item, and what came of it, as it comes. Raises EngineError where the run cannot go on.
 
     Dask suspects all tasks that a worker had when it died: suspects are tried once more at the end, each alone.
@@ -106,7 +110,6 @@ def results_of(client: Any, job: Job, waiting: Iterable[tuple[int, Item]]) -> It
         while tasks.in_flight:
             yield from tasks.next(unfinished)
         if unfinished:
-            output = OutputDirectory(job.output)
             yield number, item, refuse_or_fail(item, job.options, output, Outcome.FAILED, "the workers that worked on it died")
 
 
@@ -159,7 +162,7 @@ class Tasks:
 
 # -- in a worker
 
-_local = threading.local()  # a process for each thread
+_local = threading.local()  # a process for each thread, and the output directory of the run whose packages it works on
 
 
 def package_task(item: list[Any], options: dict[str, Any], output: str, token: str, version: str) -> tuple[str, str, str, bool]:
@@ -169,26 +172,36 @@ def package_task(item: list[Any], options: dict[str, Any], output: str, token: s
     worker = get_worker()
     if version != __version__:
         raise OutputError(f"the worker {worker.address} has sframegen {__version__}, and the run is of {version}")
-    _check_output(output, token, worker.address)
-    if getattr(_local, "process", None) is None:
-        _local.process = PackageProcess(worker.local_directory)
+    if getattr(_local, "token", None) != token:
+        _begin(output, token, worker)
     what, how = items.from_json(item), RunOptions.from_json(options)
     try:
-        finished = _local.process.work_on(what, how, output)
+        finished = _local.process.work_on(what, how)
     except (LimitError, OSError) as error:
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        finished = refuse_or_fail(what, how, OutputDirectory(output), Outcome.FAILED, reason)
+        finished = refuse_or_fail(what, how, _local.process.output, Outcome.FAILED, reason)
     return tuple(finished)
 
 
-def _check_output(output: str, token: str, address: str) -> None:
-    if getattr(_local, "token", None) == token:
-        return
+def _begin(path: str, token: str, worker: Any) -> None:  # noqa: ANN401 - Dask's
+    """Open the output directory of a run, and end the process of the one before it."""
+    if getattr(_local, "token", None) is not None:
+        _local.token = None
+        _local.process.end()
+        _local.process.output.close()
+    failure = f"the worker {worker.address} cannot write to {path}"
+    advice = "give a directory that all workers share"
     try:
-        with opened_file(f"{output}/run.json") as file:
+        output = OutputDirectory.opened(path)
+    except OSError as error:
+        raise OutputError(f"{failure} ({error.strerror}): {advice}") from error
+    try:
+        with output.file("run.json") as file:
             is_there = token.encode() in file.read()
     except (OSError, FormatError):
         is_there = False
-    if not is_there or not os.access(output, os.W_OK):
-        raise OutputError(f"the worker {address} cannot write to {output}: give a directory that all workers share")
+    if not is_there or not os.access(".", os.W_OK, dir_fd=output.own.descriptor):
+        output.close()
+        raise OutputError(f"{failure}: {advice}")
+    _local.process = PackageProcess(worker.local_directory, output)
     _local.token = token

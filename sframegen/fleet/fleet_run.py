@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from cfi.errors import FormatError
 from sframegen import __version__
 from sframegen.elf.text import count_of
 from sframegen.fleet.collecting import collect
@@ -47,7 +48,7 @@ class FleetRun:
 
     def __init__(self, sources: Sequence[str], output: str, options: RunOptions, watcher: Watcher) -> None:
         self.sources = sources
-        self.output = OutputDirectory(os.path.abspath(output))  # noqa: PTH100 - workers may be elsewhere
+        self.path = os.path.abspath(output)  # noqa: PTH100 - workers may be elsewhere
         self.options = options
         self.watcher = watcher
         self.total = 0
@@ -63,6 +64,7 @@ class FleetRun:
     def run(self, cluster: Cluster) -> Totals:
         """Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError."""
         with ExitStack() as stack:
+            self.output = stack.enter_context(OutputDirectory.opened(self.path, make=True))
             stack.enter_context(self.output.locked())
             self._write_run()
             listing = stack.enter_context(TemporaryFile())
@@ -72,8 +74,8 @@ class FleetRun:
             first = next(waiting, None)
             if first is not None:
                 client = stack.enter_context(connected(cluster))
-                job = Job(self.options, self.output.path, self.token)
-                for number, item, finished in results_of(client, job, _chain(first, waiting)):
+                job = Job(self.options, self.path, self.token)
+                for number, item, finished in results_of(client, job, self.output, _chain(first, waiting)):
                     self._finished(keys, number, item, finished)
             totals = collect(self.output)
             self._write_run(ended=_now())
@@ -107,7 +109,7 @@ class FleetRun:
             return None
         try:
             return known(item, self.options, self.output)
-        except OSError:
+        except (FormatError, OSError):
             return None  # the worker says why
 
     def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
@@ -129,7 +131,7 @@ class FleetRun:
             "packages": self.total,
             "packages_from_earlier_runs": self.earlier,
         }
-        self.output.write_json(self.output.at("run.json"), run)
+        self.output.write_json("run.json", run)
 
     def how_to_continue(self) -> str:
         """For a run that has been interrupted."""

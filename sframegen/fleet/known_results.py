@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.fleet.loose_files import files_of
+from sframegen.fleet.loose_files import states_of
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
-from sframegen.fleet.sources.fetching import identity_of, state_of
+from sframegen.fleet.sources.fetching import identity_of
 from sframegen.fleet.sources.items import ItemKind
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def identity_key(item: Item, options: RunOptions) -> str:
     if item.kind is ItemKind.FILE:
         identity = identity_of(item)
     else:
-        identity = "\n".join(f"{name}\0{state_of(status)}" for name, status in files_of(item))
+        identity = "\n".join(f"{name}\0{state}" for name, state in states_of(item).items())
     return options.key_of("seen", item.name, item.kind, identity) if identity else ""
 
 

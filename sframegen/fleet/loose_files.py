@@ -2,94 +2,165 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from cfi.errors import SframegenError
-from linker.files.location import below, locate, make_directory
-from linker.files.rename_into_place import Source, write_atomically
-from sframegen.elf.opening import beginning_of
+from linker.files.location import below, locate
+from linker.files.rename_into_place import write_atomically
+from linker.files.rights import Rights, Source
+from sframegen.elf.opening import open_regular
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.fleet.sources.fetching import digest, opened_file
+from sframegen.fleet.sources.fetching import digest, state_of
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.fleet.sources.listing import BEGINNING, is_package
 from sframegen.format.abi import is_linked
-from sframegen.packages.passing import Passed
+from sframegen.packages.images.layout_directory import LayoutFiles
+from sframegen.packages.passing import Passed, checksum_of
 
 if TYPE_CHECKING:
-    from linker.files.location import Location
+    from collections.abc import Iterator
+
+    from sframegen.fleet.file_rows import Files
     from sframegen.fleet.output_directory import OutputDirectory
     from sframegen.fleet.sources.items import Item
-    from sframegen.packages.passing import Visit
 
 
-def files_of(item: Item) -> list[tuple[str, os.stat_result]]:
-    """Name and status of each file that counts, in their order. Raises OSError."""
-    root = Path(item.place)
-    if item.kind is ItemKind.LAYOUT:
-        paths = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-        return [(str(path.relative_to(root)), path.lstat()) for path in paths]
-    with os.scandir(root) as entries:
-        return sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_linked_file(entry))
+CHANGED = "it was changed while it was read"
 
 
-def _is_linked_file(entry: os.DirEntry[str]) -> bool:
-    if not entry.is_file(follow_symlinks=False):
-        return False
-    try:
-        beginning = beginning_of(entry.path, entry.path, BEGINNING, os.O_NOFOLLOW)
-    except (SframegenError, OSError):
-        return False
-    return is_linked(beginning[:EHDR_SIZE]) and not is_package(entry.name, beginning)
+class Given(NamedTuple):
+    """A file of a package, held open: all that is known of it comes from there."""
+
+    name: str
+    file: BinaryIO
+
+    @property
+    def source(self) -> Source:
+        return Source(self.file.fileno(), os.fstat(self.file.fileno()))
+
+    @property
+    def path(self) -> Path:
+        """Leads to this file, whatever its names lead to by now."""
+        return Path(f"/proc/self/fd/{self.file.fileno()}")
 
 
-def digest_of(item: Item) -> str:
-    """The SHA256 of the names and contents in a directory."""
-    total = sha256()
-    for name, _ in files_of(item):
-        with opened_file(os.path.join(item.place, name)) as file:  # noqa: PTH118
-            total.update(f"{name}\0{digest(file)}\n".encode("utf-8", "surrogateescape"))
-    return total.hexdigest()
+class LooseFiles:
+    """The files of a directory that is held open; no symbolic link is followed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> Self:
+        with locate(self._path) as location:
+            self._directory = os.open(location.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=location.directory)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._directory)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            with below(self._directory, str(name), self._path) as location:
+                return location.status() is not None
+        except OSError:
+            return False
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        """Raises FormatError for what is no regular file, OSError."""
+        path = os.path.join(self._path, name)  # noqa: PTH118 - for messages
+        with os.fdopen(open_regular(name, path, os.O_NOFOLLOW, directory=self._directory), "rb") as file:
+            yield file
+
+    def files(self) -> Iterator[str]:
+        """The names of its linked ELF files that are no packages, in their order."""
+        for name in sorted(os.listdir(self._directory)):  # noqa: PTH208 - of a directory that is open
+            try:
+                with self.open(name) as file:
+                    beginning = file.read(BEGINNING)
+            except (SframegenError, OSError):
+                continue
+            if is_linked(beginning[:EHDR_SIZE]) and not is_package(name, beginning):
+                yield name
 
 
-def pass_loose(item: Item, visit: Visit, output: OutputDirectory) -> Passed:
-    """Each linked ELF file of the directory; those that change are written to a directory of that name."""
-    names = files_of(item)
-    size = changed_files = 0
+def files_of(item: Item) -> Iterator[Given]:
+    """Each file that counts, in their order, open until the next one is asked for. Raises FormatError, OSError."""
+    with (LayoutFiles if item.kind is ItemKind.LAYOUT else LooseFiles)(item.place) as files:
+        for name in list(files.files()):
+            with files.open(name) as file:
+                yield Given(name, file)
+
+
+def states_of(item: Item) -> dict[str, str]:
+    """A text for each file that changes when it does. Raises FormatError, OSError."""
+    return {given.name: state_of(given.source.status) for given in files_of(item)}
+
+
+class Content(NamedTuple):
+    """What is in a package."""
+
+    sha256: str
+    file: BinaryIO | None  #: of a directory: None
+    states: dict[str, str]  #: of the files of a directory; a text changes when its file does
+
+
+def content_of(item: Item) -> Content:
+    """Read a directory: the SHA256 is that of all names and contents. Raises FormatError, OSError."""
+    total, states = sha256(), {}
+    for given in files_of(item):
+        states[given.name] = state_of(given.source.status)
+        total.update(f"{given.name}\0{digest(given.file)}\n".encode("utf-8", "surrogateescape"))
+    return Content(total.hexdigest(), None, states)
+
+
+def check_unchanged(item: Item, states: dict[str, str]) -> None:
+    """Raises OSError if a file of a directory has changed since."""
+    if states_of(item) != states:
+        raise OSError(errno.EBUSY, CHANGED)
+
+
+def pass_loose(item: Item, content: Content, files: Files, output: OutputDirectory) -> tuple[Passed, int]:
+    """Visit each linked ELF file of the directory; those that change are written to a directory of that name.
+
+    Returns what was seen, and the size of what was written. Raises FormatError, OSError.
+    """
+    size = changed_files = new_size = 0
     written = 0.0
-    root = os.open(item.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with TemporaryDirectory() as temporary:
-            for name, status in names:
-                size += status.st_size
-                given, changed = Path(item.place, name), Path(temporary, "changed")
-                if visit(name, given, changed):
-                    changed_files += 1
-                    started = perf_counter()
-                    _put(changed, below(root, name, str(given)), output.package(f"{item.name}/{name}"))
-                    written += perf_counter() - started
-                changed.unlink(missing_ok=True)
-    finally:
-        os.close(root)
-    return Passed("directory", len(names), size, len(names), changed_files, 0.0, written)
+    with LooseFiles(item.place) as directory, TemporaryDirectory() as temporary:
+        changed = Path(temporary, "changed")
+        for given in files_of(item):
+            status = given.source.status
+            if state_of(status) != content.states.get(given.name):
+                raise OSError(errno.EBUSY, f"{given.name}: {CHANGED}")
+            size += status.st_size
+            if (checksum := checksum_of([given.name], directory, ())) and not files.options.force:
+                files.refused(given.name, status.st_size, f"signed: {checksum}")
+            elif files.visit(given.name, given.path, changed):
+                changed_files += 1
+                new_size += changed.stat().st_size
+                started = perf_counter()
+                _put(changed, given, f"{item.name}/{given.name}", output)
+                written += perf_counter() - started
+            changed.unlink(missing_ok=True)
+    number = len(files.rows)
+    return Passed("directory", number, size, number, changed_files, 0.0, written), new_size
 
 
-def _put(changed: Path, given: Location, path: str) -> None:
-    """Write a changed file to the output, with the rights of the given one."""
-    make_directory(os.path.dirname(path))  # noqa: PTH120
+def _put(changed: Path, given: Given, name: str, output: OutputDirectory) -> None:
+    """Write a changed file to the output."""
 
     def write(out: BinaryIO) -> None:
         with changed.open("rb") as file:
             copyfileobj(file, out)
 
-    with given, locate(path) as location:
-        descriptor = given.open()
-        try:
-            write_atomically(location, write, source=Source(descriptor, os.fstat(descriptor)), in_place=False)
-        finally:
-            os.close(descriptor)
+    with output.package(name, make=True) as location:
+        write_atomically(location, write, source=given.source, rights=Rights.COPY)

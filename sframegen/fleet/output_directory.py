@@ -8,58 +8,96 @@ import os
 import stat
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from cfi.errors import FormatError
-from linker.files.location import locate, make_directory
-from linker.files.rename_into_place import write_new
+from linker.files.own_directory import OwnDirectory
+from linker.files.rename_into_place import writing_new
 from sframegen.fleet.result_rows import FileRow, Outcome, PackageResult, PackageRow
-from sframegen.fleet.sources.fetching import opened_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from linker.files.location import Location
+
 KEY_BYTES = 32
 MAX_RESULT_BYTES = 1 << 28
 NONE = bytes(KEY_BYTES)
+MODE = 0o666  # of files; less the umask
 Row = TypeVar("Row", FileRow, PackageRow)
 
 
 class OutputDirectory:
-    """Paths below an output directory. What is written there is the old content or the new one."""
+    """An output directory, held open. What is written there is the old content or the new one."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, own: OwnDirectory) -> None:
+        """`own`: closed with this object."""
+        self.own = own
 
-    def at(self, *names: str) -> str:
-        return os.path.join(self.path, *names)  # noqa: PTH118
+    @classmethod
+    def opened(cls, path: str, *, make: bool = False) -> Self:
+        """Raises OSError where there is none, or where others can change it."""
+        return cls(OwnDirectory.opened(path, make=make))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.own.close()
 
     @property
-    def store(self) -> str:
-        """The store of detached sections."""
-        return self.at("sections")
+    def path(self) -> str:
+        return self.own.path
 
-    def package(self, name: str) -> str:
-        return self.at("packages", name)
+    def store(self) -> OwnDirectory:
+        """The store of detached sections. Raises OSError."""
+        return self.own.inner("sections", make=True)
 
-    def result(self, key: str) -> str:
-        return self.at("results", key[:2], f"{key}.json")
+    def package(self, name: str, *, make: bool = False) -> Location:
+        """A rewritten package. Raises OSError."""
+        return self.own.at(f"packages/{name}", make=make)
 
-    def seen(self, identity: str) -> str:
-        return self.at("seen", identity[:2], f"{identity}.json")
+    @contextmanager
+    def file(self, name: str) -> Iterator[BinaryIO]:
+        """A file that is there. Raises FormatError for what is no regular one, OSError."""
+        with self.own.at(name) as location, os.fdopen(location.open(), "rb") as file:
+            yield file
+
+    @contextmanager
+    def new_file(self, name: str) -> Iterator[BinaryIO]:
+        """A file that takes its place at the end of the block, unless that raises. Raises OSError."""
+        with self.own.at(name, make=True) as location, writing_new(location, MODE) as file:
+            yield file
+
+    def write_json(self, name: str, value: object) -> None:
+        """Raises OSError."""
+        with self.new_file(name) as file:
+            file.write(json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n")
 
     # -- results
 
     def write_result(self, key: str, result: PackageResult) -> None:
         """Raises OSError."""
-        self.write_json(self.result(key), asdict(result))
+        self.write_json(_result(key), asdict(result))
+
+    def read_result(self, key: str) -> PackageResult:
+        """Raises FormatError for what is no whole result, OSError."""
+        with self.file(_result(key)) as file:
+            raw = file.read(MAX_RESULT_BYTES)
+        try:
+            value = json.loads(raw)
+            package = _row(PackageRow, value["package"])
+            return PackageResult(package, [_row(FileRow, row) for row in value["files"]])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise FormatError("no whole result of a package", file=f"{self.path}/{_result(key)}") from error
 
     def done(self, key: str) -> PackageRow | None:
         """The package of a result that need not be made again: there, whole, and no failure."""
         try:
-            result = read_result(self.result(key))
+            result = self.read_result(key)
         except (FormatError, OSError):
             return None
         package = result.package
@@ -72,39 +110,40 @@ class OutputDirectory:
     def _has(self, package: PackageRow) -> bool:
         """True if its rewritten package is there."""
         try:
-            status = os.lstat(self.package(package.package))
+            with self.package(package.package) as location:
+                status = location.status()
         except OSError:
+            return False
+        if status is None:
             return False
         return stat.S_ISDIR(status.st_mode) or status.st_size == package.new_package_bytes
 
     def forget(self, key: str) -> None:
         """Remove the result of a try that failed. Raises OSError."""
-        Path(self.result(key)).unlink(missing_ok=True)
+        try:
+            location = self.own.at(_result(key))
+        except FileNotFoundError:  # no failure began so
+            return
+        with location:
+            location.unlink()
 
     def remember(self, identity: str, key: str) -> None:
         """So that the next run knows the result of a package before it is fetched. Raises OSError."""
-        self.write_json(self.seen(identity), {"key": key})
+        self.write_json(_seen(identity), {"key": key})
 
     def seen_as(self, identity: str) -> str:
         """The key of an earlier result for that identity, or ""."""
         try:
-            with opened_file(self.seen(identity)) as file:
+            with self.file(_seen(identity)) as file:
                 key = json.loads(file.read(1000))["key"]
                 return key if isinstance(key, str) and len(bytes.fromhex(key)) == KEY_BYTES else ""
         except (FormatError, OSError, ValueError, KeyError, TypeError, RecursionError):
             return ""
 
-    def write_json(self, path: str, value: object) -> None:
-        """Raises OSError."""
-        _make(os.path.dirname(path))  # noqa: PTH120
-        with locate(path) as location:
-            write_new(location, json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n", 0o666)
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One run at a time works into it. Raises OSError, BlockingIOError if another one does."""
-        make_directory(self.path)
-        with locate(self.at("lock")) as location:
+        with self.own.at("lock") as location:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
             descriptor = os.open(location.name, flags, 0o666, dir_fd=location.directory)
         try:
@@ -121,7 +160,7 @@ class OutputDirectory:
     @contextmanager
     def new_keys(self) -> Iterator[Keys]:
         """Raises OSError."""
-        with locate(self.at("keys")) as location:
+        with self.own.at("keys") as location:
             location.unlink()
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(location.name, flags, 0o666, dir_fd=location.directory)
@@ -133,7 +172,7 @@ class OutputDirectory:
     def keys(self) -> Iterator[str]:
         """Those of the last run's results, in the order of its packages, each once. Raises OSError."""
         given: set[bytes] = set()
-        with opened_file(self.at("keys")) as file:
+        with self.file("keys") as file:
             while key := file.read(KEY_BYTES):
                 if key != NONE and len(key) == KEY_BYTES and key not in given:
                     given.add(key)
@@ -150,21 +189,12 @@ class Keys:
         os.pwrite(self.descriptor, bytes.fromhex(key), number * KEY_BYTES)
 
 
-@cache
-def _make(directory: str) -> None:
-    make_directory(directory)
+def _result(key: str) -> str:
+    return f"results/{key[:2]}/{key}.json"
 
 
-def read_result(path: str) -> PackageResult:
-    """Raises FormatError for what is no whole result, OSError."""
-    with opened_file(path) as file:
-        raw = file.read(MAX_RESULT_BYTES)
-    try:
-        value = json.loads(raw)
-        package = _row(PackageRow, value["package"])
-        return PackageResult(package, [_row(FileRow, row) for row in value["files"]])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise FormatError("no whole result of a package", file=path) from error
+def _seen(identity: str) -> str:
+    return f"seen/{identity[:2]}/{identity}.json"
 
 
 def _row(kind: type[Row], values: dict[str, Any]) -> Row:

@@ -24,6 +24,7 @@ from tempfile import TemporaryFile, mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from linker.files.own_directory import OwnDirectory
 from sframegen.elf.text import count_of
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Finished, Outcome
@@ -47,18 +48,19 @@ class LimitError(Exception):
 class PackageProcess:
     """The process, as its worker sees it. It is started when there is work."""
 
-    def __init__(self, directory: str) -> None:
-        """`directory`: where its temporary files go."""
+    def __init__(self, directory: str, output: OutputDirectory) -> None:
+        """`directory`: where its temporary files go. `output`: stays open; the process has it from here, and looks up no path."""
         self.directory = directory
+        self.output = output
         self.process: subprocess.Popen[bytes] | None = None
         self.served = 0
 
-    def work_on(self, item: Item, options: RunOptions, output: str) -> Finished:
+    def work_on(self, item: Item, options: RunOptions) -> Finished:
         """Raises LimitError, and OSError where the output cannot be written. A process that others wore out is not their fault."""
         while True:
             is_fresh = self.process is None or self.process.poll() is not None
             try:
-                return self._answer(item, options, output)
+                return self._answer(item, options)
             except _TimeoutError as error:
                 self.end()
                 raise LimitError(str(error)) from None
@@ -67,9 +69,9 @@ class PackageProcess:
                 if is_fresh:
                     raise
 
-    def _answer(self, item: Item, options: RunOptions, output: str) -> Finished:
+    def _answer(self, item: Item, options: RunOptions) -> Finished:
         process = self._started(options)
-        request = json.dumps({"item": items.to_json(item), "options": options.to_json(), "output": output}) + "\n"
+        request = json.dumps({"item": items.to_json(item), "options": options.to_json()}) + "\n"
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError):  # its end is seen below
@@ -92,8 +94,10 @@ class PackageProcess:
             self.end()
             self.temporary = mkdtemp(prefix="package-", dir=self.directory)
             self.stderr = TemporaryFile()  # noqa: SIM115 - closed with the process
+            output = self.output.own.descriptor
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, str(options.memory)],
+                [sys.executable, "-P", "-c", PROGRAM, str(options.memory), str(output), self.output.path],
+                pass_fds=[output],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.stderr,
@@ -158,7 +162,9 @@ def serve() -> NoReturn:
     """Answer requests until standard input ends."""
     from sframegen.fleet.package_work import work_on  # noqa: PLC0415 - with all of the tool, which workers do without
 
-    memory = int(sys.argv[1])
+    memory, descriptor, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    os.set_inheritable(descriptor, False)  # by the tools that it runs
+    output = OutputDirectory(OwnDirectory(descriptor, path))
     gc.set_threshold(1_000_000)  # as in the command
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -168,7 +174,7 @@ def serve() -> NoReturn:
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     while True:
         request = json.loads(requests.get())
-        answers.write(_answered(request, work_on).encode("ascii") + b"\n")
+        answers.write(_answered(request, output, work_on).encode("ascii") + b"\n")
         answers.flush()
 
 
@@ -181,10 +187,10 @@ def _read(requests: queue.SimpleQueue[bytes]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _answered(request: dict[str, Any], work_on: Any) -> str:  # noqa: ANN401
+def _answered(request: dict[str, Any], output: OutputDirectory, work_on: Any) -> str:  # noqa: ANN401
     item, options = items.from_json(request["item"]), RunOptions.from_json(request["options"])
     try:
-        return json.dumps({"finished": work_on(item, options, OutputDirectory(request["output"]))})
+        return json.dumps({"finished": work_on(item, options, output)})
     except MemoryError:
         return json.dumps({NO_MEMORY: True})
     except OSError as error:

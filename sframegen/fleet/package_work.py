@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import SframegenError
-from linker.files.location import locate, make_directory
-from linker.files.rename_into_place import Source, write_atomically
+from linker.files.own_directory import temporary_directory
+from linker.files.rename_into_place import write_atomically
+from linker.files.rights import Rights, Source
 from sframegen.fleet.file_rows import Files
 from sframegen.fleet.known_results import failed_key, identity_key, known, refuse_or_fail
-from sframegen.fleet.loose_files import digest_of, pass_loose
+from sframegen.fleet.loose_files import Content, check_unchanged, content_of, pass_loose
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
 from sframegen.fleet.run_options import WRITES_PACKAGES
 from sframegen.fleet.sources.fetching import digest, fetched
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.packages import kinds
-from sframegen.packages.images.layout_directory import pass_layout
+from sframegen.packages.images.layout_directory import LayoutFiles, pass_layout
+from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Passed
 
 
+NEW = "layout"
+
+
 class UnchangedError(Exception):
     """Nothing in the package changed: it is not written."""
 
@@ -39,7 +44,10 @@ class UnchangedError(Exception):
 def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     """Make and write the result of a package. Raises OSError where it cannot be fetched, or the output not be written."""
     try:
-        return _worked_on(item, options, output)
+        with turn():
+            return _worked_on(item, options, output)
+    except FaultError as error:
+        return refuse_or_fail(item, options, output, Outcome.FAILED, error.message)
     except SframegenError as error:  # of what is no package at all
         return refuse_or_fail(item, options, output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
 
@@ -51,17 +59,16 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
         return earlier
     identity = identity_key(item, options)
     row = PackageRow(item.name, item.source, worker=f"{gethostname()} {os.getpid()}")
-    with _content(item) as source:
-        row.sha256 = digest(source) if source else digest_of(item)
+    with _content(item) as content:
+        row.sha256 = content.sha256
         row.seconds_fetching = round(perf_counter() - started, 6)
         if item.sha256 and row.sha256 != item.sha256:
             raise OSError(None, "has another SHA256 than its index gives", item.source)
         key = options.key_of(row.sha256, item.name)
         package = output.done(key)
         if package is None:
-            row.package_bytes = os.fstat(source.fileno()).st_size if source else 0
-            files = Files(item.name, row.sha256, options, output.store)
-            _pass(item, source, row, files, output)
+            files = Files(item.name, row.sha256, options, output)
+            _pass(item, content, row, files, output)
             output.write_result(key, PackageResult(row, files.rows))
             output.forget(failed_key(item, options))
     if identity:
@@ -70,40 +77,37 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
 
 
 @contextmanager
-def _content(item: Item) -> Iterator[BinaryIO | None]:
-    """None for a directory."""
+def _content(item: Item) -> Iterator[Content]:
     if item.kind is ItemKind.FILE:
         with fetched(item) as source:
-            yield source
+            yield Content(digest(source), source, {})
     else:
-        yield None
+        yield content_of(item)
 
 
-def _pass(item: Item, source: BinaryIO | None, row: PackageRow, files: Files, output: OutputDirectory) -> None:
+def _pass(item: Item, content: Content, row: PackageRow, files: Files, output: OutputDirectory) -> None:
     """Fill the row. What is wrong with the package is in it; raises OSError, MemoryError."""
     _reset_peak()
     try:
         if item.kind is ItemKind.LAYOUT:
-            passed = _layout(item, files, output)
-        elif source is None:
-            passed = pass_loose(item, files.visit, output)
-        elif files.options.mode in WRITES_PACKAGES:
-            passed = _rewritten(item, source, files, output)
+            passed, new_size = _layout(item, content, files, output)
+        elif content.file is None:
+            passed, new_size = pass_loose(item, content, files, output)
         else:
-            passed = kinds.pass_through(source, item.name, files.visit, None, force=files.options.force)
+            row.package_bytes = os.fstat(content.file.fileno()).st_size
+            passed, new_size = _one_file(item, content.file, files, output)
     except SframegenError as error:
         row.outcome = Outcome.REFUSED
         row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
         row.elf_files = len(files.rows)
     else:
-        row.outcome, row.reason = _outcome_of(files), ""
+        row.outcome, row.reason = (Outcome.FAILED, one_line(files.faults[0])) if files.faults else (_outcome_of(files), "")
         row.kind, row.entries, row.unpacked_bytes, row.elf_files = passed[:4]
         row.seconds_reading, row.seconds_writing = round(passed.seconds_reading, 6), round(passed.seconds_writing, 6)
         row.warnings = [one_line(warning) for warning in passed.warnings]
         if item.kind is not ItemKind.FILE:
             row.package_bytes = passed.unpacked_bytes
-        if passed.changed and files.options.mode in WRITES_PACKAGES:
-            row.new_package_bytes = _size(output.package(item.name))
+        row.new_package_bytes = new_size
     row.seconds_converting = round(sum(file.seconds for file in files.rows), 6)
     row.peak_memory_bytes = _peak()
 
@@ -113,46 +117,47 @@ def _outcome_of(files: Files) -> Outcome:
     return next((outcome for outcome in (Outcome.ADDED, Outcome.UNCHANGED) if outcome in outcomes), Outcome.NOTHING)
 
 
-def _rewritten(item: Item, source: BinaryIO, files: Files, output: OutputDirectory) -> Passed:
-    """The new package takes its place only when it is whole, and only if something in it changed."""
+def _one_file(item: Item, source: BinaryIO, files: Files, output: OutputDirectory) -> tuple[Passed, int]:
+    """The new package takes its place only when it is whole, and only if something in it changed. Returns its size, too."""
+    force = files.options.force
+    if files.options.mode not in WRITES_PACKAGES:
+        return kinds.pass_through(source, item.name, files.visit, None, force=force), 0
     passed: list[Passed] = []
 
     def write(target: BinaryIO) -> None:
-        passed.append(kinds.pass_through(source, item.name, files.visit, target, force=files.options.force))
+        passed.append(kinds.pass_through(source, item.name, files.visit, target, force=force))
         if not passed[0].changed:
             raise UnchangedError
 
-    path = output.package(item.name)
-    make_directory(os.path.dirname(path))  # noqa: PTH120
-    with locate(path) as location:
+    with output.package(item.name, make=True) as location:
         try:
-            write_atomically(location, write, source=Source(source.fileno(), os.fstat(source.fileno())), in_place=False)
+            write_atomically(location, write, source=Source(source.fileno(), os.fstat(source.fileno())), rights=Rights.COPY)
         except UnchangedError:
             location.unlink()  # of an earlier run, from another content
-    return passed[0]
+        status = location.status()
+    return passed[0], 0 if status is None else status.st_size
 
 
-def _layout(item: Item, files: Files, output: OutputDirectory) -> Passed:
-    """An OCI image layout; a new one is a directory of that name, whole from the start."""
+def _layout(item: Item, content: Content, files: Files, output: OutputDirectory) -> tuple[Passed, int]:
+    """An OCI image layout; a new one is a directory of that name, whole from the start. Returns its size, too."""
+    force = files.options.force
     if files.options.mode not in WRITES_PACKAGES:
-        return pass_layout(item.place, files.visit, None, dry_run=True, force=files.options.force).passed
-    path = output.package(item.name)
-    make_directory(os.path.dirname(path))  # noqa: PTH120
-    with TemporaryDirectory(prefix=".sframegen.", dir=os.path.dirname(path)) as temporary:  # noqa: PTH120
-        new = os.path.join(temporary, "layout")  # noqa: PTH118
-        passed = pass_layout(item.place, files.visit, new, dry_run=False, force=files.options.force).passed
-        if os.path.isdir(path):  # noqa: PTH112 - of an earlier run
-            os.rename(path, os.path.join(temporary, "old"))  # noqa: PTH104, PTH118
-        if passed.changed:
-            os.rename(new, path)  # noqa: PTH104
-    return passed
-
-
-def _size(path: str) -> int:
-    """The size of a file, or of the files below a directory."""
-    if os.path.isdir(path):  # noqa: PTH112
-        return sum(file.lstat().st_size for file in Path(path).rglob("*") if file.is_file())
-    return os.stat(path).st_size  # noqa: PTH116
+        passed = pass_layout(item.place, files.visit, None, dry_run=True, force=force).passed
+        check_unchanged(item, content.states)
+        return passed, 0
+    with output.package(item.name, make=True) as place, temporary_directory(place) as temporary, temporary.at(NEW) as new:
+        os.mkdir(NEW, 0o755, dir_fd=temporary.descriptor)
+        passed = pass_layout(item.place, files.visit, new, dry_run=False, force=force).passed
+        check_unchanged(item, content.states)
+        there = place.status()
+        if there is not None and stat.S_ISDIR(there.st_mode):  # of an earlier run
+            output.own.inner(f"packages/{item.name}").close()  # raises if it is another user's
+            os.rename(place.name, "old", src_dir_fd=place.directory, dst_dir_fd=temporary.descriptor)
+        if not passed.changed:
+            return passed, 0
+        os.rename(NEW, place.name, src_dir_fd=temporary.descriptor, dst_dir_fd=place.directory)
+        with LayoutFiles(place) as written:
+            return passed, sum(map(written.size, written.files()))
 
 
 # -- memory

@@ -86,8 +86,12 @@ class SframeSection:
         return None if found is None else found.rule
 
     def rules_at(self, pcs: Iterable[int]) -> list[Rule | None]:
-        """`rule_at` for many addresses, each below 2 ** 64: compiled code searches, and each row that it finds is decoded once."""
-        addresses = array("Q", pcs)
+        """`rule_at` for many addresses: compiled code searches, and each row that it finds is decoded once."""
+        pcs = list(pcs)
+        try:
+            addresses = array("Q", pcs)
+        except OverflowError:  # one is not an address, and has no rule
+            return [self.rule_at(pc) for pc in pcs]
         functions, rows = zeros("q", len(addresses)), zeros("q", len(addresses))
         self.seeker.find_all(addresses, functions, rows)
         places = list(zip(functions, rows, strict=True))

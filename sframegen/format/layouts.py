@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 MAGIC = 0xDEE2
 
@@ -96,4 +96,5 @@ V3 = Layout(
 )  # fmt: skip
 
 LAYOUTS = {layout.version: layout for layout in (V1, V2, V3)}
-WRITABLE = {layout.version: layout for layout in (V2, V3)}
+FormatVersion = Literal[2, 3]  # those that are written
+WRITABLE: dict[int, Layout] = {version: LAYOUTS[version] for version in get_args(FormatVersion)}

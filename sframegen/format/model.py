@@ -29,6 +29,9 @@ class Where(NamedTuple):
     deref: bool = False  #: what is stored there
 
 
+AT_CFA = Where(None, 0, deref=True)  # an offset of 0 in a default FDE says "unchanged" to some readers
+
+
 class Rule(NamedTuple):
     """How to find the caller's frame from one row's code: CFA, and where RA and FP are."""
 

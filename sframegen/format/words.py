@@ -113,7 +113,7 @@ class RuleWords:
             words.append(word)
         if fp != fixed(abi.fixed_fp_offset):
             word = None if fp is None or abi.fixed_fp_offset else self._offset(fp)
-            if word is None:
+            if word is None or word == PADDING:  # which readers take for "unchanged"
                 return None
             if not words and not abi.fixed_ra_offset:  # FP's word is the third, though RA has none
                 if not abi.ra_padding:
@@ -125,7 +125,8 @@ class RuleWords:
     def _offset(self, where: Where) -> int | None:
         odd = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
         if where.register is not None:
-            return where.register << 1 | 1 if odd and not where.deref and where.offset == 0 else None
+            known = where.register in self.abi.base_registers
+            return where.register << 1 | 1 if odd and known and not where.deref and where.offset == 0 else None
         return where.offset if where.deref and not (odd and where.offset & 1) else None
 
     def _saved_by_control(self, size: int, info: int, of_cfa: int, ra: Where | None, fp: Where | None) -> _Around | None:
@@ -220,9 +221,12 @@ def fixed(offset: int) -> Where | None:
 
 
 def _cfa_word(offset: int, abi: Abi) -> tuple[int, int]:
-    """A CFA offset's word, and the fre_dataword_size that holds it. s390x stores CFA offsets adjusted and scaled down."""
+    """A CFA offset's word, and the fre_dataword_size that holds it. s390x stores CFA offsets adjusted and scaled down.
+
+    Readers scale it up again in 32 bits: an offset that needs more has no word, though the scaled one would fit.
+    """
     word, rest = divmod(offset - abi.cfa_adjustment, abi.cfa_scale)
-    return word, len(DATAWORD_LIMITS) if rest else _size_of(word)
+    return word, len(DATAWORD_LIMITS) if rest or _size_of(offset) == len(DATAWORD_LIMITS) else _size_of(word)
 
 
 def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:

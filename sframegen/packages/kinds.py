@@ -87,14 +87,6 @@ def _is_deb(_: str, beginning: bytes) -> bool:
     return beginning.startswith(b"!<arch>\ndebian-binary")
 
 
-def _is_image(name: str, beginning: bytes) -> bool:
-    if not _is_tar(name, beginning):
-        return False
-    from sframegen.packages.images.image_archive import may_be_image  # noqa: PLC0415
-
-    return may_be_image(beginning)
-
-
 def _is_squashfs(_: str, beginning: bytes) -> bool:
     return beginning.startswith(b"hsqs")
 
@@ -108,6 +100,5 @@ KINDS = (
     Kind("deb", _is_deb, "debs", "pass_deb"),
     Kind("rpm", _is_rpm, "rpms", "pass_rpm"),
     Kind("squashfs", _is_squashfs, "squashfs", "pass_image"),
-    Kind("image archive", _is_image, "images.image_archive", "pass_image"),  # before tar, which it is, too
-    Kind("tar", _is_tar, "tar_entries", "pass_archive"),
+    Kind("tar", _is_tar, "tar_archives", "pass_archive"),  # also images in an archive
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
-from linker.files.rename_into_place import OF_CONTENT
+from linker.files.rights import OF_CONTENT
 from linker.files.signatures import beside
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
@@ -85,8 +85,10 @@ class Pass:
     A package within a package, such as a layer of an image, belongs to the same pass: the limits are those of the whole.
     """
 
-    def __init__(self, kind: str, packed_bytes: int, visit: Visit, *, signed: str = "", force: bool = False) -> None:
-        """`signed`: its signatures, which without `force` let no file change."""
+    def __init__(
+        self, kind: str, packed_bytes: int, visit: Visit, *, signed: str = "", only_read: str = "", force: bool = False
+    ) -> None:
+        """`signed`: its signatures, which without `force` let no file change. `only_read`: why no file can."""
         self.kind = kind
         self.warnings: list[str] = []
         self.hard_links: dict[str, str] = {}  # of tar archives: the path of each, and that of the file
@@ -94,7 +96,7 @@ class Pass:
         self.seconds_writing = 0.0
         self.elf_files = self.changed = 0
         self._visit = visit
-        self._signed, self.force = signed, force
+        self._signed, self._only_read, self.force = signed, only_read, force
         self._entries = self._unpacked_bytes = self._header_bytes = 0
         self._limit = min(max(ALLOWED_ANYHOW, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
         self._started = monotonic()
@@ -144,7 +146,8 @@ class Pass:
 
         One that has a checksum outside of it is left alone, with a warning, unless `force`. `beginning`: its first bytes, EHDR_SIZE
         of them if it has as many. `attributes`: names of its extended ones. The caller may move the file that it gets. Raises
-        FormatError where `rest` ends early, RefusedError where a signature would no longer hold, and what the visit raises.
+        FormatError where `rest` ends early or the package is only read, RefusedError where a signature would no longer hold, and
+        what the visit raises.
         """
         if not is_linked(beginning[:EHDR_SIZE]):
             return None
@@ -167,6 +170,8 @@ class Pass:
             with suppress(FileNotFoundError):
                 changed.unlink()
             return Content(given, size, changed=False)
+        if self._only_read:
+            raise FormatError(self._only_read)
         if self._signed and not self.force:
             raise RefusedError(Refusal.SIGNED, f"signed: {self._signed}")
         given.unlink()

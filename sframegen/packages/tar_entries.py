@@ -21,14 +21,13 @@ from sframegen.packages.passing import (
     is_checksum,
     leads_out,
     pieces,
-    size_of,
     skip,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
-    from sframegen.packages.passing import Content, Passed, Readable, Visit
+    from sframegen.packages.passing import Content, Readable
 
 BLOCK = 512
 MAX_HEADER_BYTES = 1 << 20  # of one entry, with its long names and extended headers
@@ -57,13 +56,6 @@ class Entry(NamedTuple):
     header: bytes  # all its header blocks
     stored: int  # bytes of its contents in the stream, without the padding
     is_whole: bool  # a regular file whose bytes are all in the stream
-
-
-def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
-    """A tar archive, compressed or not. `pass_through` in kinds.py has the contract."""
-    with Pass("tar", size_of(source), visit, force=force) as one:
-        pass_compressed(one, source, target)
-        return one.passed()
 
 
 def pass_compressed(
@@ -154,8 +146,8 @@ def entries(source: Readable, write: Callable[[bytes], object]) -> Iterator[Entr
         try:
             info = tarfile.TarInfo.fromtarfile(archive)
         except BAD_HEADER as error:
-            if headers.taken == bytes(BLOCK):
-                break  # the end
+            if headers.is_at_end():
+                break
             raise FormatError(f"no header of a tar entry at {headers.at - len(headers.taken):#x}: {error}") from None
         if len(archive.pax_headers) > MAX_GLOBAL_RECORDS:
             raise FormatError(f"more than {MAX_GLOBAL_RECORDS} records of extended headers for all entries")
@@ -233,13 +225,21 @@ class _Headers:
         """The next entry begins here."""
         self.taken.clear()
 
+    def is_at_end(self) -> bool:
+        """True if the next entry is a block of zeros, or the archive ends where it would begin, which some writers have."""
+        return self.taken == bytes(BLOCK) or (not self.taken and self.at > 0)
+
     def tell(self) -> int:
         return self.at
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= MAX_HEADER_BYTES - len(self.taken):
             raise FormatError(f"the entry at {self.at:#x} has headers of more than {MAX_HEADER_BYTES:,} bytes")
-        data = b"".join(pieces(self._source, size, f"headers at {self.at:#x}"))
+        beginning = self._source.read(min(size, BLOCK))
+        if not (beginning or self.taken) and self.at:
+            return b""  # is_at_end
+        place = f"headers at {self.at:#x}"
+        data = b"".join((beginning, *pieces(self._source, size - len(beginning), place)))
         payload_of, self._payload_of = self._payload_of, b""
         if payload_of in EXTENDED:
             _check_records(data, self.at)

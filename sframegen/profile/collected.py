@@ -36,7 +36,7 @@ class Stack(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """One sample in time; only kept for formats that show time."""
+    """When a stack was sampled: kept only where the format shows time. `stack`: as it is counted."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
     cpu: int
@@ -68,9 +68,12 @@ class Collected:
 
     def keep_threads(self, tids: frozenset[int]) -> None:
         """Drop the stacks of all other threads; of none if there are no `tids`."""
-        if tids:
-            for stack in [stack for stack in self.counts if stack.tid not in tids]:
-                del self.counts[stack]
+        if not tids:
+            return
+        for stack in [stack for stack in self.counts if stack.tid not in tids]:
+            del self.counts[stack]
+        if self.moments is not None:
+            self.moments = [moment for moment in self.moments if moment.stack.tid in tids]
 
 
 MAX_NAMED = 3  # files in one note

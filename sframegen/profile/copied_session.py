@@ -14,6 +14,7 @@ from sframegen.profile.copies.perf_backend import CopySampler
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
+from sframegen.program.privileges import root_in_words
 
 if TYPE_CHECKING:
     from sframegen.profile.collected import Collected
@@ -25,7 +26,7 @@ class CopiedSession:
 
     def __init__(self, plan: Plan) -> None:
         if plan.targets is None:
-            raise SframegenError("all processes can only be sampled with the kernel program: as root")
+            raise SframegenError(f"all processes can only be sampled with the kernel program, by {root_in_words()}")
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:

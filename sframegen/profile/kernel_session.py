@@ -273,7 +273,8 @@ class KernelSession:
 
     def _follow_made_code(self) -> None:
         """Read the tables of processes with samples that may need newer ones."""
-        self._describe([one for pid in {record.pid for record in self._new} for one in self._made.refresh(pid)])
+        pids = {record.pid for record in self._new}
+        self._describe([one for pid in pids for one in self._made.refresh(pid, rests=self._samples_on)])
 
     def _describe(self, found: list[Described]) -> None:
         dropped, self._made.dropped[:] = self._made.dropped[:], []
@@ -376,13 +377,14 @@ class KernelSession:
                 collected.lost[NOT_RECEIVED] += count
             else:
                 collected.counts[stack] += count
-        collected.keep_threads(self.plan.tids)
         if collected.moments is not None:
             for moment in self._moments:
                 tid = moment.tid if self.plan.tells_threads else 0
-                if stack := self._stack.get((moment.hash, moment.pid, tid)):
+                stack = self._stack.get((moment.hash, moment.pid, tid))
+                if stack and stack in collected.counts:
                     collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
             collected.moments.sort(key=lambda moment: moment.nanoseconds)
+        collected.keep_threads(self.plan.tids)
         statistics = self._walker.statistics()
         if self.plan.idle and statistics.idle:
             collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = statistics.idle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 from contextlib import suppress
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 CANNOT_RUN = 127
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 POLL = 0.05  # seconds
+EXEC_SECONDS = 1.0
+END_SECONDS = 2.0  # from SIGKILL on
 
 
 class PausedCommand:
@@ -38,7 +41,8 @@ class PausedCommand:
         with suppress(BrokenPipeError):
             os.write(self._go, b"\n")
         os.close(self._go)
-        answer = os.read(self._failed, 8)
+        ready, _, _ = select.select([self._failed], [], [], EXEC_SECONDS)  # its file system may not answer
+        answer = os.read(self._failed, 8) if ready else b""
         os.close(self._failed)
         if answer:
             self._wait(0)
@@ -62,7 +66,9 @@ class PausedCommand:
         """End it, for a profile that failed."""
         if self.runs():
             os.kill(self.pid, signal.SIGKILL)
-            self._wait(0)
+            deadline = time.monotonic() + END_SECONDS
+            while self.runs() and time.monotonic() < deadline:
+                time.sleep(POLL / 10)
 
     def _wait_patiently(self) -> None:
         while self.runs():

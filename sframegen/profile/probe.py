@@ -23,6 +23,7 @@ from sframegen.profile.events.attributes import (
     paranoia,
 )
 from sframegen.profile.events.names import available
+from sframegen.program.privileges import in_user_namespace, root_in_words
 
 CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
 NEEDED = "cap_bpf,cap_perfmon,cap_sys_ptrace"
@@ -81,7 +82,9 @@ def probe() -> Probe:
     allowed = _may_use_bpf() if runtime.fine else Fact("BPF", False, "not tried without libbpf.so.1")
     missing = sorted({"CAP_BPF", "CAP_PERFMON"} - held) if "CAP_SYS_ADMIN" not in held else []
     without = f"; without {' and '.join(missing)}" if missing else ""
-    listed = Fact("capabilities", not missing, (", ".join(sorted(held)) or "none") + without)
+    whole = allowed.fine or not in_user_namespace()
+    within = "" if whole else "; only in this user namespace, not on the machine"
+    listed = Fact("capabilities", whole and not missing, (", ".join(sorted(held)) or "none") + without + within)
     own = _event("perf events of own processes", 0)
     own_kernel = _event("perf events of own processes, in the kernel too", 0, kernel=True)
     everyone = _event("perf events of all processes", -1, kernel=True)
@@ -100,14 +103,15 @@ def probe() -> Probe:
         Fact("events", bool(names), names or "none"),
     ]
     bpf = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing
-    others = bpf and bool(held & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"})
+    traces = bool(held & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"})
+    others = bpf and traces
     best = Backend.KERNEL if bpf else Backend.COPIES if own.fine else Backend.NONE
     return Probe(
         facts,
         best,
         Backend.KERNEL if others else Backend.NONE,
         Backend.KERNEL if others else Backend.NONE,
-        _remedies(facts, best, others=others),
+        _remedies(facts, best, is_privileged=listed.fine and traces and (allowed.fine or not runtime.fine)),
     )
 
 
@@ -147,18 +151,29 @@ def _capabilities() -> set[str]:
     return {name for name, bit in CAPABILITIES.items() if bits >> bit & 1}
 
 
-def _remedies(facts: list[Fact], best: Backend, *, others: bool) -> list[str]:
+def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[str]:
     fine = {fact.name: fact.fine for fact in facts}
     remedies = []
     if not fine["libbpf.so.1"]:
         remedies.append("install libbpf 1 (the package libbpf1 of Debian, libbpf of Fedora)")
     if not fine["kernel program"]:
         remedies.append(f"install clang, then sframegen again from its sources: it has no kernel program for {platform.machine()}")
-    if fine["kernel"] and not (fine["capabilities"] and fine["BPF"] and others):
-        remedies.append(f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy")
+    if fine["kernel"] and not is_privileged:
+        remedies.append(_privileges(has_capabilities=fine["capabilities"]))
     if best is Backend.NONE:
         if command := command_for_own_events():  # else a container or a policy forbids them
             remedies.append(f"{command} allows perf events of own processes")
     elif not fine["perf events of own processes, in the kernel too"]:
         remedies.append("sysctl kernel.perf_event_paranoid=1 allows samples in the kernel, too")
     return remedies
+
+
+def _privileges(*, has_capabilities: bool) -> str:
+    """What would give this process the rights that it lacks."""
+    if in_user_namespace():
+        return f"run as {root_in_words()}"
+    if os.geteuid() != 0:
+        return f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy"
+    if has_capabilities:
+        return "allow BPF to this process: a container or a policy forbids it even to root"
+    return f"give this root the capabilities {NEEDED}: a container withholds them"

@@ -8,8 +8,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from cfi.errors import SframegenError
 from sframegen.program.signals import ENDING, signals_held
+from sframegen.program.turn import REFUSALS, turn
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], object]  # called with what is done, and what there is to do as far as is known
     Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
 
-REFUSALS = (SframegenError, OSError, MemoryError, ImportError)  # the last of a library for which there is no memory
+MOST_WORKERS = 1 << 22  # processes that Linux can have
 TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # for one more process: limits on processes and files, memory
 
 
 def attempt(work: Callable[[I], T], item: I) -> T | Exception:
     """What `work` returns, or raises to refuse the item."""
     try:
-        return work(item)
+        with turn():
+            return work(item)
     except REFUSALS as error:
         error.__context__ = error.__cause__ = None  # here and below: tracebacks keep what is in the frames
         return error.with_traceback(None)

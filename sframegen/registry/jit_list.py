@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.records import SHN_UNDEF
 from sframegen.elf.symbols import SymbolTable, symbol_tables
+from sframegen.registry.jit_budget import Budget
 from sframegen.registry.jit_tables import ADDRESSES, JitDescriber, JitTables
 from sframegen.registry.regions import Region, RegistryError
 from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode, size_of
@@ -47,12 +48,12 @@ class JitRegions:
         self._abi = abi
         self._keys: set[tuple[str, int, int]] = set()  # keys of the regions that it registered: node and serial
 
-    def update(self, registry: Registry) -> None:
+    def update(self, registry: Registry, budget: Budget | None = None) -> None:
         """Register and unregister regions, as the list says now. Raises FormatError if the list is damaged.
 
-        Regions that stay keep what was read of their tables.
+        Regions that stay keep what was read of their tables. `budget`: of all lists of the process.
         """
-        nodes = read_nodes(self._memory, self._address, self._abi)
+        nodes = read_nodes(self._memory, self._address, self._abi, budget or Budget())
         found = {("jit", at, node.serial): node for at, node in nodes.items() if node.serial % 2}
         for key in self._keys - found.keys():
             registry.unregister(key)
@@ -72,8 +73,9 @@ class JitRegions:
         self._keys.clear()
 
 
-def read_nodes(memory: Memory, address: int, abi: Abi) -> dict[int, JitNode]:
+def read_nodes(memory: Memory, address: int, abi: Abi, budget: Budget) -> dict[int, JitNode]:
     """Return the members of the list at an address, by their addresses. Raises FormatError if it is damaged."""
+    budget.spend(tables=1)
     head = _read(JitList, memory, address, abi)
     if head.version not in LIST_VERSIONS:
         raise FormatError(f"version {head.version} is not read, only {LIST_VERSIONS[0]}", "JIT list", 0)
@@ -82,6 +84,7 @@ def read_nodes(memory: Memory, address: int, abi: Abi) -> dict[int, JitNode]:
     while at:
         if at in nodes or len(nodes) == MAX_NODES:
             raise FormatError(f"comes back to {at:#x}, or has more than {MAX_NODES} members", "JIT list")
+        budget.spend(tables=1)
         nodes[at] = _read(JitNode, memory, at, abi)
         at = nodes[at].next
     return nodes

@@ -13,6 +13,7 @@ from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import Found
+from sframegen.registry.jit_budget import Budget, LimitError
 from sframegen.registry.structures import JitEntry, JitTable, decode, size_of
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ ENTRY_CODE = "2I3iB"  # those bytes
 MAX_STRIDE = 256  # later versions may have longer entries, but not ten times as long
 MAX_ENTRIES = 1 << 20  # 25 MB of tables
 MAX_RULES = 1 << 16  # different rules; hundreds are usual
-MAX_TABLES = 1 << 16  # far more than the entries need
-MAX_WORK = 1 << 21  # entries and tables of all chains, read again or kept: twice the limit of one chain
+PIECE = 1 << 16  # entries that are read at a time
 ATTEMPTS = 8  # to read a header that is being written
 
 ADDRESSES = 1 << 64
@@ -97,7 +97,7 @@ class JitTables:
         self._memory = memory
         self._info = info
         self._abi = abi
-        self.work = 0  # entries and tables that were ever read, discarded ones too
+        self._budget = Budget()  # of the current reading
         self._forget()
 
     def __len__(self) -> int:
@@ -125,26 +125,32 @@ class JitTables:
         table.rules = list(numbers)
         return table
 
-    def refresh(self) -> None:
-        """Read new entries. Tables that contradict what was read are read again from the first, once. Raises FormatError."""
+    def refresh(self, budget: Budget | None = None) -> None:
+        """Read new entries. Tables that contradict what was read are read again from the first, once. Raises FormatError.
+
+        `budget`: of all chains of the process. After a LimitError, the next call goes on from there.
+        """
+        self._budget = budget or Budget()
         self._damage = None
         try:
-            self._go_on()
+            self._check_kept()
+            self._go_on_or_again()
+        except LimitError as error:
+            self._damage = error
+            raise
         except FormatError as error:
             self._forget()
-            try:
-                self._go_on()
-            except FormatError:
-                self._forget()
-                self._damage = error
-                raise
+            self._damage = error
+            raise
 
-    def refresh_removed(self) -> None:
+    def refresh_removed(self, budget: Budget | None = None) -> None:
         """Read again which entries are removed. If anything else of them has changed, all look-ups are refused."""
         if self._damage:
             return
+        budget = budget or Budget()
         try:
             for table in self._tables:
+                budget.spend()
                 self._compare(table)
         except FormatError as error:
             self._damage = error
@@ -156,10 +162,6 @@ class JitTables:
             raise self._damage
         return len(self._offsets), len(self._removed)
 
-    def refuse(self, why: str) -> None:
-        """Refuse all look-ups until the next `refresh`."""
-        self._damage = FormatError(why, f"JIT table at {self._info.unwind_head:#x}")
-
     def _forget(self) -> None:
         self._tables: list[_Table] = []
         self._opened: set[int] = set()  # their addresses
@@ -170,6 +172,26 @@ class JitTables:
         self._removed: set[int] = set()  # numbers of entries
         self._end = 0  # offset of the end of the last code
         self._damage = None
+
+    def _check_kept(self) -> None:
+        """Keep no more than a budget: a hostile process could put other chains before this one."""
+        try:
+            self._budget.count(len(self), len(self._tables))
+        except LimitError:
+            self._forget()
+            raise
+
+    def _go_on_or_again(self) -> None:
+        is_first = not self._tables
+        try:
+            self._go_on()
+        except LimitError:
+            raise
+        except FormatError:
+            if is_first:  # there was nothing to contradict
+                raise
+            self._forget()
+            self._go_on()
 
     def _go_on(self) -> None:
         table = self._tables[-1] if self._tables else self._open(self._info.unwind_head)
@@ -200,11 +222,9 @@ class JitTables:
 
     def _open(self, address: int) -> _Table:
         """Open a table that the chain leads to."""
-        if len(self._tables) == MAX_TABLES:
-            raise _error(address, f"more than {MAX_TABLES} tables", 0)
         if address in self._opened:
             raise _error(address, "the chain comes back here", 0)
-        self.work += 1
+        self._budget.spend(tables=1)
         header = decode(JitTable, self._read(address, 0, TABLE_SIZE), self._abi.byte_order)
         if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESSES:
             raise _error(address, f"no table has {header.reserved_len} bytes here", 0)
@@ -233,24 +253,28 @@ class JitTables:
 
     def _append(self, table: _Table, used_len: int) -> None:
         """Read the entries up to used_len."""
-        stride, fre_size = table.header.fre_stride, table.header.fre_size
+        stride = table.header.fre_stride
         count = (used_len - table.used) // stride
         if len(self._offsets) + count > MAX_ENTRIES:
             raise _error(table.address, f"more than {MAX_ENTRIES} entries", 8)
-        self.work += count
+        for at in range(0, count, PIECE):
+            some = min(PIECE, count - at)
+            self._budget.spend(entries=some)
+            self._append_piece(table, some * stride)
+
+    def _append_piece(self, table: _Table, size: int) -> None:
+        stride, fre_size = table.header.fre_stride, table.header.fre_size
         place = TABLE_SIZE + table.used
         fields = struct.Struct(f"{MARKS[self._abi.byte_order]}{ENTRY_CODE}{fre_size - FRE_SIZE}s{stride - fre_size}x")
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
-        for at, (size, start, *says, info, unknown) in enumerate(
-            fields.iter_unpack(self._read(table.address, place, count * stride))
-        ):
-            if not end <= start < start + size <= limit:
-                raise _error(table.address, f"code at {start:#x} to {start + size:#x} after {end:#x}", place + at * stride)
-            end = start + size
+        for at, (code, start, *says, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
+            if not end <= start < start + code <= limit:
+                raise _error(table.address, f"code at {start:#x} to {start + code:#x} after {end:#x}", place + at * stride)
+            end = start + code
             key = (*says, info & ~REMOVED)
             known = rules.get(key)
             if known is None:
-                rule = rule_of_entry(JitEntry(size, start, *key), self._abi)
+                rule = rule_of_entry(JitEntry(code, start, *key), self._abi)
                 if rule is None or len(rules) == MAX_RULES:
                     raise _error(table.address, f"no rule has info {info:#04x} and offsets {says}", place + at * stride)
                 known = rules[key] = key, rule
@@ -259,9 +283,10 @@ class JitTables:
             if info & REMOVED:
                 self._removed.add(len(self._offsets))
             self._offsets.append(start)
-            self._sizes.append(size)
+            self._sizes.append(code)
             self._says.append(known)
-        self._end, table.used = end, used_len
+        self._end = end
+        table.used += size
 
     def _find(self, pc: int) -> int | None:
         """Return the number of the entry that covers an address, if it was not removed when it was read."""
@@ -283,17 +308,11 @@ class JitTables:
         return raw
 
 
-def refresh_chains(chains: Iterable[JitTables]) -> None:
-    """Read new entries of all chains, as many as some seconds allow: there may be thousands, each of the greatest length."""
-    spent = 0
+def refresh_chains(chains: Iterable[JitTables], budget: Budget) -> None:
+    """Read new entries of all chains of a process."""
     for tables in chains:
-        if spent > MAX_WORK:
-            tables.refuse("the process has more tables than are read")
-            continue
-        before = tables.work
         with suppress(FormatError):  # it is reported when the code is looked up
-            tables.refresh()
-        spent += max(tables.work - before, len(tables))
+            tables.refresh(budget)
 
 
 class JitDescriber(JitTables):

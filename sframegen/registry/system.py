@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from sframegen.registry.kernel_calls import has_call
 from sframegen.registry.regions import RegistryError
 from sframegen.registry.structures import SframeSetup, encode, size_of
 
@@ -15,17 +16,15 @@ if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
     from sframegen.registry.codectl_calls import CodeOption
 
-# As posted on 28 May 2026, for all architectures. Nothing of it is in a release: another call may have the number one day.
-SYSCALLS = {"sframe_register": 472, "sframe_unregister": 473}
 ORDER: ByteOrder = sys.byteorder
 
 
-def sframe_register(setup: SframeSetup, number: int = SYSCALLS["sframe_register"]) -> None:
-    """Register a section. Raises RegistryError: ENOSYS if the kernel has no such call."""
+def sframe_register(setup: SframeSetup, number: int) -> None:
+    """Register a section. Raises RegistryError: ENOSYS if the kernel has no such call, whatever call has the number."""
     _sframe("sframe_register", number, setup)
 
 
-def sframe_unregister(sframe_start: int, number: int = SYSCALLS["sframe_unregister"]) -> None:
+def sframe_unregister(sframe_start: int, number: int) -> None:
     """Unregister a section. Raises RegistryError, like `sframe_register`."""
     _sframe("sframe_unregister", number, SframeSetup(sframe_start, 0, 0, 0))
 
@@ -54,6 +53,9 @@ def _sframe(name: str, number: int, setup: SframeSetup) -> None:
 
 
 def _call(name: str, number: int, *arguments: int) -> None:
+    """Nothing is asked of a kernel without the call: the number is then another call's, or none's."""
+    if has_call(name) is False:
+        raise RegistryError(errno.ENOSYS, f"{name}: this kernel has no such system call, whatever has number {number}")
     _check(name, number, _LIBC.syscall(ctypes.c_long(number), *map(ctypes.c_ulong, arguments)))
 
 

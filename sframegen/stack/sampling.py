@@ -112,11 +112,13 @@ class Sampler:
     def __init__(self, tracer: Tracer, symbols: Symbols, plan: Plan, interrupts: Interrupts) -> None:
         self._tracer, self._symbols, self._plan, self._interrupts = tracer, symbols, plan, interrupts
         self.taken = 0
+        self.unread: dict[str, str] = {}  # files that could not be opened, and why
 
     def samples(self, pid: int, command: Command | None = None) -> Iterator[tuple[Sample, list[str]]]:
         """Return each sample with its problems. Raises StackError, also if the process ends before `plan.most` samples."""
         plan = self._plan
         with Process(pid) as process:
+            self.unread = process.unread
             due = time.monotonic() + (plan.interval if command else 0)
             last = due + plan.seconds if plan.seconds is not None else None
             while plan.most is None or self.taken < plan.most:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in
+from sframegen.registry.jit_budget import LimitError
 from sframegen.registry.regions import Registry
 from sframegen.stack.abi.machines import conventions_of, ends_call
 from sframegen.stack.live.proc import GONE
@@ -17,6 +19,8 @@ from sframegen.stack.walking.walk import MAX_FRAMES, Described, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
+    from sframegen.format.model import Rule
+    from sframegen.format.search import Found
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
 UNSETTLED = (End.PENDING, End.DAMAGED)  # will change; has a detail to report each time
 MAX_STACK_BYTES = 1 << 23  # copied of one stack
+STOPPED_SECONDS = 0.2  # for tables of code made at run time while the process is stopped: it was running when they were first read
 
 
 class Tracer:
@@ -65,7 +70,7 @@ class Tracer:
             self.runtime.follow(running)
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
-                self.runtime.follow(snapshot)
+                self.runtime.follow(snapshot, STOPPED_SECONDS)
                 if not attempt:  # later, waiting threads have just been released, and seem to run
                     idle = {tid: snapshot.idle(tid) for tid in snapshot.threads()}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
@@ -142,6 +147,9 @@ class _View:
             return None
         try:
             found = region.describer.look_up(address)
+        except LimitError as error:
+            self.detail = str(error)
+            return End.NOT_READ
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED
@@ -159,9 +167,18 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED
-        if found:
-            return Described(found.rule, found.kind.signal, loaded.how)
+        rule = self._rule_of(loaded, found, address) if found else None
+        if found and rule:
+            return Described(rule, found.kind.signal, loaded.how)
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
+
+    def _rule_of(self, loaded: LoadedObject, found: Found, address: int) -> Rule | None:
+        """Return what holds of the rule that was found: not all of it while an exception's handler is installed."""
+        rule: Rule | None = found.rule
+        if found.size <= MAX_FUNCTION:
+            for one in installations_in(loaded.code(found.start, found.size), found.start, self.abi):
+                rule = one.rule_at(address, rule) if rule else None
+        return rule
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
         """Recognise code that returns from a signal handler: not every C library describes it."""

@@ -9,8 +9,6 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
-if not cython.compiled:
-    from cfi.cython_shadow import prefetch
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.elf.columns import Areas
@@ -44,8 +42,6 @@ def symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
     symbols="const unsigned long long[::1]",
     unsaid="const unsigned long long[::1]",
     may_follow="unsigned char[::1]",
-    data="const unsigned char[::1]",
-    states="const unsigned short[::1]",
     start="const unsigned long long[::1]",
     size="const unsigned int[::1]",
     kind="const unsigned short[::1]",
@@ -64,8 +60,6 @@ def followers(
     Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, all of which the area's states accept as
     padding, without any of the places that `symbols` and `unsaid` name. Functions and these ascend.
     """
-    data = areas.data
-    states = areas.padding
     start = functions.start
     size = functions.size
     kind = functions.kind
@@ -74,16 +68,12 @@ def followers(
     area: cython.Py_ssize_t = 0
     symbol: cython.Py_ssize_t = 0
     left: cython.Py_ssize_t = 0
-    pos: cython.Py_ssize_t
-    state: cython.Py_ssize_t
     low: cython.ulonglong
     high: cython.ulonglong
     for function in range(1, len(start)):
         ahead = function + 16
-        if ahead < len(start) and area < len(areas.end) and areas.start[area] <= start[ahead] < areas.end[area]:
-            pos = areas.offset[area] + (start[ahead] - areas.start[area])
-            if cython.compiled and 0 < pos <= len(data):
-                prefetch(cython.address(data[pos - 1]))  # type: ignore[attr-defined]
+        if cython.compiled and ahead < len(start):
+            areas.fetch(area, start[ahead] - 1)
         low = start[function - 1] + size[function - 1]
         high = start[function]
         if kind[function] != kind[function - 1] or high - low > max_gap:
@@ -100,11 +90,5 @@ def followers(
             area += 1
         if area == len(areas.end) or high >= areas.end[area]:
             continue
-        state = 0
-        pos = areas.offset[area] + (low - areas.start[area])
-        while low < high and state != 0xFFFF:
-            state = states[(state << 8) | data[pos]]
-            pos += 1
-            low += 1
-        if state == 0:
+        if areas.padding_end(area, low, high, True) == high:
             may_follow[function] = 1

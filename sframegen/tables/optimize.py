@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi.columns import room, zeros
-from sframegen.elf.columns import Areas
-from sframegen.elf.padding import padding_states
+from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
 from sframegen.tables.join import Groups, cut, find_runs, group, rebuild, take_apart
@@ -84,17 +82,7 @@ def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearra
 
     Between them is nothing but padding, without a symbol in it, and without CFI: no-ops can be code that is left out.
     """
-    loads = elf.executable_loads()
-    for load in loads:
-        elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-    areas = Areas(
-        elf.data,
-        padding_states(elf.header.e_machine),
-        array("Q", [load.p_vaddr for load in loads]),
-        array("Q", [load.p_vaddr + load.p_filesz for load in loads]),
-        array("Q", [load.p_offset for load in loads]),
-        b"",
-    )
+    areas = areas_of(elf, [CodeArea(segment, segment.start, segment.end) for segment in code_segments(elf)])
     marks = bytearray(len(table))
     followers(table.columns(), kind_bytes(table.kinds), areas, borders.symbols, borders.unsaid, MAX_GAP, marks)
     for start, end in borders.ignored:

@@ -13,7 +13,7 @@ import sys
 from dataclasses import FrozenInstanceError, fields
 from importlib.metadata import version
 from inspect import Parameter, getsource, isclass, isfunction, signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pytest
 
@@ -231,9 +231,85 @@ def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal)
         (sframegen.add_section, {"optimize": "best"}),
         (sframegen.convert, {"version": 4}),
         (sframegen.check, {"consumer": "nobody"}),
+        (sframegen.add_section, {"verify": "readelf"}),
+        (sframegen.convert, {"version": 3, "verify": "readelf"}),
+        (sframegen.remove, {"verify": "readelf"}),
     ],
 )
 def test_wrong_arguments_are_no_errors_of_the_file(call: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"only|no ") as caught:
         call("/nonexistent", **arguments)
     assert not isinstance(caught.value, sframegen.SframegenError)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: sframegen.add_section("/nonexistent", jobs=0), "jobs is 0: at least 1"),
+        (lambda: sframegen.check("/nonexistent", jobs=-1), "jobs is -1: at least 1"),
+        (lambda: sframegen.check("/nonexistent", jobs=2**70), r"jobs is \d+: at least 1, at most"),
+        (lambda: sframegen.merge([], "/nonexistent/o"), "no objects to merge"),
+        (lambda: sframegen.merge(iter(()), "/nonexistent/o"), "no objects to merge"),
+        (lambda: sframegen.merge(["a.o"], "/nonexistent/o", executable="a"), "executable and map_file go together"),
+        (lambda: sframegen.merge(["a.o"], "/nonexistent/o", map_file="a.map"), "executable and map_file go together"),
+        (lambda: sframegen.add_section("/nonexistent", compress="zstd"), "only a section that is not loaded"),
+        (lambda: sframegen.add_section("/nonexistent", detached="store", output="out"), "it takes neither output nor unloaded"),
+    ],
+)
+def test_impossible_arguments_are_refused_before_any_file_is_opened(call: Callable[[], object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sframegen.merge("a.o", "/nonexistent/o"),
+        lambda: sframegen.add_section("/nonexistent", hard_links="other"),
+        lambda: sframegen.convert("/nonexistent", 3, hard_links="other"),
+        lambda: sframegen.remove("/nonexistent", hard_links="other"),
+        lambda: sframegen.read("/nonexistent", sections="store"),
+        lambda: sframegen.check("/nonexistent", sections="store"),
+    ],
+)
+def test_one_path_is_no_list_of_paths(call: Callable[[], object]) -> None:
+    """Each of its characters would be one."""
+    with pytest.raises(TypeError, match=r"is one path, '.*': give a list of paths"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda wrong: sframegen.add_section("/nonexistent", jobs=wrong(None)), "jobs is None: give a whole number"),
+        (lambda wrong: sframegen.add_section("/nonexistent", jobs=wrong(1.5)), "jobs is 1.5: give a whole number"),
+        (lambda wrong: sframegen.check("/nonexistent", jobs=wrong(float("nan"))), "jobs is nan: give a whole number"),
+        (
+            lambda wrong: sframegen.add_section("/nonexistent", min_kernel=wrong(5.18)),
+            "min_kernel is 5.18: give a string such as '5.18'",
+        ),
+        (lambda wrong: sframegen.read("/nonexistent", sections=wrong(5)), "sections is 5: give a list of paths"),
+        (lambda wrong: sframegen.merge(["a.o"], wrong(None)), "output is None: give a path"),
+    ],
+)
+def test_a_parameter_of_another_type_is_named(call: Callable[[Callable[[object], Any]], object], why: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(why)}$"):
+        call(lambda value: value)
+
+
+def test_objects_of_a_merge_are_read_once_where_they_are_an_iterator(compile_c: Compiler, tmp_path: Path) -> None:
+    file = compile_c("int f(int x) { return x + 1; }", "-c")
+    sframegen.add_section(file, output=tmp_path / "with.o")
+    sframegen.merge([tmp_path / "with.o"], tmp_path / "list.o")
+    sframegen.merge(iter([tmp_path / "with.o"]), tmp_path / "iterator.o")
+    assert (tmp_path / "iterator.o").read_bytes() == (tmp_path / "list.o").read_bytes()
+
+
+def test_types_of_parameters_are_public() -> None:
+    """With the values that the functions take, so that callers can annotate their own."""
+    types = {name: get_args(value) for name, value in PUBLIC.items() if get_args(value)}
+    assert types.keys() == {"Compression", "Consumer", "FormatVersion", "LevelName", "Reader"}
+    for name, call in (("FormatVersion", "version"), ("LevelName", "optimize")):
+        for value in types[name]:
+            with pytest.raises(FileNotFoundError):
+                sframegen.add_section("/nonexistent", **{call: value})

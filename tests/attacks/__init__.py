@@ -13,37 +13,61 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen import FormatError, SframegenError, add_section, remove
-from sframegen.cli.commands import cli
+from sframegen import SframegenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NOBODY = 65534
 SWAP = Path(__file__).with_name("swap.c")
-# Two programs for the same machine; a string says whose each is.
+# Three programs for the same machine; a string says whose each is.
 PROGRAM = 'const char whose[] = "{}"; int main(void) {{ return whose[0]; }}'
-OWNERS = ("the victim's", "the attacker's")
+OWNERS = ("the victim's", "the attacker's", "only root may read this")
 MODE = 0o4755
+MIN_ROUNDS = 4
 
 
 class Scene(NamedTuple):
-    """The victim's program belongs to root and is set-user-ID; the tree belongs to the attacker. Both are below one directory."""
+    """All below one directory: what is safe belongs to root, with a set-user-ID program; the tree belongs to the attacker."""
 
     victim: Path
     tree: Path
     program: Path  # what the attacker has
 
-    def victim_state(self) -> tuple[object, ...]:
-        status = self.victim.lstat()
-        return status.st_ino, status.st_uid, status.st_gid, status.st_mode, self.victim.read_bytes()
+    @property
+    def secret(self) -> Path:
+        """A program of root's that nobody else may read."""
+        return self.victim.with_name("secret")
 
-    def gifts(self) -> Iterator[Path]:
-        """Programs of the attacker's that have become root's."""
-        for path in self.tree.rglob("*"):
+    @property
+    def output(self) -> Path:
+        """A directory of root's for results; everybody can read it."""
+        return self.tree.with_name("output")
+
+    def safe_state(self) -> dict[str, tuple[object, ...]]:
+        """All that root has in the directory to which the attacker's links lead."""
+        state: dict[str, tuple[object, ...]] = {}
+        for path in sorted(self.victim.parent.rglob("*")):
             status = path.lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_uid == 0 and OWNERS[1].encode() in path.read_bytes():
-                yield path
+            content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+            state[str(path)] = (status.st_ino, status.st_uid, status.st_gid, status.st_mode, content)
+        return state
+
+    def gifts(self, *, copies: bool) -> Iterator[str]:
+        """What the attacker has got. `copies`: root makes files of its own from the attacker's, which may not be set-ID."""
+        for path in (*self.tree.rglob("*"), *self.output.rglob("*")):
+            try:
+                status = path.lstat()
+                content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+            except FileNotFoundError:
+                continue
+            is_set_id = status.st_mode & (stat.S_ISUID | stat.S_ISGID)
+            if OWNERS[1].encode() in content and status.st_uid == 0 and (is_set_id or not copies):
+                yield f"{path}: his content, root's rights"
+            if OWNERS[2].encode() in content and (status.st_uid != 0 or status.st_mode & 0o077):
+                yield f"{path}: root's secret, for others"
+            if self.output in path.parents and is_set_id and stat.S_ISREG(status.st_mode):
+                yield f"{path}: set-ID to someone else"
 
     def give(self, name: str) -> Path:
         """A copy of the attacker's program in the tree."""
@@ -60,66 +84,9 @@ class Race(NamedTuple):
 
     prepare: Callable[[Scene], tuple[Path, Path]]
     change: Callable[[Scene, bool], object]
-
-
-def one_file(scene: Scene) -> tuple[Path, Path]:
-    """A program, and a link to the victim."""
-    link = scene.tree / "y"
-    link.symlink_to(scene.victim)
-    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
-    return scene.give("x"), link
-
-
-def two_names(scene: Scene) -> tuple[Path, Path]:
-    """A program with two names; a link to the victim comes in the place of the second."""
-    one, link = one_file(scene)
-    second = scene.tree / "second"
-    second.hardlink_to(one)
-    return second, link
-
-
-def a_fifo(scene: Scene) -> tuple[Path, Path]:
-    """A program, and a FIFO: whoever opens that by its name waits for ever."""
-    fifo = scene.tree / "fifo"
-    os.mkfifo(fifo)
-    return scene.give("x"), fifo
-
-
-def a_directory(scene: Scene) -> tuple[Path, Path]:
-    """A directory with a program of the victim's name, and a link to the victim's directory."""
-    link = scene.tree / "z"
-    link.symlink_to(scene.victim.parent)
-    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
-    return scene.give(f"d/{scene.victim.name}").parent, link
-
-
-def in_place(*names: str) -> Callable[[Scene, bool], object]:
-    """Add and remove a section by turns, as a user of the library or of the command line does who names these."""
-
-    def change(scene: Scene, is_odd: bool) -> None:
-        path, *others = [scene.tree / name for name in names]
-        if is_odd:
-            add_section(path, hard_links=others, verify=False)
-        else:
-            remove(path, hard_links=others, verify=False)
-
-    return change
-
-
-def whole_tree(scene: Scene, is_odd: bool) -> None:
-    arguments = ["add-tree", "--fatal", "-j1", "--format", "23"[is_odd], str(scene.tree)]
-    if cli.main(arguments, standalone_mode=False):
-        raise FormatError("a file was refused")
-
-
-RACES = {
-    "content planted: add-tree": Race(one_file, whole_tree),
-    "ownership lost: add-section in place": Race(one_file, in_place("x")),
-    "hard links: add-section of two names": Race(two_names, in_place("x", "second")),
-    "a FIFO: add-section in place": Race(a_fifo, in_place("x")),
-    "a directory: add-tree": Race(a_directory, whole_tree),
-    "a directory: add-section in place": Race(a_directory, in_place("d/program")),
-}
+    copies: bool = False  # root makes files of its own from those of the attacker
+    cost: int = 1  # how many rounds of other races take as long
+    is_refused: bool = False  # each round
 
 
 def lay_out(directory: Path, compiler: Callable[[str, Path], object]) -> Scene:
@@ -127,9 +94,12 @@ def lay_out(directory: Path, compiler: Callable[[str, Path], object]) -> Scene:
     directory.chmod(0o755)
     (directory / "safe").mkdir()
     scene = Scene(directory / "safe/program", directory / "tree", directory / "program")
-    for owner, path in zip(OWNERS, (scene.victim, scene.program), strict=True):
+    for owner, path in zip(OWNERS[:2], (scene.victim, scene.program), strict=True):
         compiler(PROGRAM.format(owner), path)
     scene.victim.chmod(MODE)
+    compiler(PROGRAM.format(OWNERS[2]), scene.secret)
+    scene.secret.chmod(0o700)
+    scene.output.mkdir(mode=0o755)
     scene.tree.mkdir()
     os.chown(scene.tree, NOBODY, NOBODY)
     return scene
@@ -145,15 +115,15 @@ def stopped(process: int) -> Iterator[None]:
 
 
 def run(race: Race, scene: Scene, swap: Path, rounds: int) -> Counter[str]:
-    """How many rounds changed the file, and how many were refused. Raises AssertionError as soon as the attacker has won."""
+    """How many rounds were done to the end, and how many were refused. Raises AssertionError as soon as the attacker has won."""
     names = race.prepare(scene)
-    before = scene.victim_state()
+    before = scene.safe_state()
     outcomes: Counter[str] = Counter()
     with subprocess.Popen([swap, *names], stdout=subprocess.PIPE, user=NOBODY, group=NOBODY, extra_groups=[]) as attacker:
         try:
             assert attacker.stdout is not None
             assert attacker.stdout.read(1) == b"\n"
-            for number in range(rounds):
+            for number in range(max(rounds // race.cost, MIN_ROUNDS)):
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                     try:
                         race.change(scene, bool(number % 2))
@@ -161,9 +131,10 @@ def run(race: Race, scene: Scene, swap: Path, rounds: int) -> Counter[str]:
                     except (SframegenError, OSError):
                         outcomes["refused"] += 1
                 with stopped(attacker.pid):
-                    assert scene.victim_state() == before, f"round {number}: the victim's file has changed"
-                    assert not list(scene.gifts()), f"round {number}: the attacker's file is root's"
+                    assert scene.safe_state() == before, f"round {number}: what is root's has changed"
+                    assert not (gifts := list(scene.gifts(copies=race.copies))), f"round {number}: {gifts}"
         finally:
             attacker.kill()
     shutil.rmtree(scene.tree)
+    shutil.rmtree(scene.output)
     return outcomes

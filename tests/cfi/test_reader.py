@@ -11,6 +11,7 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfi import reader
 from cfi.errors import FormatError
 from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
 from cfi.machine import Cursor
@@ -266,9 +267,19 @@ def test_pointer_encodings(form: str, base: str) -> None:
     assert len(rows(table)) == 2
 
 
-def test_negative_pointers_are_relative_backwards() -> None:
-    table = read([pointer_section(0x3B, (-0x100).to_bytes(4, "little", signed=True), (0x40).to_bytes(4, "little"))], AMD64)
-    assert list(table.start) == [DATA_BASE - 0x100]
+@pytest.mark.parametrize("form", ["absptr", "udata8", *(form for form in FORMS if form.startswith("s"))])
+def test_negative_pointers_are_relative_backwards(form: str) -> None:
+    code, write = FORMS[form]
+    size = write(0x40) if code & 7 else (0x40).to_bytes(8, "little")
+    assert list(read([pointer_section(0x30 | code, write(-0x100), size)], AMD64).start) == [DATA_BASE - 0x100]
+
+
+@pytest.mark.parametrize(
+    ("form", "value"), [("sdata2", 0x7FFF), ("sdata4", 0x7FFFFFFF), ("udata2", 0xFFFF), ("udata4", 0xFFFFFFFF)]
+)
+def test_the_largest_numbers_of_a_size_are_not_negative(form: str, value: int) -> None:
+    code, write = FORMS[form]
+    assert list(read([pointer_section(code, write(value), write(0x40))], AMD64).start) == [value]
 
 
 def test_aligned_pointers() -> None:
@@ -502,6 +513,66 @@ def test_more_different_rows_than_any_program_has() -> None:
     program = b"".join(b"\x0e" + uleb(8 * n) + b"\x41" for n in range(MAX_STATES + 2))
     frames.plain_fde(frames.cie(), 0x4000, MAX_STATES + 2, program)
     with pytest.raises(FormatError, match="different rows"):
+        read([frames.section()], AMD64)
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "is_read"),
+    [
+        (1 << 24, -8, True),
+        ((1 << 24) + 1, -8, False),
+        (1, 0x7FFFFFFF, True),
+        (1, -0x7FFFFFFF, True),
+        (1, 0x80000000, False),
+        (1, -0x80000000, False),
+    ],
+)
+def test_alignments_that_no_machine_has(code: int, data: int, is_read: bool) -> None:
+    frames = Frames()
+    frames.plain_fde(frames.cie(code_alignment=code, data_alignment=data), 0x4000, 16)
+    if is_read:
+        assert len(read([frames.section()], AMD64).start) == 1
+    else:
+        with pytest.raises(FormatError, match="alignment"):
+            read([frames.section()], AMD64)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (b"\x0e" + uleb(16), b"\x0e" + uleb(16 + 8192), [cfa(RSP, 16), cfa(RSP, 16 + 8192)]),
+        (b"\x0c\x07" + uleb(1000), b"\x0c\x14" + uleb(903), [cfa(RSP, 1000), cfa(20, 903)]),
+        (b"\x0d\x03", b"\x0d" + uleb(3 + 8192), [cfa(3, 8), cfa(3 + 8192, 8)]),
+        (b"\x0e" + uleb(20), b"\x0d\x03", [cfa(RSP, 20), cfa(3, 8)]),
+    ],
+)
+def test_instructions_that_share_a_place_in_the_cache(one: bytes, other: bytes, expected: list[RegisterRule]) -> None:
+    """Equal hashes, from the same state: what the first did is not what the second does, and both come again."""
+    found = run(b"".join(b"\x0a" + step + b"\x41\x0b" for step in (one, other, other, one)))
+    assert [rule.cfa for _, rule in found] == [expected[0], expected[1], expected[0], cfa(RSP, 8)]
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(8, True), (9, False)])
+def test_segment_selectors_that_no_machine_has(size: int, is_read: bool) -> None:
+    frames = Frames(eh=False)
+    cie = frames.cie(version=4, segment_size=size)
+    frames.fde(cie, bytes(size) + frames.number(0x4000, 8), frames.number(16, 8))
+    if is_read:
+        assert list(read([frames.section()], AMD64).start) == [0x4000]
+    else:
+        with pytest.raises(FormatError, match="segment selector size 9"):
+            read([frames.section()], AMD64)
+
+
+def test_more_rows_than_any_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There must be room for a row a byte of the longest program, and for one more."""
+    frames = Frames()
+    program = b"\x41\x0e\x10\x41\x0e\x08\x41\x0e\x18\x00\x00\x00"  # of a length that needs no padding
+    frames.plain_fde(frames.cie(), 0x4000, 16, program)
+    monkeypatch.setattr(reader, "MAX_ROWS", len(program) + 1)
+    assert len(read([frames.section()], AMD64).row_start) == 4
+    monkeypatch.setattr(reader, "MAX_ROWS", len(program))
+    with pytest.raises(FormatError, match=f"more than {len(program)} rows"):
         read([frames.section()], AMD64)
 
 

@@ -238,7 +238,7 @@ def test_wrong_cfi(source: str, name: str, fault: Fault, library: Callable[..., 
     assert any(one.startswith(f"    > {address:#x}  ") for one in listing[:4])
 
     _, text = check(file, "--json")
-    report = json.loads(text)
+    [report] = json.loads(text)
     assert report["instructions"]["section"] == dict.fromkeys(("right", "contradicted", "undecided"), 0)
     assert report["instructions"]["cfi"]["contradicted"] >= fault.size
     finding = next(one for one in report["findings"] if one["address"] == address)
@@ -643,7 +643,7 @@ def test_many_files(library: Callable[..., Path], tmp_path: Path) -> None:
     row = next(line for line in document.read_text().splitlines() if line.startswith("| `lib1.so`"))
     assert f"f{fault.place[1:]} ({fault.size}) | `{fault.claim}` | `{fault.proof}` |" in row
     assert "old" not in document.read_text()
-    assert document.read_text().startswith("before\n<!-- contradictions -->\nOne run")
+    assert document.read_text().startswith("before\n<!-- contradictions -->\nMeasured with sframegen ")
     assert document.read_text().endswith("<!-- end of contradictions -->\nbehind\n")
     assert run() == text
     assert (tmp_path / "kept").read_text() == kept

@@ -325,6 +325,29 @@ def test_pyelftools_drops_a_last_row_of_nothing_but_an_expression() -> None:
     assert_one_is_unread(frames, pyelftools_cfi.LAST_ROW, AARCH64)
 
 
+@pytest.mark.parametrize(
+    ("after", "lost"),
+    [(b"\x0d\x06", "offset"), (b"\x0e\x18", "reg"), (b"\x13\x7d", "reg")],
+    ids=["def_cfa_register", "def_cfa_offset", "def_cfa_offset_sf"],
+)
+def test_pyelftools_forgets_half_of_the_cfa_at_an_expression(after: bytes, lost: str) -> None:
+    """readelf and sframegen go back to it, as in libgcrypt 1.12."""
+    frames = frames_of(b"\x41\x0f\x02\x77\x08\x41" + after + b"\x41\x0c\x07\x08", b"")
+    cfa = entries(frames)[0].get_decoded().table[2]["cfa"]
+    assert (getattr(cfa, lost), cfa.expr) == (None, None)
+    functions = functions_of(frames.section())
+    assert dict(functions.unread) == {pyelftools_cfi.CFA_LOST: 1}
+    assert [at for at, state in rows_of(functions) if state < 0] == [0x1002]
+    assert [at for at, _ in rows_of(functions)] == [0x1000, 0x1001, 0x1002, 0x1003, 0x1010]
+
+
+def test_pyelftools_drops_an_expression_at_the_end_of_a_cie() -> None:
+    frames = frames_of(b"\x41\x0d\x06", initial=b"\x0c\x1f\x10\x0f\x02\x8f\x08", ra=30)
+    assert entries(frames)[0].get_decoded().table[-1]["cfa"].offset == 0  # 16 came before the expression
+    functions = functions_of(frames.section(), AARCH64)
+    assert (dict(functions.unread), len(functions.start)) == ({pyelftools_cfi.LAST_ROW: 1}, 0)
+
+
 def test_pyelftools_does_not_find_the_cie_of_64_bit_dwarf() -> None:
     frames = Frames(dwarf64=True)
     frames.plain_fde(frames.cie(), 0x1000, 16)

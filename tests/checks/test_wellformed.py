@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.checks.specification.wellformed import Facts
+    from sframegen.format.layouts import FormatVersion
     from sframegen.tables.optimize import LevelName
     from tests.support.peers import Compiler, Peers
     from tests.support.producers import Producer
@@ -78,7 +79,9 @@ int main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return twice
 
 @pytest.mark.parametrize("level", ["none", "share", "fast", "size"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_what_add_section_writes_has_no_finding(level: LevelName, version: int, compile_c: Compiler, tmp_path: Path) -> None:
+def test_what_add_section_writes_has_no_finding(
+    level: LevelName, version: FormatVersion, compile_c: Compiler, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     add_section(compile_c(PROGRAM, "-O2"), output=out, optimize=level, version=version, verify=False)
     assert findings_of(out) == {}
@@ -226,13 +229,19 @@ def set_section(**fields: int) -> Callable[[bytearray, ElfFile], None]:
 
 
 def not_loaded(data: bytearray, elf: ElfFile) -> None:
-    set_segment(PT_GNU_SFRAME, p_filesz=-elf.sections[-1].header.sh_size)(data, elf)
+    set_segment(PT_GNU_SFRAME, p_filesz=-next(s.header.sh_size for s in elf.sections if s.name == ".sframe"))(data, elf)
     set_section(sh_flags=0)(data, elf)
 
 
 def another_segment(data: bytearray, elf: ElfFile) -> None:
     segment = next(segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME)
     RECORDS[Phdr, elf.byte_order].pack_into(data, elf.header.e_phoff, *segment)  # in the place of PT_PHDR
+
+
+def read_only_loads(data: bytearray, elf: ElfFile) -> None:
+    for number, segment in enumerate(elf.segments):
+        if segment.p_type == PT_LOAD:
+            RECORDS[Phdr, elf.byte_order].pack_into(data, elf.header.e_phoff + 56 * number, *segment._replace(p_flags=4))
 
 
 FILE_DAMAGES: dict[str, Callable[[bytearray, ElfFile], None]] = {
@@ -249,6 +258,7 @@ FILE_DAMAGES: dict[str, Callable[[bytearray, ElfFile], None]] = {
     "mapped-unreadable": set_segment(PT_LOAD, p_flags=-4),
     "mapped-writable": set_segment(PT_LOAD, p_flags=2),
     "machine": lambda data, _: data.__setitem__(18, 183),
+    "dynamic-read-only": read_only_loads,
 }
 
 

@@ -22,6 +22,7 @@ from sframegen.format.locate import sframe_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sframegen.format.layouts import FormatVersion
     from tests.support.peers import Compiler, Peers
 
     Call = dict[str, Any]
@@ -226,7 +227,7 @@ def test_per_function_is_for_json(calls: Any) -> None:
     )
     assert run("--per-function", "app").exit_code == 2
     assert made == []
-    document = json.loads(run("--json", "--per-function", "app").stdout)
+    [document] = json.loads(run("--json", "--per-function", "app").stdout)
     assert document["per_function"] == [
         {"start": 16, "size": 8, "name": "main", "fates": {"covered": {"default": 8}, "left_out": {}}}
     ]
@@ -236,7 +237,9 @@ def test_per_function_is_for_json(calls: Any) -> None:
 @pytest.mark.parametrize("flags", ["-no-pie", "-pie", "-static", "-shared"])
 @pytest.mark.parametrize("far", [True, False])
 @pytest.mark.parametrize("version", [3, 2])
-def test_a_file_whose_section_kernels_do_not_take(flags: str, far: bool, version: int, compile_c: Compiler, tmp_path: Path) -> None:
+def test_a_file_whose_section_kernels_do_not_take(
+    flags: str, far: bool, version: FormatVersion, compile_c: Compiler, tmp_path: Path
+) -> None:
     """The warning is what check says of the result. Of programs and libraries alike; kernels read no version 2 anyhow."""
     source = '__attribute__((section(".far"))) int far(void) { return 1; } int main(void) { return far() - 1; }'
     file = compile_c(source, "-fPIC", flags, *(["-Wl,--section-start=.far=0x10000000"] if far else []))
@@ -257,7 +260,7 @@ def test_a_file_whose_section_kernels_do_not_take(flags: str, far: bool, version
 def test_warnings_go_to_stderr_and_quiet_silences_all_but_errors(calls: Any) -> None:
     calls(lambda path: summary(path, warnings=["other names of this file keep the old one"]))
     assert run("app").stderr == "sframegen: app: warning: other names of this file keep the old one\n"
-    assert run("-q", "-v", "app").output == ""
+    assert run("-q", "app").output == ""
 
 
 def test_refused_files_do_not_stop_the_others(calls: Any) -> None:
@@ -270,7 +273,9 @@ def test_refused_files_do_not_stop_the_others(calls: Any) -> None:
     result = run("-q", "one", "bad", "two")
     assert (result.exit_code, result.output) == (1, "sframegen: bad: not an ELF file\n")
     assert [line.split(":")[0] for line in run("one", "bad", "two").stdout.splitlines()] == ["one", "two"]
-    assert [document["file"] for document in json.loads(run("--json", "one", "bad", "two").stdout)] == ["one", "two"]
+    one, bad, two = json.loads(run("--json", "one", "bad", "two").stdout)
+    assert (one["file"], bad, two["file"]) == ("one", {"file": "bad", "error": "bad: not an ELF file"}, "two")
+    assert json.loads(run("--json", "bad").stdout) == [bad]
 
 
 PLAN = Plan(("file grows to 9", "moves: .interp"))
@@ -284,7 +289,7 @@ def test_dry_run_prints_the_plan(calls: Any) -> None:
 
 def test_json_has_everything(calls: Any) -> None:
     calls(lambda path: summary(path, plan=PLAN, fates=FATES))
-    document = json.loads(run("--json", "app").stdout)
+    [document] = json.loads(run("--json", "app").stdout)
     assert document["plan"] == ["file grows to 9", "moves: .interp"]
     assert document["fates"] == FATES
     assert set(document) == set(Summary.__dataclass_fields__)
@@ -323,7 +328,7 @@ def test_output_leaves_the_file_alone(plain: Path, tmp_path: Path) -> None:
     before = plain.read_bytes()
     assert run("--dry-run", plain).exit_code == 0
     assert [file.name for file in tmp_path.iterdir()] == ["plain"]
-    document = json.loads(run("--json", "-o", tmp_path / "new", plain).stdout)
+    [document] = json.loads(run("--json", "-o", tmp_path / "new", plain).stdout)
     assert document["output"] == str(tmp_path / "new")
     assert document["section_bytes"] == section_size(tmp_path / "new")
     assert run("-q", "--no-verify", "--output-dir", tmp_path / "dir", plain).output == ""

@@ -608,3 +608,66 @@ def test_check_of_a_directory(root: Path) -> None:
     ]  # fmt: skip
     assert [one["file"] for one in json.loads(check("--json", root / "usr/bin").stdout)] == [f"{root}/usr/bin/tree"]
     assert str(damaged(root)) in check(root).stderr
+
+
+# -- what add-section has, too
+
+# .debug_frame only: what the compiler writes where nobody wants unwinding at run time
+DEBUG_FRAME = ("-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions", "-Wl,--build-id")
+
+
+def test_json_is_a_list_like_that_of_add_section(root: Path, tmp_path: Path) -> None:
+    """With the refused file in its place. Nothing else is on stdout, also with -v."""
+    broken = damaged(root)
+    result = run("--json", "-v", root)
+    documents = json.loads(result.stdout)
+    paths = [root / "usr/bin/tree", broken, root / "usr/lib/libtree.so.1"]
+    assert [document["file"] for document in documents] == [*map(str, paths)]
+    assert documents[1].keys() == {"file", "error"}
+    assert f"sframegen: warning: {documents[1]['error']}" in result.stderr.splitlines()
+    again = CliRunner().invoke(cli, ["add-section", "--json", str(paths[0])])
+    assert json.loads(again.stdout)[0].keys() == documents[0].keys()
+    assert result.exit_code == 0
+    removed = CliRunner().invoke(cli, ["remove-tree", "--json", "-v", str(root)])
+    assert [document.get("restored") for document in json.loads(removed.stdout)] == [True, None, True]
+    assert not has_section(paths[0])
+    report = run("--json", "--report", tmp_path / "report.json", root)
+    assert (len(json.loads(report.stdout)), len(by_path(tmp_path / "report.json"))) == (3, 3)
+
+
+def test_two_forms_of_json_on_stdout_are_wrong_usage(root: Path) -> None:
+    before = state(root)
+    result = run("--json", "--report", "-", root)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--json and --report - exclude each other" in result.stderr
+    assert state(root) == before
+
+
+def test_force_changes_what_is_signed(root: Path) -> None:
+    """As the warning without it says."""
+    file = root / "usr/lib/libtree.so.1"
+    file.with_name(".libtree.so.1.hmac").write_text("0123")
+    assert "--force changes it anyway" in run(root).stderr
+    assert not has_section(file)
+    forced = run("--force", root)
+    assert f"sframegen: {file}: warning: to be signed again: " in forced.stderr
+    assert has_section(file)
+
+
+def test_debug_files_of_a_tree(root: Path, compile_c: Compiler, tmp_path: Path) -> None:
+    """For those files that have one with call frame information; the others are done without, and are not refused."""
+    file, debug = root / "usr/bin/work", tmp_path / "debug"
+    subprocess.run(["objcopy", "--strip-debug", compile_c(PROGRAM, *DEBUG_FRAME), file], check=True)
+    build_id = (build_id_of(open_elf(file)) or b"").hex()
+    (debug / build_id[:2]).mkdir(parents=True)
+    its_own = debug / build_id[:2] / f"{build_id[2:]}.debug"
+    subprocess.run(["objcopy", "--only-keep-debug", compile_c(PROGRAM, *DEBUG_FRAME), its_own], check=True)
+    without = {one["file"]: one["functions"] for one in json.loads(run("--json", "--dry-run", root).stdout)}
+    result = run("--json", "--debug-file", debug, root)
+    found = {one["file"]: one["functions"] for one in json.loads(result.stdout)}
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert found.pop(str(file)) > without.pop(str(file))
+    assert found == without
+    assert [one.severity for one in check(file, debug_file=debug).findings if one.severity is Severity.ERROR] == []
+    its_own.write_bytes(its_own.read_bytes()[:1000])
+    assert f"warning: {its_own}" in run("--debug-file", debug, root).stderr

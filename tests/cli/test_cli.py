@@ -97,11 +97,13 @@ import sys
 from click.testing import CliRunner
 from sframegen.cli.commands import cli
 assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
-print([name for name, module in sys.modules.items()
-       if name.startswith(("sframegen.", "linker", "cfi", "lief")) and not hasattr(module, "__path__")])
+print(*[name for name, module in sys.modules.items()
+        if name.startswith(("sframegen.", "linker", "cfi", "lief")) and not hasattr(module, "__path__")])
 """
-    light = "['sframegen.elf.text', 'sframegen.program.signals', 'sframegen.cli.shared.early_end', 'sframegen.cli.commands']\n"
-    assert subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout == light
+    cli_modules = ["sframegen.cli.shared.command", "sframegen.cli.shared.early_end", "sframegen.cli.commands"]
+    light = ["sframegen.elf.text", "sframegen.program.signals", *cli_modules]
+    done = subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True)
+    assert sorted(done.stdout.split()) == sorted(light)
 
 
 @pytest.mark.parametrize("interpreted", [None, *build.MODULES])
@@ -131,9 +133,9 @@ NOT_AT_START = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 24), (("lookup", "FILE", "0"), 68), (("stack", "0"), 98)])
+@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 13), (("lookup", "FILE", "0"), 48), (("stack", "0"), 92)])
 def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, tmp_path: Path) -> None:
-    """What any release of click imports is not counted: it is the larger part."""
+    """What click and Python import themselves, which depends on their releases, is not counted, nor Cython's stand-in."""
     with_section = tmp_path / "sh"
     sframegen.add_section("/bin/sh", output=with_section, verify=False)
     program = f"""
@@ -146,10 +148,11 @@ from sframegen.cli.start import main
 main()
 """
     done = subprocess.run([sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True)
-    imported = [name for name in done.stderr.splitlines()[-1].split() if name.lower().partition(".")[0] != "cython"]
-    assert "sframegen.cli.commands" in imported
+    imported = set(done.stderr.splitlines()[-1].split())
     assert NOT_AT_START.isdisjoint(imported)
-    assert len(imported) <= most, imported
+    ours = {name for name in imported if name.partition(".")[0] in ("sframegen", "linker", "cfi")} - {"cfi.cython_shadow"}
+    assert "sframegen.cli.commands" in ours
+    assert len(ours) <= most, ours
 
 
 def test_merge_imports_neither_conversions_nor_other_commands() -> None:
@@ -217,11 +220,10 @@ def test_errors_of_a_file_are_one_line(error: Exception, line: str, capsys: pyte
     assert capsys.readouterr() == ("", line)
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), RuntimeError()])
-def test_other_errors_are_not_the_file_s(error: Exception) -> None:
+def test_a_closed_output_is_not_the_file_s() -> None:
     files = Run()
-    with pytest.raises(type(error)), files.file("app"):
-        throw(error)
+    with pytest.raises(BrokenPipeError), files.file("app"):
+        throw(BrokenPipeError())
     assert files.status == 0
 
 
@@ -296,15 +298,6 @@ def test_file_names_go_out_as_they_came_in(program: Path, tmp_path: Path) -> Non
     assert result.stdout.count(b"\nFile: " + odd + b"\n") == 2
 
 
-@pytest.mark.parametrize(
-    ("documents", "several", "text"),
-    [
-        ([], False, ""),
-        ([["{", "}"]], False, "{}\n"),
-        ([], True, "[]\n"),
-        ([["1"]], True, "[1]\n"),
-        ([["1"], ["2", "3"]], True, "[1,\n23]\n"),
-    ],
-)
-def test_json_list(documents: list[list[str]], several: bool, text: str) -> None:
-    assert "".join(json_list(map(iter, documents), several=several)) == text
+@pytest.mark.parametrize(("documents", "text"), [([], "[]\n"), ([["1"]], "[1]\n"), ([["1"], ["2", "3"]], "[1,\n23]\n")])
+def test_json_list(documents: list[list[str]], text: str) -> None:
+    assert "".join(json_list(map(iter, documents))) == text

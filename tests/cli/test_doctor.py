@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,13 @@ from typing import Any
 import pytest
 
 from sframegen.cli.installation import attempts, tried_parts
-from sframegen.cli.installation.attempts import DEPENDENCIES, FLEET, within
+from sframegen.cli.installation import install_commands as installing
+from sframegen.cli.installation.attempts import within
 from sframegen.cli.installation.tried_parts import SHELLS, Part, Tried, all_parts, try_all
-from sframegen.profile.bpf import libbpf
+from sframegen.profile.bpf import kernel_needs, libbpf
+from sframegen.program import libraries
 from sframegen.program.build import build_kind
+from sframegen.program.libraries import DEPENDENCIES, FLEET, Requirement
 from tests import ROOT
 
 LIBRARIES = ("lief", "capstone", "elftools", "backports.zstd")
@@ -106,11 +110,13 @@ def test_what_is_not_installed(tmp_path: Path) -> None:
         "lief": "not installed",
         "capstone": metadata.version("capstone"),
     }
-    assert parts["lief"]["remedy"].endswith(" install --force-reinstall lief")
+    assert " install --force-reinstall lief" in parts["lief"]["remedy"]
 
 
 def test_a_release_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "bounds", lambda: {"capstone": "<5.1,>=99"})
+    needed = {"capstone": Requirement("capstone", "", "<5.1,>=99")}
+    monkeypatch.setattr(attempts, "requirements", lambda: needed)
+    monkeypatch.setattr(libraries, "requirements", lambda: needed)
     found = tried("capstone")
     assert not found.works
     assert found.found == f"version {metadata.version('capstone')}, where sframegen needs <5.1,>=99"
@@ -139,7 +145,7 @@ def test_every_dependency_has_a_row() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     def names(lines: list[str]) -> set[str]:
-        return {match[1] for line in lines if (match := attempts.SPECIFIERS.match(line))}
+        return {match[1] for line in lines if (match := libraries.REQUIREMENT.match(line))}
 
     assert {one.project for one in DEPENDENCIES} >= names(project["dependencies"]) - {"backports.zstd"}
     assert {one.project for one in DEPENDENCIES} <= names(project["dependencies"])
@@ -147,6 +153,7 @@ def test_every_dependency_has_a_row() -> None:
 
 
 def test_without_libbpf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_needs, "PID_NAMESPACE", Path("/nonexistent"))  # else that is the reason in a container
     monkeypatch.setattr(libbpf, "LIBRARY", "libbpf.so.nosuch")
     libbpf.library.cache_clear()
     for name in ("libbpf.so.1", "walk in the kernel"):
@@ -161,7 +168,7 @@ def test_remedies_are_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for manager in ("apt-get", "dnf", "nothing"):
         monkeypatch.setattr("shutil.which", lambda name, here=manager: name if name == here else None)
         monkeypatch.setattr(os, "geteuid", lambda here=manager: 0 if here == "dnf" else 1000)
-        commands[manager] = tried_parts.package("rpm2cpio", "/usr/bin/rpm2archive")
+        commands[manager] = installing.package("rpm2cpio", "/usr/bin/rpm2archive")
     assert commands == {"apt-get": "sudo apt-get install rpm2cpio", "dnf": "dnf install /usr/bin/rpm2archive", "nothing": ""}
 
 
@@ -179,6 +186,15 @@ def test_the_build_that_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tried("compiled modules")
     assert (found.works, found.found) == (False, "interpreted: all")
     assert "pip install --force-reinstall --no-deps" in found.remedy
+    lacking = [("a C compiler", "gcc"), ("Python.h", "python3-dev")]
+    monkeypatch.setattr(attempts, "lacks_to_compile", lambda: lacking)
+    monkeypatch.setattr(installing, "lacks_to_compile", lambda: lacking)
+    found = tried("compiled modules")
+    why = "interpreted: all; to compile them, this machine lacks a C compiler (gcc of Debian) and Python.h (python3-dev of Debian)"
+    assert found.found == why
+    if shutil.which("apt-get"):
+        assert "apt-get install gcc python3-dev && " in found.remedy
+    monkeypatch.setattr(attempts, "lacks_to_compile", list)
     monkeypatch.setattr(attempts, "is_compiled", lambda name: name != "cfi.scan")
     assert tried("compiled modules").found == "interpreted: cfi.scan"
 

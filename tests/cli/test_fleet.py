@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING, Any
+import shlex
+import sys
+import tomllib
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.fleet import command
+from tests import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,18 +18,18 @@ pytestmark = pytest.mark.once
 
 
 def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-
-    def found(name: str, *more: Any) -> Any:
-        return None if name == "distributed" else find(name, *more)
-
-    monkeypatch.setattr(importlib.util, "find_spec", found)
+    """With a command that installs what is missing: releases that pyproject.toml allows, of projects that an index has."""
+    monkeypatch.setattr("sframegen.cli.fleet.find_spec", lambda _: None)
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["fleet"]
+    named = set()
     for arguments in (["run", str(tmp_path), "--output", str(tmp_path / "out")], ["report", str(tmp_path)]):
         result = CliRunner().invoke(command, arguments)
-        assert (result.exit_code, result.output) == (
-            1,
-            'sframegen: sframegen fleet needs more packages: pip install "sframegen[fleet]"\n',
-        )
+        [line] = result.output.splitlines()
+        what, _, remedy = line.partition("; to install them: ")
+        assert (result.exit_code, what.startswith(f"sframegen: sframegen fleet {arguments[0]} needs ")) == (1, True)
+        assert remedy.startswith(f"{shlex.quote(sys.executable)} -m pip install ")
+        named |= set(shlex.split(remedy)[4:])
+    assert named == set(extra)
     assert not (tmp_path / "out").exists()
 
 
@@ -35,8 +38,13 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
     [
         (["--memory", "much"], "'much' is not a size such as 512M or 4G"),
         (["--memory", "100"], "100 is too little for any package: at least 256M"),
-        (["--timeout", "0"], "0.0 is not in the range x>0"),
-        (["--scheduler", "tcp://127.0.0.1:1", "--workers", "2"], "--workers is for this machine"),
+        (["--timeout", "0"], "0 is too little: more than 0"),
+        (["--scheduler", "tcp://127.0.0.1:1", "--workers", "2"], "--scheduler and --workers exclude each other"),
+        (["--scheduler", "tcp://127.0.0.1:1", "-j", "2"], "--scheduler and --jobs exclude each other"),
+        (["--timeout", "inf"], "inf is not a finite number"),
+        (["--scheduler", "foo"], "'foo' is not an address such as tcp://HOST:PORT"),
+        (["--scheduler", "tcp://host:0"], "'tcp://host:0' is not an address such as tcp://HOST:PORT"),
+        (["--scheduler", "http://host:8786"], "'http://host:8786' is not an address such as tcp://HOST:PORT"),
         (["--mode", "other"], "'other' is not one of"),
     ],
 )
@@ -71,3 +79,10 @@ def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: 
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
     assert line.startswith("sframegen: tcp://127.0.0.1:1: no scheduler of Dask answers")
+
+
+def test_the_old_name_of_jobs_still_works_and_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sframegen.cli.fleet.find_spec", lambda _: None)
+    result = CliRunner().invoke(command, ["run", str(tmp_path), "-o", str(tmp_path / "out"), "--workers", "2"])
+    assert result.output.splitlines()[0] == "sframegen: warning: --workers is now --jobs, and will be removed"
+    assert result.exit_code == 1  # of what is missing

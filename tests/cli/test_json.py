@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -10,11 +11,15 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import commands
 import pytest
 from click.testing import CliRunner
 
+from sframegen import add_section
 from sframegen.checks.against_cfi.comparison import Verdict
-from sframegen.cli.commands import cli
+from sframegen.cli.commands import COMMANDS, cli
+from sframegen.cli.trees import each_file
+from sframegen.cli.trees.tree_files import Found, Name
 from tests import ROOT
 
 if TYPE_CHECKING:
@@ -44,13 +49,28 @@ def assert_documented(document: dict[str, Any], table: dict[str, str]) -> None:
     assert {key: value for key, value in document.items() if not is_a(value, table[key])} == {}
 
 
+def usage(name: str) -> list[str]:
+    context = commands.context_of(name)
+    return context.command.collect_usage_pieces(context)
+
+
 @pytest.fixture
 def file(compile_c: Compiler, tmp_path: Path) -> Path:
     return Path(shutil.copy(compile_c(SOURCE, "-O1"), tmp_path / "file"))
 
 
 def printed(*arguments: str | Path | int) -> Any:
-    return json.loads(CliRunner().invoke(cli, [*map(str, arguments), "--json"]).stdout)
+    """The JSON of a command; of a list with one object, that."""
+    found = json.loads(CliRunner().invoke(cli, [*map(str, arguments), "--json"]).stdout)
+    return found[0] if isinstance(found, list) and len(found) == 1 else found
+
+
+@pytest.mark.parametrize("arguments", ["FILE nope", "--map nope FILE FILE", "--linker nope FILE", "--map FILE nope FILE"])
+def test_a_failed_merge_names_the_file_that_is_refused(arguments: str, compile_c: Compiler, tmp_path: Path) -> None:
+    file = compile_c(SOURCE, "-c") if "--map" not in arguments else compile_c(SOURCE)
+    document = printed("merge", "-o", tmp_path / "out", *arguments.replace("FILE", str(file)).split())
+    assert document["file"] == "nope"
+    assert document["error"].startswith("nope: No such file or directory")
 
 
 def test_add_section(file: Path) -> None:
@@ -154,13 +174,47 @@ def test_doctor() -> None:
 def test_register(file: Path) -> None:
     printed("add-section", file)
     for interface in ("sframe", "prctl", "codectl"):
-        [call] = printed("register", "--dry-run", "--interface", interface, file)
+        call = printed("register", "--dry-run", "--interface", interface, file)
         assert_documented(call, *TABLES["register"])
 
 
-def test_several_files_are_a_list_of_those_not_refused(file: Path) -> None:
+def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
+    """With one file, too; a refused file has its error, in its place."""
+    lists = re.findall(r"`([\w-]+)`", re.findall(r"^These print a list: (.*?)\.$", PAGE, re.MULTILINE | re.DOTALL)[0])
+    options = {"convert": ["--format", "2"], "register": ["--dry-run"]}
+    taking_files = [name for name in COMMANDS if "FILE..." in str(usage(name)) or "ROOT..." in str(usage(name))]
+    assert sorted(lists) == sorted(taking_files)
     printed("add-section", file)
-    assert [document["file"] for document in printed("check", file, "/nonexistent", file)] == [str(file), str(file)]
+    tree = file.parent / "tree"
+    tree.mkdir()
+    shutil.copy(file, tree)
+    (tree / "damaged").write_bytes(file.read_bytes()[:5000])
+    for name in lists:
+        given = [tree] if name.endswith("-tree") else [file, "/nonexistent", file]
+        done = CliRunner().invoke(cli, [name, *options.get(name, []), "--json", *map(str, given)])
+        documents = json.loads(done.stdout)
+        refused = [document for document in documents if "error" in document]
+        for each in refused:
+            assert_documented(each, TABLES["Refused files"][0])
+            assert f"sframegen: {each['error']}" in done.stderr.replace("sframegen: warning: ", "sframegen: ").splitlines()
+        if not name.endswith("-tree"):
+            assert [document["file"] for document in refused] == ["/nonexistent"]
+        assert len(refused) == 1
+        assert len(documents) > 1
+
+
+@pytest.mark.parametrize("arguments", [("lookup", "/nonexistent", "0"), ("merge", "-o", "/nonexistent/out", "/nonexistent")])
+def test_commands_with_one_result_print_the_refusal_as_that(arguments: tuple[str, ...]) -> None:
+    document = printed(*arguments)
+    assert_documented(document, TABLES["Refused files"][0])
+    assert document["file"] == "/nonexistent"
+
+
+def test_an_address_that_was_not_understood_has_its_error(file: Path) -> None:
+    printed("add-section", file)
+    first, second, third = printed("lookup", file, "main", "nosuch", "0")["addresses"]
+    assert (first["name"], list(second), third["rule"]) == ("main", ["given", "error"], None)
+    assert second["given"] == "nosuch"
 
 
 def test_stack() -> None:
@@ -187,3 +241,18 @@ def test_profile(tmp_path: Path) -> None:
         assert document[key]
         for each in document[key]:
             assert_documented(each, table)
+
+
+def test_check_goes_on_behind_what_it_cannot_read(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_section(file)
+    shut = OSError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(each_file, "find", lambda *_: Found([[Name(str(tmp_path), "file")]], [(Name(str(tmp_path), "shut"), shut)]))
+    too_long = str(tmp_path / ("n" * 300))
+    done = CliRunner().invoke(cli, ["check", "--json", too_long, str(tmp_path), str(file)])
+    found = {one["file"]: one.get("error") for one in json.loads(done.stdout)}
+    assert found == {
+        too_long: f"{too_long}: File name too long",
+        str(tmp_path / "shut"): f"{tmp_path / 'shut'}: Permission denied",
+        str(file): None,
+    }
+    assert done.exit_code == 1

@@ -90,6 +90,26 @@ def test_what_is_no_program_costs_one_line(jobs: str, program: Path, monkeypatch
     assert {name: Path(name).read_bytes() for name in CONTENTS} == {name: content for name, (content, _) in CONTENTS.items()}
 
 
+@pytest.mark.parametrize("other", ["/dev/null", "fifo"])
+@pytest.mark.parametrize(
+    ("command", "status", "line"),
+    [
+        ("merge -o out.o OTHER program", 1, "sframegen: OTHER: not a regular file"),
+        ("add-tree --json OTHER", 2, "Error: Invalid value for 'ROOT...': OTHER: not a directory"),
+        ("add-tree --debug-file OTHER .", 2, "Error: Invalid value for '--debug-file': OTHER: not a directory"),
+        ("remove-tree . OTHER", 2, "Error: Invalid value for 'ROOT...': OTHER: not a directory"),
+        ("check --sections OTHER program", 2, "Error: Invalid value for '--sections': OTHER: not a directory"),
+    ],
+)
+def test_nothing_waits_for_a_fifo_or_reads_a_device(
+    command: str, status: int, line: str, other: str, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(program.parent)
+    os.mkfifo("fifo")
+    result = CliRunner().invoke(cli, command.replace("OTHER", other).split())
+    assert (result.exit_code, result.stderr.splitlines()[-1], result.stdout) == (status, line.replace("OTHER", other), "")
+
+
 @contextmanager
 def nobody() -> Iterator[None]:
     """The block runs without root's rights, if it had them."""
@@ -179,3 +199,14 @@ def test_rights_that_a_copy_cannot_have(program: Path, monkeypatch: pytest.Monke
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert "Operation not permitted" in result.stderr
     assert program.read_bytes() == before
+
+
+def test_a_list_may_come_through_a_pipe_and_has_an_end(program: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"*\n")
+    os.close(writing)
+    result = CliRunner().invoke(cli, ["add-tree", "--exclude-from", f"/dev/fd/{reading}", str(program.parent)])
+    os.close(reading)
+    assert (result.exit_code, result.stderr) == (0, "")
+    result = CliRunner().invoke(cli, ["add-tree", "--exclude-from", "/dev/zero", str(program.parent)])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: /dev/zero: a list of patterns has at most 16 MiB")

@@ -399,7 +399,7 @@ def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
     file, out = compile_c(ASSEMBLY, "-O1"), tmp_path / "out"
     result = CliRunner().invoke(cli, ["add-section", "--json", "--synthesize", str(file), "-o", str(out)])
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["synthesized_bytes"] > 100
+    assert json.loads(result.stdout)[0]["synthesized_bytes"] > 100
     lines = CliRunner().invoke(cli, ["check", "-v", str(out)]).stdout.splitlines()
     assert [line for line in lines if "cfi-silent" in line and "bytes of code are covered that are not in the CFI: " in line]
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.conversion.convert import convert
-from sframegen.format.abi import AMD64
+from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.layouts import V2, V3
 from sframegen.format.model import FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason
@@ -151,6 +152,14 @@ def test_signal_frames_are_marked() -> None:
     assert [table.kinds[kind] for kind in table.kind] == [Kind(signal=True)]
 
 
+@pytest.mark.parametrize("signal", [False, True])
+def test_the_key_of_signed_return_addresses_is_kept(signal: bool) -> None:
+    frames = Frames()
+    frames.plain_fde(frames.cie(augmentation="zRBS" if signal else "zRB", data=b"\0", ra=30), 0x2000, 16)
+    table = convert([frames.section()], CODE, AARCH64)[0]
+    assert [(table.kinds[kind].signal, table.kinds[kind].key_b) for kind in table.kind] == [(signal, True)]
+
+
 def test_a_function_of_many_rows_is_split() -> None:
     program = b"\x41\x0e\x10\x41\x0e\x08" * 0x8100
     table, _ = converted((0x1000, 0x6000, b"\x41\x0e\x10\x41\x0e\x08" * 0x3000))
@@ -171,6 +180,16 @@ def test_fdes_that_describe_no_code_are_counted() -> None:
     assert coverage.ignored_fdes == {"empty": 1, "outside of executable segments": 4}
 
 
+def test_an_fde_of_four_gigabytes_is_too_large() -> None:
+    """SFrame has 32 bits for a function's size."""
+    for size, ignored in ((1 << 32, {"larger than 4 GiB": 1}), ((1 << 32) - 1, {})):
+        frames = Frames()
+        frames.plain_fde(frames.cie(), 0x1000, size)
+        table, coverage, _ = convert([frames.section()], [(0x1000, 0x1000 + (1 << 33))], AMD64)
+        assert coverage.ignored_fdes == ignored
+        assert sum(table.size) == (0 if ignored else size)
+
+
 def test_the_first_of_several_fdes_for_one_start_counts() -> None:
     table, coverage = converted((0x2000, 0x10, b""), (0x2000, 0x20, PUSH), (0x2000, 0x10, b""))
     assert ranges(table) == [(0x2000, 0x2010, [0])]
@@ -181,6 +200,13 @@ def test_the_greatest_start_counts_where_fdes_overlap() -> None:
     table, coverage = converted((0x2000, 0x100, PUSH), (0x2020, 0x10, b""))
     assert ranges(table) == [(0x2000, 0x2020, [0, 1]), (0x2020, 0x2030, [0])]
     assert coverage.ignored_fdes == {"cut short by the next one": 1}
+    assert coverage.code_bytes == 0x30
+
+
+def test_rows_after_the_place_where_an_fde_is_cut_short_are_left_out() -> None:
+    later = PUSH + b"\x5f\x0e\x18" + b"\x50\x0e\x20"  # rows at 1, 0x20 and 0x30
+    table, coverage = converted((0x2000, 0x100, later), (0x2020, 0x10, b""))
+    assert ranges(table) == [(0x2000, 0x2020, [0, 1]), (0x2020, 0x2030, [0])]
     assert coverage.code_bytes == 0x30
 
 

@@ -197,6 +197,7 @@ def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
         (None, None, {AFTER_CALL: SIZE - 16}),
         (((0, 48),), None, {AFTER_CALL: 32, "not code": SIZE - 48}),
         (((0, 16),), None, {"not code": SIZE - 16}),
+        (((0, 48),), Fde(0, 16, "default"), {AFTER_CALL: 32, "not code": SIZE - 48}),
         (None, Fde(0, 24, "default"), {IGNORED: 8, "padding": SIZE - 24}),
     ],
 )
@@ -389,14 +390,14 @@ def test_the_end_of_a_no_op_that_reaches_into_a_function(corpus_file: Callable[[
 def test_json_per_function(compile_c: Compiler) -> None:
     file = compile_c(PROGRAM, "-O2")
     arguments = ["add-section", "--dry-run", "--json", str(file)]
-    document = json.loads(CliRunner().invoke(cli, [*arguments, "--per-function"]).stdout)
+    [document] = json.loads(CliRunner().invoke(cli, [*arguments, "--per-function"]).stdout)
     functions = document["per_function"]
     assert len(functions) == document["functions"]
     assert [function["start"] for function in functions] == sorted(function["start"] for function in functions)
     [main] = [function for function in functions if function["name"] == "main"]
     assert main["fates"] == {"covered": {"default": main["size"]}, "left_out": {}}
     assert sum(function["size"] for function in functions) == document["code_bytes"]
-    assert json.loads(CliRunner().invoke(cli, arguments).stdout) == document | {"per_function": None}
+    assert json.loads(CliRunner().invoke(cli, arguments).stdout) == [document | {"per_function": None}]
 
 
 def test_verbose_prints_all_fates_and_a_total(compile_c: Compiler) -> None:

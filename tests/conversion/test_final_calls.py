@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 
 from sframegen import Severity, add_section, check, read
 from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PT_LOAD
 from sframegen.tables.optimize import LEVELS
 from tests import with_checkout
 
@@ -175,7 +178,7 @@ def test_it_is_no_code_that_is_covered(level: LevelName, file: Path) -> None:
     arguments = ["add-section", "--optimize", level, "--strict", "--min-coverage", "100"]
     done = CliRunner().invoke(cli, [*arguments, "--json", "--per-function", "--dry-run", str(file)])
     assert done.exit_code == 0
-    document = json.loads(done.stdout)
+    [document] = json.loads(done.stdout)
     assert (document["final_calls"], document["final_calls_without_padding"]) == (2, 1)
     assert document["fates"]["no_cfi"] == {"padding": 5, AFTER_CALL: 40, "code": 0, "not code": 0}
     assert document["covered_bytes"] == document["code_bytes"] == sum(document["fates"]["covered"].values()) == 3 + 3 + 2 + 2
@@ -257,3 +260,55 @@ def test_real_files(name: str, corpus_file: Callable[[str], Path]) -> None:
         assert same + another + none == calls
         assert another <= adjoining
         assert none <= (0 if "-" not in name else few)
+
+
+# Two executable segments: in memory one follows the other, and in the file something else is between them.
+ADJACENT = """
+PHDRS { data PT_LOAD FILEHDR PHDRS FLAGS(4); first PT_LOAD FLAGS(5); other PT_LOAD FLAGS(5); eh PT_GNU_EH_FRAME FLAGS(4); spare PT_NULL; }
+SECTIONS {
+  . = 0x400000 + SIZEOF_HEADERS;
+  .eh_frame_hdr : { *(.eh_frame_hdr) } :data :eh
+  .eh_frame : { *(.eh_frame) } :data
+  . = ALIGN(0x1000);
+  .text : { *(.text) } :first
+  .other : { *(.other) } :other
+  /DISCARD/ : { *(*) }
+}
+"""  # noqa: E501
+NO_OPS, CODE = b"\x90" * 16, b"\x0f\x0b" * 8
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("following", [NO_OPS, CODE, b""], ids=["no-ops", "code", "the end of the file"])
+@pytest.mark.parametrize("there", [NO_OPS, CODE], ids=["no-ops there", "code there"])
+def test_the_segment_that_follows_in_memory_is_another(
+    there: bytes, following: bytes, level: LevelName, peers: Peers, tmp_path: Path
+) -> None:
+    """`following`: the bytes after the function in the file; `there`: those of the other segment."""
+    source, script, made, linked = (tmp_path / name for name in ("code.s", "script", "code.o", "linked"))
+    source.write_text(function("_start", "nop", "nop", "call _start") + '.section .other, "ax"\n.skip 16\n')
+    script.write_text(ADJACENT)
+    subprocess.run([peers.tool("as"), "-o", made, source], check=True)
+    subprocess.run([peers.tool("ld"), "--eh-frame-hdr", "-T", script, "-o", linked, made], check=True)
+    segments = open_elf(linked).segments
+    first, other = (load for load in segments if load.p_type == PT_LOAD and load.p_flags & PF_X)
+    end = first.p_vaddr + first.p_filesz
+    assert other.p_vaddr == end
+    at = first.p_offset + first.p_filesz
+    headers = bytearray(linked.read_bytes()[:at])
+    moved = at + len(following) if following else first.p_offset - len(there)
+    if following:
+        headers += following + there
+    else:
+        headers[moved : moved + len(there)] = there
+    struct.pack_into("<Q", headers, EHDR_SIZE + PHDR_SIZE * segments.index(other) + 8, moved)
+    struct.pack_into("<Q", headers, 40, 0)  # no section headers
+    struct.pack_into("<HHH", headers, 58, 0, 0, 0)
+    linked.write_bytes(headers)
+    out = tmp_path / "out"
+    summary = add_section(linked, output=out, optimize=level, min_kernel="5.18")
+    assert (summary.final_calls, summary.final_calls_without_padding) == (1, 1)
+    section = read(out)
+    assert section.rule_at(end - 1) is not None
+    assert section.rule_at(end) is None
+    assert check(out, consumer="gnu").worst() is not Severity.ERROR

@@ -73,6 +73,22 @@ def test_eh_frame_is_found_without_section_headers(compile_c: Compiler, tmp_path
     )
 
 
+def test_the_segment_counts_only_without_section_headers(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    program, hidden = compile_c(SOURCE, "-O2"), tmp_path / "hidden"
+    subprocess.run([peers.tool("objcopy"), "--rename-section", ".eh_frame=.hidden", program, hidden], check=True)
+    assert any(segment.p_type == PT_GNU_EH_FRAME for segment in open_elf(hidden).segments)
+    assert find_sources(open_elf(hidden)).sections == []
+
+
+def test_the_size_of_eh_frame_hdr_is_that_of_its_section_or_segment(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compile_c(SOURCE, "-O2")
+    header = open_elf(program).section(".eh_frame_hdr")
+    assert header is not None
+    assert find_sources(open_elf(program)).eh_frame_hdr_bytes == header.header.sh_size > 0
+    bare = without_section_headers(program, tmp_path / "bare")
+    assert find_sources(open_elf(bare)).eh_frame_hdr_bytes == header.header.sh_size
+
+
 def test_debug_frame_of_the_file_itself(compile_c: Compiler) -> None:
     program = compile_c(SOURCE, *DEBUG_FRAME)
     assert symbol(program, "leaf") in table_of(program).start
@@ -162,6 +178,22 @@ def test_without_build_id_the_crc_decides(compile_c: Compiler, peers: Peers, tmp
     subprocess.run([peers.tool("objcopy"), "--only-keep-debug", program, debug], check=True)
     subprocess.run([peers.tool("strip"), program], check=True)
     subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program], check=True)
+    assert len(table_of(program, debug)) > len(table_of(program))
+    debug.write_bytes(debug.read_bytes() + b"\0")
+    with pytest.raises(FormatError, match="CRC differ"):
+        table_of(program, debug)
+
+
+@pytest.mark.parametrize("has_id", ["program", "debug"])
+def test_a_build_id_in_one_file_only_says_nothing(has_id: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """Then the CRC decides."""
+    program, debug = tmp_path / "program", tmp_path / "program.debug"
+    shutil.copy(compile_c(SOURCE, *DEBUG_FRAME, "-Wl,--build-id"), program)
+    without = ["--remove-section=.note.gnu.build-id"]
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", *(without * (has_id == "program")), program, debug], check=True)
+    subprocess.run([peers.tool("strip"), *(without * (has_id == "debug")), program], check=True)
+    subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program], check=True)
+    assert [build_id_of(open_elf(file)) is not None for file in (program, debug)] == [has_id == "program", has_id == "debug"]
     assert len(table_of(program, debug)) > len(table_of(program))
     debug.write_bytes(debug.read_bytes() + b"\0")
     with pytest.raises(FormatError, match="CRC differ"):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from cfi.expression import Term, evaluate
 from cfi.opcodes import RuleKind
 from cfi.rules import CfiRule, RegisterRule
 from sframegen.conversion.translate import Repeated, Translator
@@ -177,29 +176,3 @@ def test_a_plt_entry_changes_its_cfa_within_16_bytes(first: int) -> None:
 def test_a_pc_that_is_not_reduced_modulo_16_is_no_pattern() -> None:
     assert translated(row(computed(PLT.replace(b"\x3f", b"\x08\x1f"))), AMD64, V3) is Reason.CFA_EXPRESSION  # & 31
     assert translated(row(computed(b"\x80\x00\x77\x08\x22")), AMD64, V3) is Reason.CFA_EXPRESSION
-
-
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        (b"\x77\x08", Term(7, 8)),
-        (b"\x92\x20" + sleb(-300), Term(32, -300)),
-        (b"\x77\x08\x77\x00\x16\x13", Term(7, 0)),
-        (b"\x76\x00\x08\x10\x22", Term(6, 16)),
-        (b"\x76\x00\x09\xf0\x22", Term(6, -16)),
-        (b"\x76\x00\x0a\x00\x01\x22", Term(6, 256)),
-        (b"\x76\x00\x0d\xff\xff\xff\xff\x22", Term(6, -1)),
-        (b"\x76\x00\x11\x78\x1c", Term(6, 8)),
-        (b"\x76\x78\x06", Term(6, -8, deref=True)),
-        (b"\x33\x24", None),
-        (b"\x76\x78\x06\x06", None),
-        (b"\x76\x00\x77\x00\x22", None),
-        (b"\x76", None),
-        (b"\x0c\x01", None),
-        (b"\x22", None),
-        (b"\xff", None),
-        (b"\x76\x80", None),
-    ],
-)
-def test_expressions_reduce_to_a_register_plus_a_number(expression: bytes, expected: Term | None) -> None:
-    assert evaluate(expression, "little", RA) == expected

@@ -13,11 +13,7 @@ import pytest
 from sframegen import FormatError, Verdict, add_section, check
 from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DEFLATE_RATIO, MAX_INFLATED, expand
 from sframegen.elf.file import ElfFile, open_elf
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from tests.support.zstandard import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +103,7 @@ def test_without_the_library_one_line_says_what_to_do(debug: tuple[Path, Path, P
     before = program.read_bytes()
     for name in ("backports", "backports.zstd", "compression", "compression.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
-    why = r"compressed with zstd, for which a library is missing: pip install backports\.zstd, or objcopy --decompress-debug-"
+    why = r"compressed with zstd, for which a library is missing: install backports\.zstd \(see sframegen doctor\); objcopy"
     with pytest.raises(FormatError, match=why):
         add_section(program, debug_file=packed)
     assert program.read_bytes() == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,6 @@ from sframegen.fleet.result_rows import FileRow, PackageRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 def write_table(path: Path, kind: type[FileRow | PackageRow], rows: Sequence[FileRow | PackageRow]) -> None:
@@ -45,4 +45,4 @@ def report_of(out: Path) -> Path:
     pytest.importorskip("altair")
     from sframegen.fleet.report.make_report import make_report  # noqa: PLC0415 - needs the extra
 
-    return make_report(out)
+    return Path(make_report(out))

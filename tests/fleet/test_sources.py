@@ -8,18 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cfi.errors import FormatError
 from sframegen.fleet.sources import fetching, repository_indexes
-from sframegen.fleet.sources.items import Item, ItemKind, shown
+from sframegen.fleet.sources.items import Item, ItemKind, is_url, place_below, shown
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.made_packages import served, write_tar
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
 
@@ -276,3 +273,75 @@ def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None
     with pytest.raises(OSError, match="cannot be fetched: ") as gone:
         fetching.identity_of(Item("x", place))
     assert "secret" not in f"{missing.value} {gone.value}"
+
+
+HOSTILE_NAMES = [
+    "pool/a::http://other.example/x.deb",
+    "pool/simplecache::file:/etc/passwd",
+    "a::memory:x",
+    "::x.deb",
+    "//other.example/x.deb",
+    "https://other.example/x.deb",
+    "../x.deb",
+    "pool/../../x.deb",
+    "/x.deb",
+]
+STRANGE_NAMES = [
+    "%2e%2e/x.deb",
+    "pool\\..\\..\\x.deb",
+    "pool/x.deb?to=http:other",
+    "pool/x.deb#y",
+    "http:x.deb",
+    "file:x.deb",
+    "a@b:c/x.deb",
+    "a%3a1.deb",
+]
+BASES = [
+    "https://me@host.example/debian",
+    "https://host.example",
+    "s3://bucket/a",
+    "simplecache::https://host.example/a",
+    "/srv/a",
+    "/",
+    ".",
+]
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("name", [*HOSTILE_NAMES, *STRANGE_NAMES])
+def test_a_name_in_an_index_leads_below_the_repository_or_nowhere(base: str, name: str) -> None:
+    """As fsspec and yarl read the place: protocols, host, path."""
+    is_remote = "::" in base or "://" in base
+    try:
+        place = place_below(base, name)
+    except FormatError:
+        assert name in HOSTILE_NAMES
+        return
+    assert name in STRANGE_NAMES or not is_remote
+    if not is_remote:
+        assert not is_url(place)
+        assert Path(place) == Path(base, name)
+        return
+    yarl = pytest.importorskip("yarl")
+    *outer, last = place.split("::")
+    assert outer == base.split("::")[:-1]
+    found, expected = yarl.URL(last), yarl.URL(base.rsplit("::", maxsplit=1)[-1])
+    assert (found.scheme, found.authority, found.query_string, found.fragment) == (expected.scheme, expected.authority, "", "")
+    assert found.path == f"{expected.path.rstrip('/')}/{name}"
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE_NAMES if "::" in name])
+def test_a_chain_in_an_index_of_a_server_costs_its_package(name: str, tmp_path: Path) -> None:
+    (tmp_path / "Packages").write_text(f"Filename: {name}\n\nFilename: good.deb\n\n")
+    with served(tmp_path) as (url, _):
+        bad, good = items_of_one(f"{url}/Packages")
+    assert bad.refused
+    assert (good.name, good.refused) == ("good.deb", "")
+
+
+def test_a_chain_in_the_listing_of_a_server_costs_its_package(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text('<a href="simplecache::memory:x.deb">x</a> <a href="good.deb">y</a>')
+    with served(tmp_path) as (url, _):
+        good, bad = sorted(items_of_one(f"{url}/"), key=lambda item: item.refused)
+    assert (good.name, good.refused) == ("good.deb", "")
+    assert "another file system" in bad.refused

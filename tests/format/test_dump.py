@@ -208,7 +208,7 @@ def test_names_are_added_to_function_lines(rare: Path) -> None:
 
 
 def test_json_has_what_the_text_has(program: Path) -> None:
-    document = json.loads(dump("--json", program))
+    [document] = json.loads(dump("--json", program))
     section = read_sframe(open_elf(program))
     assert document["file"] == str(program)
     assert document["address"] == section.address
@@ -224,7 +224,7 @@ def test_json_has_what_the_text_has(program: Path) -> None:
 
 
 def test_json_of_the_rare(rare: Path) -> None:
-    functions = {function["name"]: function for function in json.loads(dump("--json", rare))["functions"]}
+    functions = {function["name"]: function for function in json.loads(dump("--json", rare))[0]["functions"]}
     assert functions["signal_frame"]["signal"] is True
     assert functions["main"]["signal"] is False
     assert functions["outermost"]["rows"][0]["rule"] == "outermost frame: ra undefined"
@@ -244,11 +244,13 @@ def test_json_of_the_rare(rare: Path) -> None:
     assert functions["moved"]["rows"][-1]["ra"] == {"base": "rdx", "offset": 0, "deref": False}
 
 
-def test_json_of_several_files_is_a_list(rare: Path, tmp_path: Path) -> None:
+def test_json_is_a_list_with_the_refused_files(rare: Path, tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     assert [document["file"] for document in json.loads(dump("--json", rare, rare))] == [str(rare), str(rare)]
-    assert [document["file"] for document in json.loads(dump("--json", absent, rare, status=1))] == [str(rare)]
-    assert dump("--json", absent, status=1) == ""
+    refused = {"file": str(absent), "error": f"{absent}: No such file or directory"}
+    first, second = json.loads(dump("--json", absent, rare, status=1))
+    assert (first, second["file"]) == (refused, str(rare))
+    assert json.loads(dump("--json", absent, status=1)) == [refused]
 
 
 def shapes(abi: Abi, layout: Layout, fde_type: FdeType) -> FunctionTable:

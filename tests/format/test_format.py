@@ -100,10 +100,33 @@ def test_columns_that_do_not_fit_together_are_refused(column: str) -> None:
         with pytest.raises(IndexError):
             Encoder(table, AMD64, share=True)
     if column in {"kind", "first_row", "row_rule"}:
-        table = table_of([(0, sp_plus(8)), (4, sp_plus(16))], 8)
-        getattr(table, column)[-1] = 0x7FFF
-        with pytest.raises(IndexError):
-            Encoder(table, AMD64, share=True)
+        for wrong in (0x7FFF, {"kind": 1, "first_row": 3, "row_rule": 2}[column]):  # far out, and the first that leads nowhere
+            table = table_of([(0, sp_plus(8)), (4, sp_plus(16))], 8)
+            getattr(table, column)[-1] = wrong
+            with pytest.raises(IndexError):
+                Encoder(table, AMD64, share=True)
+
+
+@pytest.mark.parametrize("function", range(3))
+def test_functions_whose_rows_end_before_they_begin_are_refused(function: int) -> None:
+    table = table_of([(0, sp_plus(8))], 8)
+    for start in (0x2000, 0x3000):
+        table.append(start, 8, 0, [(0, 0)])
+    Encoder(table, AMD64)
+    table.first_row[function] = table.first_row[function + 1] + 1
+    with pytest.raises(IndexError):
+        Encoder(table, AMD64)
+
+
+def test_what_a_version_cannot_say_is_refused_where_it_is_used() -> None:
+    for kind in (Kind(FdeType.FLEX), Kind(signal=True)):
+        table = table_of([(0, sp_plus(8))], 8)
+        table.kinds = [Kind(), kind]
+        Encoder(table, AMD64, V2)
+        table.kind[0] = 1
+        Encoder(table, AMD64, V3)
+        with pytest.raises(FormatError, match="version 2 cannot say"):
+            Encoder(table, AMD64, V2)
 
 
 @pytest.mark.parametrize(("last", "width"), [(0, 1), (0xFF, 1), (0x100, 2), (0xFFFF, 2), (0x10000, 4)])
@@ -163,9 +186,33 @@ def test_version_2_reaches_two_gigabytes() -> None:
             encoder.encode(address)
 
 
+@pytest.mark.parametrize("address", [0x1000, 0x200000])
+def test_version_2_reaches_less_than_two_gigabytes_ahead(address: int) -> None:
+    """The farthest function may be the last one, and after the section."""
+    for distance, fits in (((1 << 31) - 1, True), (1 << 31, False)):
+        table = table_of([(0, sp_plus(8))], 8, start=address)
+        table.append(address + distance, 8, 0, [(0, 0)])
+        encoder = Encoder(table, AMD64, V2)
+        if fits:
+            assert list(decode(encoder.encode(address), address).table.start) == [address, address + distance]
+        else:
+            with pytest.raises(FormatError, match="too far from the section"):
+                encoder.encode(address)
+
+
 def test_layouts_have_the_sizes_of_the_specification() -> None:
     assert [(layout.index_size, layout.attribute_size) for layout in LAYOUTS.values()] == [(17, 0), (20, 0), (16, 5)]
     assert V1.rep_size_at < 0
+
+
+def test_bits_that_each_version_leaves_unused() -> None:
+    """sfde_func_info: FRE type, PC type, key; in version 3 the signal bit. Its second byte: the FDE type, five bits."""
+    used = 0x0F | 0x10 | 0x20
+    assert [layout.info_unused for layout in LAYOUTS.values()] == [0xFF & ~used, 0xFF & ~used, 0xFF & ~used & ~0x80]
+    assert [layout.info2_unused for layout in LAYOUTS.values()] == [0, 0, 0xFF & ~0x1F]
+    assert [layout.flags for layout in LAYOUTS.values()] == [0b011, 0b111, 0b101]  # sorted, frame pointer, relative starts
+    assert [layout.abis for layout in LAYOUTS.values()] == [range(1, 4), range(1, 5), range(1, 5)]
+    assert [layout.default_rep_size for layout in LAYOUTS.values()] == [16, 0, 0]
 
 
 def small_section() -> bytearray:
@@ -223,6 +270,19 @@ def test_functions_that_share_one_block_cannot_ask_for_much_memory() -> None:
     index = struct.pack("<qII", 0, 0x10000, 0) * count
     with pytest.raises(FormatError, match="655350000 rows in"):
         decode(struct.pack("<" + HEADER_CODE, *header) + index + block, ADDRESS)
+
+
+@pytest.mark.parametrize(("count", "is_read"), [(80, True), (81, False)])
+def test_sixteen_rows_for_each_byte_are_read_and_no_more(count: int, is_read: bool) -> None:
+    """80 functions with one block of 1,313 rows: 16 for each of the section's 6,565 bytes."""
+    block = struct.pack("<HBBB", 1313, 1, 0, 0) + b"".join(struct.pack("<HBb", start, 3, 8) for start in range(1313))
+    header = Header(0xDEE2, 3, 5, 3, 0, -8, 0, count, 1, len(block), 0, 16 * count)
+    section = struct.pack("<" + HEADER_CODE, *header) + struct.pack("<qII", 0, 0x10000, 0) * count + block
+    if is_read:
+        assert 16 * len(section) == len(decode(section, ADDRESS).table.row_start) == 105_040
+    else:
+        with pytest.raises(FormatError, match="106353 rows in 6581 bytes"):
+            decode(section, ADDRESS)
 
 
 def test_starts_relative_to_the_section_are_read_too() -> None:

@@ -17,7 +17,7 @@ from sframegen.format.decode import decode, open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, Header
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.search import Found
+from sframegen.format.search import Found, look_up_in
 from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
 from tests.support.tables import edges, find, function_tables
 
@@ -51,6 +51,7 @@ def agrees(data: Bytes, address: int = ADDRESS) -> set[int]:
     functions, rows = array("q", bytes(8 * len(within))), array("q", bytes(8 * len(within)))
     section.seeker.find_all(within, functions, rows)
     assert section.rules_at(within) == [section.rule_at(pc) for pc in within]
+    assert section.rules_at([*within[:3], -1, 1 << 64]) == [*map(section.rule_at, within[:3]), None, None]
     for pc, function, row in zip(within, functions, rows, strict=True):
         assert row == section.seeker.find(pc)
         assert function == (-1 if row == NOT_COVERED else section.seeker.function)
@@ -140,6 +141,26 @@ def test_what_is_found() -> None:
     assert open_section(encode(FunctionTable()), ADDRESS).rule_at(0x1000) is None
 
 
+@given(st.data(), FORMS)
+def test_a_table_without_a_section_is_searched_alike(data: st.DataObject, form: tuple[Abi, Layout]) -> None:
+    table = data.draw(function_tables(*form))
+    ends = {start + size for start, size in zip(table.start, table.size, strict=True)}
+    for pc in edges(table) | ends | {start - 1 for start in table.start}:
+        found = look_up_in(table, pc)
+        assert (found and found.rule) == find(table, pc)
+        assert found is None or found.start <= pc < found.start + found.size
+
+
+def test_a_table_without_a_section_says_where_the_row_begins() -> None:
+    repeated = table_of((0x1000, 64, 1, [(0, 0), (11, 1)]), (0x1040, 8, 0, []), (0x1048, 8, KINDS.index(Kind(FdeType.FLEX)), []))
+    assert look_up_in(repeated, 0x101B) == Found(0x1000, 64, KINDS[1], 11, RULES[1])
+    assert look_up_in(repeated, 0x101A) == Found(0x1000, 64, KINDS[1], 0, RULES[0])
+    assert look_up_in(repeated, 0x1047) == Found(0x1040, 8, KINDS[0], None, OUTERMOST)
+    assert look_up_in(repeated, 0x1048) is None
+    whole = table_of((0x1000, 64, KINDS.index(Kind(mask=True)), [(0, 0), (11, 1)]))  # without a size, nothing is repeated
+    assert look_up_in(whole, 0x103F) == Found(0x1000, 64, Kind(mask=True), 11, RULES[1])
+
+
 @pytest.mark.parametrize("fde_type", FdeType)
 def test_only_default_functions_without_rows_are_outermost_frames(fde_type: FdeType) -> None:
     kind = KINDS.index(Kind(fde_type))
@@ -210,6 +231,17 @@ def test_what_is_damaged_is_named(offset: int, value: bytes, message: str) -> No
     data[offset : offset + len(value)] = value
     with pytest.raises(FormatError, match=message):
         open_section(data, ADDRESS).rule_at(0x101F)
+
+
+def test_a_row_s_info_byte_lies_in_the_sub_section() -> None:
+    """Of the second row only its start does. The byte that follows the section would be an info byte with another fault."""
+    rows = b"\x00\x03\x08" + b"\x04"
+    header = Header(0xDEE2, 2, 1, 3, 0, -8, 0, 1, 2, len(rows), 0, V2.index_size)
+    entry = struct.pack("<iIIIBBH", 0x1000 - ADDRESS, 16, 0, 2, 0, 0, 0)
+    section = open_section(struct.pack("<" + HEADER_CODE, *header) + entry + rows + b"\x60", ADDRESS)
+    message = rf"^\.sframe\+{HEADER_SIZE + V2.index_size + 3:#x}: FRE reaches past the end of the section"
+    with pytest.raises(FormatError, match=message):
+        section.rule_at(0x1004)
 
 
 def test_a_function_that_claims_more_rows_than_there_are_bytes() -> None:

@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linker.existing.add_or_replace import Stored, all_writes, base_of, plan_section
+from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.inject.apply import write_all
 from linker.inject.movable import PT_NULL
 from linker.objects.add_to_objects import prepare, write_object
@@ -141,7 +141,7 @@ def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> by
         encoder = converted.encoder(elf, LEVELS["fast"])
         stored = Stored.of(encoder, "zstd", elf.byte_order) if unloaded else None
         out = io.BytesIO()
-        write_all(ElfFile(elf.data), all_writes(plan_section(base, encoder, stored=stored), base, encoder, stored), out)
+        write_all(ElfFile(elf.data), change_for(plan_section(base, encoder, stored=stored), base, encoder, stored), out)
         return out.getvalue()
 
 

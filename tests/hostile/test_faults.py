@@ -40,9 +40,10 @@ MORE_FAULTS = FAULTS | {
 }
 KILLED = -signal.SIGKILL
 MODE = 0o4751
+COPIED_MODE = 0o751  # set-user-ID bits of others' files are not copied
 
 # Everything that is used to read, write, keep and replace.
-CALLS = {"flock", "mmap64", "openat64", "ioctl", "lseek64", "copy_file_range", "ftruncate64", "write"}
+CALLS = {"flock", "mmap64", "openat64", "lseek64", "copy_file_range", "ftruncate64", "write"}
 CALLS |= {
     "flistxattr",
     "fgetxattr",
@@ -64,6 +65,7 @@ class Scenario(NamedTuple):
     files: dict[str, str]
     changed: list[str]
     faults: dict[str, tuple[int, int]] = FAULTS
+    mode: int = MODE  # of files before and after
     poor: bool = False  # a file system that has no nameless files and copies nothing itself
 
 
@@ -72,10 +74,15 @@ IN_PLACE = Scenario([*ADD, "-p", "program"], {"program": "program"}, ["program"]
 SCENARIOS = {
     "in place": IN_PLACE,
     "in place, poor file system": IN_PLACE._replace(poor=True),
-    "new output": Scenario([*ADD, "-o", "output", "program"], {"program": "program"}, ["output"]),
-    "output that exists": Scenario([*ADD, "-o", "output", "program"], {"program": "program", "output": "other"}, ["output"]),
+    "new output": Scenario([*ADD, "-o", "output", "program"], {"program": "program"}, ["output"], mode=COPIED_MODE),
+    "output that exists": Scenario(
+        [*ADD, "-o", "output", "program"], {"program": "program", "output": "other"}, ["output"], mode=COPIED_MODE
+    ),
     "two outputs": Scenario(
-        [*ADD, "--output-dir", "new", "program", "other"], {"program": "program", "other": "other"}, ["new/program", "new/other"]
+        [*ADD, "--output-dir", "new", "program", "other"],
+        {"program": "program", "other": "other"},
+        ["new/program", "new/other"],
+        mode=COPIED_MODE,
     ),
     "hard links": Scenario([*ADD, "program", "link"], {"program": "program", "link": "program"}, ["program", "link"]),
     "convert": Scenario(["convert", "--no-verify", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
@@ -149,7 +156,7 @@ def set_up(directory: Path, scenario: Scenario, sources: dict[str, Path]) -> Non
         shutil.copyfile(sources[source], path)
         if os.geteuid() == 0:
             os.chown(path, 12345, 23456)
-        path.chmod(MODE)
+        path.chmod(scenario.mode)
         os.setxattr(path, "user.note", b"kept")
 
 
@@ -183,7 +190,7 @@ def test_no_fault_loses_anything(
         for file in old.keys() | new.keys():
             if file in after:
                 assert after[file] in (old.get(file), new[file]), where
-                assert stat.S_IMODE((directory / file).stat().st_mode) == MODE, where
+                assert stat.S_IMODE((directory / file).stat().st_mode) == scenario.mode, where
             else:
                 assert file not in old, where
         stray = after.keys() - old.keys() - new.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 import sframegen
 from sframegen import Severity, add_section, check, read
+from sframegen.cli import integration
 from sframegen.cli.commands import cli
 from sframegen.cli.integration import HERE, PLACES
 from tests import ROOT
@@ -121,7 +123,7 @@ def path(tmp_path_factory: pytest.TempPathFactory, without: str) -> str:
     """PATH with the sframegen that is tried."""
     program = tmp_path_factory.mktemp("bin") / "sframegen"
     code = f"import sys; sys.path.append({str(Path(sframegen.__file__).parents[1])!r}); {START} main; main()"
-    program.write_text(f"""#!/bin/sh\nexec {sys.executable} -I -c "{code}" "$@"\n""")
+    program.write_text(f"""#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -c "{code}" "$@"\n""")
     program.chmod(0o755)
     return f"{program.parent}{os.pathsep}{without}"
 
@@ -290,9 +292,19 @@ def test_cargo_s_linker_is_a_shim_that_stands_for_the_compiler(tmp_path: Path, p
     assert good(tmp_path / "main")
 
 
+def test_make_includes_from_a_path_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a place/make").mkdir(parents=True)
+    (tmp_path / "a place/make/sframe.mk").write_text("all: ; @echo included\n")
+    monkeypatch.setattr(integration, "HERE", tmp_path / "a place")
+    printed = CliRunner().invoke(cli, ["integration", "--make-file"]).stdout
+    make = ["make", "--no-print-directory", "-f", "-"]
+    done = subprocess.run(make, input=f"include {printed}", text=True, check=True, capture_output=True)
+    assert done.stdout == "included\n"
+
+
 @pytest.mark.parametrize("name", PLACES)
 def test_integration_prints_what_is_there(name: str) -> None:
     done = CliRunner().invoke(cli, ["integration", f"--{name}"])
-    assert (done.exit_code, done.stdout) == (0, f"{HERE / PLACES[name].path}\n")
+    assert (done.exit_code, done.stdout.replace("\\ ", " ")) == (0, f"{HERE / PLACES[name].path}\n")
     assert (HERE / PLACES[name].path).exists()
     assert name in CliRunner().invoke(cli, ["integration"]).stdout

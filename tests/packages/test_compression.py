@@ -55,6 +55,14 @@ def test_streams_that_follow_one_another_are_one(pack: type[bytes]) -> None:
     assert unpacked(io.BytesIO(data + padding), compression_of(data)).read() == DATA
 
 
+def test_a_zstd_frame_without_a_window_has_the_usual_level() -> None:
+    """Where a window would be is the low byte of the frame's size: 0x68 would be the window of level 19."""
+    given = zstd_library().compress(bytes(0x68), 19)
+    assert given[4] & 0x20
+    assert given[5] == 0x68
+    assert compression_of(given[:MAGIC_SIZE]) == Compression("zst", 3, check=0)
+
+
 @pytest.mark.parametrize("is_checked", [False, True])
 def test_checksums_of_zstd_frames_are_kept(*, is_checked: bool) -> None:
     zstd = zstd_library()

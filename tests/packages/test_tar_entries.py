@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
 import os
 import shutil
 import subprocess
@@ -18,12 +20,18 @@ from sframegen.packages.tar_entries import Rules, visit_tar, write_tar
 from tests.packages.package_makers import entry, tar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.peers import Compiler
 
 LIBRARY = "int f(int x) { return x + 1; }\n"
 FORMATS = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT, "ustar": tarfile.USTAR_FORMAT}
+PACKERS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
+    "": (bytes, bytes),
+    ".gz": (gzip.compress, gzip.decompress),
+    ".xz": (lzma.compress, lzma.decompress),
+}
 FIELDS = ("name", "mode", "uid", "gid", "mtime", "type", "linkname", "uname", "gname", "devmajor", "devminor")
 
 
@@ -179,3 +187,49 @@ def test_chains_of_headers_and_endless_ones_end() -> None:
     for data in (chain, bytes(endless), after + bytes(100 << 20)):
         with Pass("tar", len(data), lambda *_: False) as one, pytest.raises(FormatError):
             visit_tar(one, io.BytesIO(data), Rules())
+
+
+def end_of(archive: bytes) -> int:
+    """Where the blocks begin that end an archive."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as file:
+        last = file.getmembers()[-1]
+    return last.offset_data + last.size + -last.size % 512
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_an_archive_keeps_the_end_that_it_has(library: bytes, blocks: int, suffix: str, tmp_path: Path) -> None:
+    """Some writers leave the blocks of zeros out: GNU tar and Python read such archives."""
+    archive = tar(many_kinds(library))
+    archive = archive[: end_of(archive) + blocks * 512]
+    packer, unpacker = PACKERS[suffix]
+    path = tmp_path / f"x.tar{suffix}"
+    path.write_bytes(packer(archive))
+    before = listed(path)
+    summary = add_section(path)
+    assert summary.package is not None
+    assert summary.package.changed == 2
+    assert listed(path) == before
+    changed = unpacker(path.read_bytes())
+    assert len(changed) == end_of(changed) + blocks * 512
+    remove(path)
+    assert unpacker(path.read_bytes()) == archive
+
+
+@pytest.mark.parametrize("left", [0, -1, -511, 1, 100, 511])
+def test_an_archive_that_ends_elsewhere_is_refused(library: bytes, left: int, tmp_path: Path) -> None:
+    """`left`: bytes after the last entry's padding, or before its end. 0: no entry at all."""
+    archive = tar([("x.so", library), ("text", b"t" * 600)])
+    whole = archive[: end_of(archive)]
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(whole[:left] if left <= 0 else whole + archive[:left]))
+    before = path.read_bytes()
+    with pytest.raises(FormatError, match="cut off"):
+        add_section(path)
+    assert path.read_bytes() == before
+
+
+def test_an_archive_that_ends_after_an_extended_header_is_refused() -> None:
+    data = record(b"10 path=x\n")[:1024]
+    with Pass("tar", len(data), lambda *_: False) as one, pytest.raises(FormatError, match="cut off"):
+        visit_tar(one, Stream(data), Rules())

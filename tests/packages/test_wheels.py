@@ -113,6 +113,23 @@ def test_entries_that_stay_keep_their_compressed_bytes(files: dict[str, bytes], 
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def test_sizes_of_64_bits_are_not_taken_over(files: dict[str, bytes], tmp_path: Path) -> None:
+    """They are those of the old contents. The other extra fields stay."""
+    zip64 = struct.pack("<HHQQ", 1, 16, len(files["x/a.so"]), 0)
+    other = struct.pack("<HHI", 0x7875, 4, 17)
+    path = tmp_path / NAME
+    rows = "".join(row(name, data) for name, data in files.items()) + f"{RECORD},,\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**files, RECORD: rows.encode()}.items():
+            info = zipfile.ZipInfo(name)
+            info.extra = other + zip64 + other if name == "x/a.so" else b""
+            archive.writestr(info, data)
+    add_section(path)
+    record_holds(path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.getinfo("x/a.so").extra == other + other
+
+
 def test_pip_installs_the_result(files: dict[str, bytes], tmp_path: Path) -> None:
     if importlib.util.find_spec("pip") is None:
         pytest.skip("no pip in this environment")

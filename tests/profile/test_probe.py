@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +15,7 @@ from sframegen.profile import probe as module
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.events.attributes import EventAttributes, EventError
 from sframegen.profile.probe import CAPABILITIES, Backend, probe
+from sframegen.program import privileges
 
 
 @pytest.fixture
@@ -22,6 +27,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(module, "open_event", lambda *_: os.open("/dev/null", 0))
     monkeypatch.setattr(module, "_capabilities", lambda: set(CAPABILITIES))
     monkeypatch.setattr(module, "paranoia", lambda: 2)
+    monkeypatch.setattr(module, "in_user_namespace", lambda: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     return monkeypatch
 
 
@@ -86,3 +93,44 @@ def test_this_machine_is_looked_at_without_an_error() -> None:
     assert json.loads(json.dumps(found.fields()))["backends"].keys() == {"own", "other", "all"}
     assert all("\n" not in line for line in found.lines())
     assert len(found.lines()) == len(found.facts) + 3 + len(found.remedies)
+
+
+def test_root_without_libbpf_is_told_what_is_missing_and_not_to_be_root(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(module, "library", fails)
+    machine.setattr(os, "geteuid", lambda: 0)
+    [remedy] = probe().remedies
+    assert remedy.startswith("install libbpf 1 (the package libbpf1 of Debian")
+
+
+def refused(*_: object) -> int:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_root_of_a_user_namespace_is_not_root_of_the_machine(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(module, "create_table", refused)
+    machine.setattr(os, "geteuid", lambda: 0)
+    machine.setattr(module, "in_user_namespace", lambda: True)
+    machine.setattr(privileges, "in_user_namespace", lambda: True)
+    found = probe()
+    assert found.remedies == ["run as root of the machine, outside of this user namespace"]
+    [capabilities] = [fact for fact in found.facts if fact.name == "capabilities"]
+    assert (capabilities.fine, capabilities.found.partition("; ")[2]) == (False, "only in this user namespace, not on the machine")
+
+
+def test_root_in_a_container_is_told_what_it_lacks(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(os, "geteuid", lambda: 0)
+    machine.setattr(module, "create_table", refused)
+    [remedy] = probe().remedies
+    assert remedy.startswith("allow BPF to this process: a container or a policy forbids it")
+    machine.setattr(module, "_capabilities", set)
+    [remedy] = probe().remedies
+    assert remedy.startswith("give this root the capabilities cap_bpf,cap_perfmon,cap_sys_ptrace")
+
+
+def test_a_user_namespace_is_seen() -> None:
+    """In one that this test makes."""
+    script = "from sframegen.program.privileges import in_user_namespace; print(in_user_namespace())"
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-P", "-c", script]
+    if shutil.which("unshare") is None or subprocess.run([*command[:3], "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no user namespace can be made here")
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +70,11 @@ def sframegen(*arguments: object, status: int = 0) -> subprocess.CompletedProces
 
 def as_json(*arguments: object, status: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(sframegen("--json", "-F", 999, *arguments, status=status).stdout)
+    return found
+
+
+def recorded(recording: Path, *arguments: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sframegen("--json", "--perf-data", recording, *arguments).stdout)
     return found
 
 
@@ -156,15 +163,29 @@ def test_without_the_kernel_program_stacks_are_the_same(chain: Path) -> None:
     assert in_program(profile)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")
+def test_in_a_pid_namespace_stacks_are_walked_from_copies(chain: Path) -> None:
+    """There, the kernel's numbers of processes are not those that the profiler knows."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-Pm", "sframegen", "profile", "--json", "-F", "999"]
+    done = subprocess.run([*inside, "--", chain, LONG_ENOUGH], capture_output=True, text=True, check=True)
+    stacks = in_program(json.loads(done.stdout))
+    assert stacks
+    assert all(names == CHAIN_FRAMES for names in stacks)
+    assert "a PID namespace" in done.stderr
+    done = subprocess.run([*inside, "--duration", "0.1", "--system"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"sframegen: .* \(a PID namespace\): run on the host, .*\n", done.stderr)
+
+
 def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
     recording = tmp_path / "perf.data"
     record = ("perf", "record", "-q", "-F", "999", "-e", "cpu-clock:u", "--call-graph", "dwarf", "-o", recording)
     subprocess.run([*record, chain, LONG_ENOUGH], check=True)
-    profile = as_json("--perf-data", recording)
+    profile = recorded(recording)
     assert all(names == CHAIN_FRAMES for names in in_program(profile))
     [pid] = {stack["pid"] for stack in profile["stacks"]}
-    assert as_json("--perf-data", recording, "--tid", pid)["samples"] == profile["samples"]
-    assert as_json("--perf-data", recording, "--tid", pid + 1)["samples"] == 0
+    assert recorded(recording, "--tid", pid)["samples"] == profile["samples"]
+    assert recorded(recording, "--tid", pid + 1)["samples"] == 0
     assert "not a perf.data file" in sframegen("--perf-data", chain, status=1).stderr
 
 
@@ -182,7 +203,7 @@ def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
         (["1", "true"], 2, "true: not a process id, as 1 is"),
         (["--", ""], 2, "the name of the command is empty"),
         (["--output", "/nonexistent/a.html", "--", "true"], 1, "/nonexistent/a.html: No such file or directory"),
-        (["--event", "nonsense", "--", "true"], 1, "nonsense: unknown event"),
+        (["--event", "nonsense", "--", "true"], 2, "nonsense: unknown event"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], status: int, message: str) -> None:

@@ -76,7 +76,7 @@ def test_the_page_of_a_group_has_its_commands() -> None:
         "`sframegen fleet run [OPTIONS] SOURCE...`",
         "`--scheduler ADDRESS`",
         "`sframegen fleet report [OPTIONS] DIR`",
-        "`-o, --output PAGE`",
+        "`-o, --output FILE`",
     ):
         assert text in page
 
@@ -108,6 +108,16 @@ def man_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_man_pages_are_there(man_pages: Path) -> None:
     names = {path.name for path in man_pages.glob("*.[0-9]")}
     assert names == {"sframegen.1", *(f"sframegen-{name}.1" for name in COMMANDS)}
+
+
+@pytest.mark.parametrize("name", ["sframegen", *(f"sframegen-{name}" for name in COMMANDS)])
+def test_man_page_has_no_empty_link(man_pages: Path, name: str) -> None:
+    assert re.findall(r".*<\s*>.*", (man_pages / f"{name}.1").read_text()) == []
+
+
+def test_the_first_man_page_lists_each_command(man_pages: Path) -> None:
+    listed = re.findall(r"^\.B ([a-z\\-]+)$", (man_pages / "sframegen.1").read_text().partition(".SH OPTIONS")[0], re.MULTILINE)
+    assert [name.replace("\\", "") for name in listed] == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", ["sframegen", *COMMANDS])

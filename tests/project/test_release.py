@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.once
 
 KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-BUILD = """
+NARROWED = """
 import re, sys
 from pathlib import Path
 from tools.release.building import Source
@@ -38,10 +38,15 @@ work = Path(sys.argv[1])
 source = Source(work / "source")
 modules = work / "source/sframegen/program/build.py"
 modules.write_text(re.sub(r"MODULES = \\(.*?\\n\\)", "MODULES = ('cfi.numbers',)", modules.read_text(), flags=re.DOTALL))
+"""
+BUILD = (
+    NARROWED
+    + """
 source.sdist(work / "out")
 source.pure_wheel(work / "out")
 source.build("wheel", work / "out", {})
 """
+)
 
 
 def test_the_changelog_has_a_section_for_each_version() -> None:
@@ -124,14 +129,32 @@ def test_wheels_are_tried_with_the_tests_of_their_own_sources(tmp_path: Path) ->
     assert changed_since(tmp_path / "b.tar.gz") == ["cfi/errors.py", "cfi/gone.py"]
 
 
-@pytest.mark.full
-def test_two_builds_of_a_commit_give_the_same_bytes(tmp_path: Path) -> None:
-    """In folders of other names, for users of other habits. One module is compiled, for the time."""
+@pytest.fixture
+def building() -> None:
     for tool in ("setuptools", "Cython"):
         if find_spec(tool) is None:
             pytest.skip(f"no {tool} in this environment: use make test-all")
     if subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], check=False, capture_output=True).returncode:
         pytest.skip("git does not list this folder")
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("building")
+@pytest.mark.parametrize(("required", "status"), [("0", 1), ("", 0)])
+def test_a_module_that_cannot_be_compiled_is_an_error_where_it_has_to_be(required: str, status: int, tmp_path: Path) -> None:
+    """For lack of a compiler, or of its libc's headers: elsewhere it is left out with a warning."""
+    failing = {"CC": "false", "SFRAMEGEN_PURE": required}
+    build = f"{NARROWED}\nsource.build('wheel', work / 'out', {failing})"
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", build, tmp_path], check=False, capture_output=True, env=environ)
+    assert done.returncode == status
+    assert len(list((tmp_path / "out").iterdir())) == 1 - status
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("building")
+def test_two_builds_of_a_commit_give_the_same_bytes(tmp_path: Path) -> None:
+    """In folders of other names, for users of other habits. One module is compiled, for the time."""
     made = []
     for name, mask, zone in (("a", 0o022, "UTC"), ("another", 0o077, "Asia/Kolkata")):
         work = tmp_path / name

@@ -1,9 +1,10 @@
-"""CONTRIBUTING.md, SECURITY.md, CITATION.cff: what they name is there, and what they say to type works."""
+"""CONTRIBUTING.md, SECURITY.md, CITATION.cff: what they name is there, and what they say to type works. CHANGELOG.md: its form."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -28,7 +29,7 @@ TARGETS = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MU
 
 @pytest.mark.parametrize("line", TESTS)
 def test_one_thing_is_tested_as_the_page_says(line: str) -> None:
-    line = line.replace(".venv/bin/python", sys.executable)
+    line = line.replace(".venv/bin/python", shlex.quote(sys.executable))
     done = subprocess.run(["sh", "-c", line], check=False, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
@@ -57,6 +58,12 @@ def test_reports_go_to_no_address() -> None:
     """Nobody reads an invented one."""
     for page in (CONTRIBUTING, SECURITY):
         assert re.findall(r"\S+@\S+|https?://\S+", page) == []
+
+
+def test_a_version_has_each_kind_of_change_once() -> None:
+    for section in re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]:
+        kinds = re.findall(r"^### (.*)", section, re.MULTILINE)
+        assert sorted(set(kinds)) == sorted(kinds), section.partition("\n")[0]
 
 
 def test_the_citation_says_what_the_package_says() -> None:

@@ -52,6 +52,7 @@ VERSION_NAMES = {"version", "abi", "abi_arch"}
 MACHINE_FOLDERS = ("sframegen/elf/code_bytes", "sframegen/stack/abi", "sframegen/code/isa")
 MACHINE_FILES = {"x86_64.py", "aarch64.py", "s390x.py", "machines.py"}
 NAMES_ABIS = {"sframegen/format/abi.py", *(f"{folder}/machines.py" for folder in MACHINE_FOLDERS)}
+MACHINE_NAME = re.compile(r"x86|\bx64\b|amd64|aarch64|arm64|s390", re.IGNORECASE)
 ABI_NAME = re.compile(r"\.(EM_\w+|AMD64|AARCH64(_BE)?|S390X)$")
 
 ROOMS_OF_MACHINES = ("sframegen/code/isa", "sframegen/stack/abi")
@@ -175,6 +176,28 @@ def test_the_search_for_branches_finds_them(code: str, found: bool) -> None:
 def test_only_tables_name_an_abi(path: str) -> None:
     named = [name for name in imported(path, OUR_MODULES[path]) if ABI_NAME.search(name)]
     assert bool(named) is (path in NAMES_ABIS)
+
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    """Names and texts, except docstrings."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield text
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                yield name
+
+
+@pytest.mark.parametrize("path", [path for path in OUR_MODULES if path not in NAMES_ABIS and not path.startswith(MACHINE_FOLDERS)])
+def test_what_names_a_machine_is_listed_for_ports(path: str) -> None:
+    listed = path == "sframegen/elf/records.py" or f"`{path}`" in (ROOT / "docs/porting.md").read_text()
+    assert listed or [name for name in names_in(OUR_MODULES[path]) if MACHINE_NAME.search(name)] == []
+
+
+def test_files_that_ports_change_are_there() -> None:
+    text = (ROOT / "docs/porting.md").read_text().partition("## 5. Elsewhere")[2].partition("\n## ")[0]
+    assert [path for path in re.findall(r"`(\w+/[\w/.]+)`", text) if not (ROOT / path).is_file()] == []
 
 
 @pytest.mark.parametrize("folder", MACHINE_FOLDERS)

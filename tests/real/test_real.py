@@ -83,7 +83,8 @@ def test_headers_are_where_kernels_and_profilers_look(images: tuple[Image, Image
 def lint(file: Path, peers: Peers) -> Counter[str]:
     """What eu-elflint says, without the numbers of program headers: new ones stand between the old."""
     done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
-    lines = (re.sub(r"^(phdr\[|program header entry )\d+", r"\1N", line) for line in (done.stdout + done.stderr).splitlines())
+    numbers = r"^(phdr\[|program header entry |section \[) *\d+"
+    lines = (re.sub(numbers, r"\1N", line) for line in (done.stdout + done.stderr).splitlines())
     return Counter(line for line in lines if line != "No errors")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,12 +14,14 @@ from cfi.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.format.search import look_up_in
+from sframegen.program.signals import signals_held
 from sframegen.registry import jit_tables
-from sframegen.registry.jit_list import JitRegions
-from sframegen.registry.jit_tables import JitDescriber, entry_of, rule_of_entry
+from sframegen.registry.jit_budget import TABLE_COST, Budget, LimitError
+from sframegen.registry.jit_list import JitRegions, read_nodes
+from sframegen.registry.jit_tables import TABLE_SIZE, JitDescriber, JitTables, entry_of, refresh_chains, rule_of_entry
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.regions import Registry
-from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode
+from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, size_of
 from tests.support.processes.memories import Pieces
 
 if TYPE_CHECKING:
@@ -437,14 +441,103 @@ def test_an_entry_that_changes_is_refused() -> None:
         describer.look_up(TEXT)
 
 
-def test_a_chain_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Endless:
-        def read(self, address: int, size: int) -> bytes:
-            return encode(JitTable(0, 0, address + 32, 24, 21))[:size]
+class Endless:
+    """A chain of empty tables without end, or of some; with the addresses that were read."""
 
-    monkeypatch.setattr(jit_tables, "MAX_TABLES", 100)
-    with pytest.raises(FormatError, match="more than 100 tables"):
-        JitDescriber(Endless(), INFO, AMD64).look_up(TEXT)
+    def __init__(self, tables: int = 0) -> None:
+        self.last = tables * TABLE_SIZE
+        self.opened: set[int] = set()
+
+    def read(self, address: int, size: int) -> bytes:
+        self.opened.add(address)
+        following = address + TABLE_SIZE
+        return encode(JitTable(0, 0, 0 if following == self.last else following, 24, 21))[:size]
+
+
+def chain(memory: Endless, first: int = 0) -> JitTables:
+    return JitTables(memory, INFO._replace(unwind_head=first), AMD64)
+
+
+def test_a_chain_without_end_is_refused() -> None:
+    memory = Endless()
+    with pytest.raises(LimitError, match="more than 65,536 tables"):
+        chain(memory).refresh(Budget(entries=100 * TABLE_COST, clock=lambda: 0.0))
+    assert len(memory.opened) == 100
+
+
+def test_many_chains_have_one_limit() -> None:
+    memory = Endless()
+    chains = [chain(memory, first=number << 32) for number in range(40)]
+    refresh_chains(chains, Budget(entries=100 * TABLE_COST, clock=lambda: 0.0))
+    assert len(memory.opened) == 100
+    for one in chains:
+        with pytest.raises(LimitError, match="more than 65,536 tables"):
+            one.functions()
+
+
+def test_time_is_looked_at_between_tables_and_the_next_reading_goes_on() -> None:
+    memory = Endless(tables=25)
+    one = chain(memory)
+    for reading in (1, 2):
+        seconds = count()
+        with pytest.raises(LimitError, match="longer than 10 seconds"):
+            one.refresh(Budget(10, clock=seconds.__next__))  # each look at the clock takes a second
+        assert len(memory.opened) == 10 * reading
+    one.refresh(Budget(10, clock=count().__next__))
+    assert len(memory.opened) == 25
+    assert not len(one.functions())
+
+
+def test_a_long_table_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit_tables, "PIECE", 2)
+    process = Process(room=7)
+    for number in range(7):
+        process.append(entry_of(16, 24 * number, RULES[0], AMD64))
+    one = JitTables(process.memory, INFO, AMD64)
+    with pytest.raises(LimitError):
+        one.refresh(Budget(entries=TABLE_COST + 4, clock=lambda: 0.0))
+    assert len(one) == 4
+    one.refresh(Budget(clock=lambda: 0.0))
+    assert len(one) == 7
+
+
+def test_what_is_kept_counts() -> None:
+    """Else a process could have all of it read little by little."""
+    first, second = (chain(Endless(tables=5)) for _ in "12")
+    room = Budget(entries=8 * TABLE_COST, clock=lambda: 0.0)
+    first.refresh(room)
+    with pytest.raises(LimitError):
+        second.refresh(room)
+    room = Budget(entries=8 * TABLE_COST, clock=lambda: 0.0)
+    first.refresh(room)
+    with pytest.raises(LimitError):
+        second.refresh(room)
+
+
+def test_a_signal_that_waits_ends_the_reading() -> None:
+    memory = Endless()
+    with signals_held():
+        signal.raise_signal(signal.SIGTERM)
+        try:
+            with pytest.raises(LimitError, match="a signal came"):
+                chain(memory).refresh(Budget(clock=lambda: 0.0))
+        finally:
+            assert signal.sigtimedwait([signal.SIGTERM], 0) is not None
+    assert not memory.opened
+
+
+def test_members_of_lists_count_too() -> None:
+    class List:
+        reads = 0
+
+        def read(self, address: int, size: int) -> bytes:
+            self.reads += 1
+            return (encode(JitList(1, 0, 8)) if size == size_of(JitList) else encode(JitNode(address + 64, 0, 0, 0, 0)))[:size]
+
+    memory = List()
+    with pytest.raises(LimitError):
+        read_nodes(memory, 1 << 32, AMD64, Budget(entries=100 * TABLE_COST, clock=lambda: 0.0))
+    assert memory.reads == 200  # each twice
 
 
 def answers(memory: Pieces) -> list[object]:

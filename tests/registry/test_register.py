@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
+from sframegen.cli import register
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import debug_link_of
@@ -20,7 +21,7 @@ from sframegen.elf.records import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AMD64
 from sframegen.format.locate import sframe_of
-from sframegen.registry import system
+from sframegen.registry import kernel_calls, system
 from sframegen.registry.codectl_calls import CodeOption, codectl
 from sframegen.registry.interface import Caller
 from sframegen.registry.prctl_calls import prctl_register
@@ -31,6 +32,8 @@ from sframegen.registry.structures import SframeSetup, decode
 from tests.support.processes.memories import Pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.peers import Compiler
 
 SOURCE = '#include <stdio.h>\nint main(void) { puts("ready"); fflush(stdout); return getchar() + 1; }\n'
@@ -142,7 +145,7 @@ def test_what_has_no_section_is_said_and_the_others_done(program: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("--dry-run",), ("--dry-run", "--probe", "a"), ("a",), ("--probe", "a"), ("--probe", "--interface", "codectl")],
+    [(), ("--dry-run",), ("--dry-run", "--probe", "a"), ("a",), ("--probe", "a"), ("--probe", "--interface", "prctl")],
 )
 def test_wrong_usage(arguments: tuple[str, ...]) -> None:
     result = run(*arguments)
@@ -193,7 +196,8 @@ class Kernel:
 def test_calls_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel()
     monkeypatch.setattr(system, "_LIBC", kernel)
-    system.sframe_register(SframeSetup(1, 2, 3, 4))
+    monkeypatch.setattr(system, "has_call", lambda _: True)
+    system.sframe_register(SframeSetup(1, 2, 3, 4), number=8)
     system.sframe_unregister(5, number=9)
     system.codectl(7, CodeOption.REGISTER_JIT, b"structure")
     system.codectl(7, CodeOption.UNREGISTER, 0x1234)
@@ -202,7 +206,7 @@ def test_calls_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     structs = [decode(SframeSetup, data, system.ORDER) for data in kernel.structs[:2]]
     assert structs == [SframeSetup(1, 2, 3, 4), SframeSetup(5, 0, 0, 0)]
     assert kernel.structs[2] == b"structure"
-    assert [asked[0] for asked in kernel.asked] == [472, 9, 7, 7, 77, 78]
+    assert [asked[0] for asked in kernel.asked] == [8, 9, 7, 7, 77, 78]
     assert kernel.asked[3:] == [(7, 2, 0x1234, 0, 0), (77, 1, 2, 3, 0), (78, 1, 0, 0, 0)]
 
 
@@ -215,6 +219,8 @@ def test_what_a_kernel_answers_is_told(monkeypatch: pytest.MonkeyPatch, interfac
         (errno.ENOSYS, 1, "this kernel has no system call 4000"),
     ):
         monkeypatch.setattr(system, "_LIBC", Kernel(number))
+        monkeypatch.setattr(system, "has_call", lambda _: True)
+        monkeypatch.setattr(register, "has_call", lambda _: True)
         result = run(*arguments)
         assert (result.exit_code, result.stderr) == (status, "")
         assert words in result.stdout
@@ -224,3 +230,73 @@ def test_a_number_that_no_kernel_has() -> None:
     with pytest.raises(RegistryError) as caught:
         system.sframe_register(SframeSetup(0, 0, 0, 0), number=100_000)
     assert caught.value.errno == errno.ENOSYS
+
+
+@pytest.mark.parametrize("call", ["sframe_register", "codectl"])
+def test_a_number_of_another_call_is_not_called(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """472 is fchroot in Linux 7.3, which would be called with an address."""
+    kernel = Kernel()
+    monkeypatch.setattr(system, "_LIBC", kernel)
+    monkeypatch.setattr(system, "has_call", lambda name: name != call)
+    ask: dict[str, Callable[[], None]] = {
+        "codectl": lambda: system.codectl(472, CodeOption.UNREGISTER, 0),
+        "sframe_register": lambda: system.sframe_register(SframeSetup(1, 2, 3, 4), number=472),
+    }
+    with pytest.raises(RegistryError, match=f"{call}: this kernel has no such system call") as caught:
+        ask[call]()
+    assert caught.value.errno == errno.ENOSYS
+    assert kernel.asked == []
+
+
+@pytest.mark.parametrize(
+    ("has", "numbered", "status", "words"),
+    [
+        (True, False, 0, "this kernel has the call"),
+        (False, False, 1, "this kernel has no such system call"),
+        (None, False, 1, "unknown: this kernel shows neither"),
+        (True, True, 0, "EINVAL for an empty request"),
+        (False, True, 1, "this kernel has no such system call"),
+        (None, True, 0, "EINVAL for an empty request"),
+    ],
+)
+@pytest.mark.parametrize("interface", ["sframe", "codectl"])
+def test_a_call_is_probed_by_name(
+    monkeypatch: pytest.MonkeyPatch, interface: str, has: bool | None, numbered: bool, status: int, words: str
+) -> None:
+    kernel = Kernel(errno.EINVAL)
+    monkeypatch.setattr(system, "_LIBC", kernel)
+    for module in (system, register):
+        monkeypatch.setattr(module, "has_call", lambda _: has)
+    result = run("--probe", "--interface", interface, *(["--number", "463"] if numbered else []))
+    assert result.exit_code == status
+    assert words in result.stdout
+    assert bool(kernel.asked) == (numbered and has is not False)
+    assert ("may be another call's" in result.stderr) == (numbered and has is None)
+
+
+@pytest.mark.parametrize(
+    ("types", "symbols", "expected"),
+    [
+        (b"\0int\0__x64_sys_codectl\0", None, True),
+        (b"\0codectl\0__x64_sys_codectl2\0__pfx___x64_sys_codectl\0", None, False),
+        (None, b"0000000000000000 T __arm64_sys_codectl\n", True),
+        (None, b"0 T __s390x_sys_codectl\n", True),
+        (b"\0int\0", b"0 T __x64_sys_codectl\n", True),
+        (None, b"0 T __pfx___x64_sys_codectl\n0\n\n", False),
+        (None, b"", None),
+        (None, None, None),
+    ],
+)
+def test_where_a_kernel_names_its_calls(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, types: bytes | None, symbols: bytes | None, expected: bool | None
+) -> None:
+    for name, data in (("BTF", types), ("SYMBOLS", symbols)):
+        monkeypatch.setattr(kernel_calls, name, tmp_path / name)
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+    assert kernel_calls.has_call("codectl") is expected
+
+
+def test_this_kernel_names_a_call_that_every_kernel_has() -> None:
+    assert kernel_calls.has_call("openat") in (True, None)
+    assert not kernel_calls.has_call("no_such_call")

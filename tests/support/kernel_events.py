@@ -10,6 +10,9 @@ from struct import pack
 
 import pytest
 
+from sframegen.profile.bpf.kernel_needs import check_namespace
+from sframegen.profile.bpf.libbpf import LoadError
+
 PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 BPF = {"x86_64": 321, "aarch64": 280}
 BPF_MAP_CREATE, SMALL_ARRAY = 0, pack("=IIII", 2, 4, 8, 1)  # an array of one 8-byte element
@@ -30,6 +33,10 @@ def why_no_bpf() -> str:
     """Return why programs cannot be loaded here, or an empty text. CI allows those reasons that begin with `no BPF`."""
     if not Path("/sys/kernel/btf/vmlinux").exists():
         return "no BPF: the kernel has no type information"
+    try:
+        check_namespace()
+    except LoadError as error:
+        return f"no BPF: {error}"
     attributes = ctypes.create_string_buffer(SMALL_ARRAY, 128)
     fd = _system_call(BPF, BPF_MAP_CREATE, attributes, len(attributes))
     if fd < 0:
@@ -43,9 +50,9 @@ def why_no_bpf() -> str:
 
 
 @cache
-def why_no_perf_events() -> str:
+def why_no_perf_events(flags: int = USER_ONLY) -> str:
     """Return why a process cannot sample itself here, or an empty text."""
-    attributes = ctypes.create_string_buffer(pack("=IIQQQQQ", SOFTWARE, 112, CPU_CLOCK, 1 << 20, 0, 0, USER_ONLY), 112)
+    attributes = ctypes.create_string_buffer(pack("=IIQQQQQ", SOFTWARE, 112, CPU_CLOCK, 1 << 20, 0, 0, flags), 112)
     fd = _system_call(PERF_EVENT_OPEN, attributes, 0, -1, -1, 8)
     if fd < 0:
         return f"no perf events: {os.strerror(-fd)}"
@@ -53,6 +60,8 @@ def why_no_perf_events() -> str:
     return ""
 
 
+no_kernel_events = why_no_perf_events(flags=0)
+needs_perf_events_of_the_kernel = pytest.mark.skipif(bool(no_kernel_events), reason=no_kernel_events or "perf events work")
 needs_perf_events = pytest.mark.skipif(bool(why_no_perf_events()), reason=why_no_perf_events() or "perf events work")
 needs_bpf = pytest.mark.skipif(
     bool(why_no_bpf() or why_no_perf_events()), reason=why_no_bpf() or why_no_perf_events() or "BPF works"

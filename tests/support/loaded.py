@@ -23,6 +23,7 @@ FIRST_PAGE = 4096
 MAY_MOVE = re.compile(r"\.(interp|note\..*|gnu\.hash|hash|dynsym|dynstr|gnu\.version(_[rd])?)")
 MOVABLE_TAGS = {4, 5, 6, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE}  # hash, strings, symbols, GNU hash, versions
 KEPT_SEGMENTS = {"PT_DYNAMIC", "PT_TLS", "PT_GNU_EH_FRAME", "PT_GNU_STACK", "PT_GNU_RELRO"}
+ADDED = (".sframe", ".sframegen.")
 PATCHELF_FILLERS = b"XZ"  # where it moved something away
 CHUNK = 1 << 16
 EHDR_SIZE, PHDR_SIZE = 64, 56
@@ -71,25 +72,44 @@ class Image:
         }
 
 
-def displaced(old: Image, new: Image) -> dict[int, int]:
-    """Numbers of the loaded sections that are elsewhere, and by how much. The others stand as they stood."""
+def kept_sections(old: Image, new: Image) -> list[tuple[int, int]]:
+    """(number in the old file, number in the new one) of each old section; the new ones are others, in between."""
+    kept = [number for number, name in enumerate(new.names) if not name.startswith(ADDED) or name in old.names]
+    assert [new.names[number] for number in kept] == old.names
+    return list(enumerate(kept))
+
+
+def displaced(old: Image, new: Image) -> dict[int, tuple[int, int]]:
+    """Numbers of the loaded sections that are elsewhere: the new number, and by how much. The others stand as they stood."""
     moved = {}
-    for number, (before, after) in enumerate(zip(old.sections, new.sections, strict=False)):
+    kept = kept_sections(old, new)
+    numbers = dict(kept)
+    for number, new_number in kept:
+        before, after = old.sections[number], new.sections[new_number]
         if before.sh_addr != after.sh_addr:
             assert MAY_MOVE.fullmatch(old.names[number])
-            moved[number] = after.sh_addr - before.sh_addr
-        fixed = {name: value for name, value in before.items() if name not in {"sh_addr", "sh_offset"}}
-        if old.names[number] != ".shstrtab":
-            assert {name: after[name] for name in fixed} == fixed
-            assert after.sh_offset == before.sh_offset or number in moved
-    assert old.names == new.names[: len(old.names)]
+            moved[number] = new_number, after.sh_addr - before.sh_addr
+        assert after.sh_link == numbers.get(before.sh_link, before.sh_link)
+        free = {"sh_name", "sh_addr", "sh_offset", "sh_link", "sh_info"} | (
+            {"sh_size"} if old.names[number] == ".shstrtab" else set()
+        )
+        assert {name: value for name, value in after.items() if name not in free} == {
+            name: value for name, value in before.items() if name not in free
+        }
+        if not before.sh_flags & 2 and before.sh_type not in {"SHT_NULL", "SHT_NOBITS", "SHT_SYMTAB"} and before.sh_size:
+            assert (
+                new.data[after.sh_offset : after.sh_offset + before.sh_size]
+                == old.data[before.sh_offset : before.sh_offset + before.sh_size]
+            )
     return moved
 
 
-def different(old: Image, new: Image, start: int, end: int) -> Iterator[int]:
-    """Offsets at which the two files differ."""
-    for chunk in range(start, end, CHUNK):
-        a, b = (image.data[chunk : min(chunk + CHUNK, end)] for image in (old, new))
+def different(old: Image, new: Image, load: Any) -> Iterator[int]:
+    """Offsets in the old file of loaded bytes that differ at their addresses."""
+    end = load.p_offset + load.p_filesz
+    for chunk in range(load.p_offset, end, CHUNK):
+        a = old.data[chunk : min(chunk + CHUNK, end)]
+        b = new.at(load.p_vaddr + chunk - load.p_offset, len(a))
         if a != b:
             yield from (chunk + index for index, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
 
@@ -99,17 +119,21 @@ def is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
 
 
 def check_loaded_bytes(old: Image, new: Image) -> None:
-    """Code and data are where they were; the added segments come after them."""
+    """Code and data are where they were; the added segment comes after them, and headers may come before."""
     last = old.loads[-1]
     assert all(a.p_vaddr + a.p_memsz <= b.p_vaddr for a, b in pairwise(new.loads))
     for added in new.loads[len(old.loads) :]:
-        assert (added.p_flags, added.p_offset >= len(old.data), added.p_filesz) == (4, True, added.p_memsz)
+        assert (added.p_flags, added.p_filesz) == (4, added.p_memsz)
         assert added.p_align == max(load.p_align for load in old.loads)
         assert (added.p_vaddr - added.p_offset) % added.p_align == 0
         assert added.p_vaddr // added.p_align > (last.p_vaddr + last.p_memsz - 1) // added.p_align
     moved = displaced(old, new)
-    allowed = [(0, EHDR_SIZE), new.table, *((s.p_offset, s.p_offset + s.p_filesz) for s in old.of_type("PT_DYNAMIC"))]
-    allowed += [(new.sections[n].sh_offset, new.sections[n].sh_offset + new.sections[n].sh_size) for n in moved]
+    shift = new.loads[0].p_vaddr - old.loads[0].p_vaddr
+    allowed = [(0, EHDR_SIZE), new.table] if not shift else []
+    allowed += [(s.p_offset, s.p_offset + s.p_filesz) for s in old.of_type("PT_DYNAMIC")]
+    for number, _ in moved.values():
+        at = new.sections[number].sh_addr - old.loads[0].p_vaddr + old.loads[0].p_offset
+        allowed.append((at, at + new.sections[number].sh_size))
     left = [(old.sections[n].sh_offset, old.sections[n].sh_offset + old.sections[n].sh_size) for n in moved]
     kept = [
         (header.sh_offset, header.sh_offset + header.sh_size)
@@ -117,13 +141,17 @@ def check_loaded_bytes(old: Image, new: Image) -> None:
         if header.sh_flags & 2 and header.sh_type not in {"SHT_NOBITS", "SHT_DYNAMIC"} and number not in moved
     ]
     for before, after in zip(old.loads, new.loads, strict=False):
-        grown = {}
-        if before.p_offset <= new.table[0] < before.p_offset + before.p_filesz == before.p_offset + before.p_memsz:
-            assert after.p_memsz == after.p_filesz >= before.p_filesz
-            grown = {"p_filesz": after.p_filesz, "p_memsz": after.p_memsz}
-        assert dict(after) == dict(before) | grown
-        for offset in different(old, new, before.p_offset, before.p_offset + before.p_filesz):
-            cleared = not new.data[offset] and (is_in(left, offset) or old.data[offset] in PATCHELF_FILLERS)
+        assert (after.p_type, after.p_flags) == (before.p_type, before.p_flags)
+        assert (after.p_vaddr - after.p_offset) % after.p_align == 0
+        if before is old.loads[0]:
+            assert after.p_vaddr <= before.p_vaddr
+            assert after.p_vaddr + after.p_memsz >= before.p_vaddr + before.p_memsz
+        else:
+            sizes = ("p_vaddr", "p_paddr", "p_filesz", "p_memsz")
+            assert [after[name] for name in sizes] == [before[name] for name in sizes]
+        for offset in different(old, new, before):
+            place = before.p_vaddr + offset - before.p_offset
+            cleared = new.at(place, 1) == b"\0" and (is_in(left, offset) or old.data[offset] in PATCHELF_FILLERS)
             assert cleared or is_in(allowed, offset), hex(offset)
             assert not is_in(kept, offset), hex(offset)
 
@@ -132,16 +160,17 @@ def check_displaced_metadata(old: Image, new: Image) -> None:
     """It is the same elsewhere, and named there."""
     moved = displaced(old, new)
     for number in moved:
-        before, after = old.sections[number], new.sections[number]
+        new_number, _ = moved[number]
+        before, after = old.sections[number], new.sections[new_number]
         contents = bytearray(old.data[before.sh_offset : before.sh_offset + before.sh_size])
         if before.sh_type == "SHT_DYNSYM":
             for at in range(0, len(contents), 24):
                 _, _, _, section, value, _ = struct.unpack_from(old.order + "IBBHQQ", contents, at)
                 if section in moved:
-                    struct.pack_into(old.order + "Q", contents, at + 8, value + moved[section])
+                    struct.pack_into(old.order + "Q", contents, at + 8, value + moved[section][1])
         assert new.at(after.sh_addr, after.sh_size) == contents
         assert new.data[after.sh_offset : after.sh_offset + after.sh_size] == contents
-    places = {old.sections[number].sh_addr: new.sections[number].sh_addr for number in moved}
+    places = {old.sections[number].sh_addr: old.sections[number].sh_addr + by for number, (_, by) in moved.items()}
     assert new.dynamic() == [(tag, places.get(value, value) if tag in MOVABLE_TAGS else value) for tag, value in old.dynamic()]
     for kind in ("PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"):
         for segment in new.of_type(kind):
@@ -151,7 +180,8 @@ def check_displaced_metadata(old: Image, new: Image) -> None:
     assert [new.at(s.p_vaddr, s.p_filesz) for s in new.of_type("PT_INTERP")] == [
         old.at(s.p_vaddr, s.p_filesz) for s in old.of_type("PT_INTERP")
     ]
-    assert new.of_type(*KEPT_SEGMENTS) == old.of_type(*KEPT_SEGMENTS)
+    by_place = [[{**segment, "p_offset": 0} for segment in image.of_type(*KEPT_SEGMENTS)] for image in (new, old)]
+    assert by_place[0] == by_place[1]
 
 
 def check_headers(old: Image, new: Image) -> None:

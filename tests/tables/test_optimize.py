@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
@@ -8,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfi.columns import zeros
 from sframegen import add_section, read
-from sframegen.elf.file import open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.tables.optimize import LEVELS, Level, join
+from sframegen.tables.optimize import LEVELS, Borders, Level, join, may_follow
+from tests.support.inputs.linker_inputs import Writer
 from tests.support.oracles.compare import compare
 from tests.support.tables import edges, find, function_tables
 
@@ -91,6 +95,117 @@ def test_neighbours_that_are_repeated_together_share_an_fde_and_their_rows() -> 
     section = decode(joined.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
         assert section.rule_at(pc) == find(table, pc), hex(pc)
+
+
+def test_joined_functions_span_no_more_than_the_level_says() -> None:
+    rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 5)]
+    table = FunctionTable(kinds=[Kind()], rules=rules)
+    table.append(0x1000, 20, 0, [(0, 0), (4, 1)])
+    table.append(0x1014, 12, 0, [(0, 2), (4, 3)])
+    for span, functions in ((32, 1), (31, 2)):
+        level = Level(share=True, max_rows=4, max_span=span, rounds=1, body=1000)
+        assert len(join(table, Encoder(table, AMD64, share=True), level, bytes([0, 1])).table) == functions
+
+
+def test_what_is_no_smaller_is_not_joined() -> None:
+    """The section stays byte for byte what it was."""
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(AMD64.sp, 8), Where(None, -8, deref=True))])
+    table.append(0x1000, 20, 0, [(0, 0)])
+    encoder = Encoder(table, AMD64, share=True)
+    for level in (LEVELS["fast"], LEVELS["size"]):
+        assert join(table, encoder, level, bytes(1)) is encoder
+
+
+def crowd(seed: int) -> tuple[FunctionTable, bytes]:
+    """Functions from a small pool, some of them always side by side; which may share an FDE with the one before."""
+    state = seed
+
+    def below(limit: int) -> int:
+        nonlocal state
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return (state >> 33) % limit
+
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 40)])
+    pool = [(8 + below(80), sorted({below(39) for _ in range(1 + below(8))})) for _ in range(12)]
+    runs = [[below(12) for _ in range(1 + below(4))] for _ in range(8)]
+    marks, at = bytearray(), 0x1000
+    for _ in range(80):
+        gap = (0, 0, 0, 4)[below(4)]
+        for number in runs[below(8)]:
+            size, rules = pool[number]
+            marks.append(bool(marks) and below(8) > 0)
+            table.append(at, size + 60, 0, [(row * (size // 8), rule) for row, rule in enumerate(rules)])
+            at += size + 60 + gap
+    return table, bytes(marks)
+
+
+# For each seed: bytes without sharing neighbours, then of `fast`, of `size`, of three pieces side by side.
+SIZES = {1: (3024, 2844, 2197, 2229), 2: (4541, 4541, 3630, 3703), 3: (3686, 3581, 2802, 2807), 4: (2075, 1976, 1635, 1677)}
+
+
+@pytest.mark.parametrize("seed", SIZES)
+def test_sections_stay_as_small_as_they_are(seed: int) -> None:
+    table, marks = crowd(seed)
+    plain = Encoder(table, AMD64, share=True)
+    three = Level(share=True, max_rows=24, max_span=1200, rounds=2, body=24, longest=3)
+    joined = [join(table, plain, level, marks) for level in (LEVELS["fast"], LEVELS["size"], three)]
+    assert tuple(encoder.size_bytes for encoder in (plain, *joined)) == SIZES[seed]
+    for encoder in joined:
+        section = decode(encoder.encode(ADDRESS), ADDRESS)
+        for pc in edges(table):
+            assert section.rule_at(pc) == find(table, pc), hex(pc)
+
+
+GAP = 8  # bytes between the functions of `code_with`
+
+
+def code_with(gap: bytes) -> tuple[ElfFile, int, FunctionTable]:
+    """A file with three functions of no-ops, `gap` between the first two, none between the others; its address, its functions."""
+    writer = Writer("little", 1)
+    content = b"\x90" * 16 + gap + b"\x90" * 33
+    base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
+    size = len(content)
+    elf = ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])))
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(AMD64.sp, 8), Where(None, -8, deref=True))])
+    for start in (0, 16 + len(gap), 32 + len(gap)):
+        table.append(base + start, 16, 0, [(0, 0)])
+    return elf, base, table
+
+
+@pytest.mark.parametrize(
+    ("gap", "joined"),
+    [
+        (b"", True),
+        (b"\x90" * 15, True),
+        (b"\x90" * 16, False),
+        (b"\xc3" + b"\x90" * 7, False),  # code, then no-ops
+        (b"\x90" * 3 + b"\xc3" + b"\x90" * 4, False),
+        (b"\x90" * 7 + b"\xc3", False),
+        (b"\x90" * 7 + b"\x66", False),  # the no-op ends in the next function
+        (b"\x90" * 3 + b"\x0f\x1f\x44\x00\x00", True),
+    ],
+)
+def test_only_padding_is_joined_over(gap: bytes, joined: bool) -> None:
+    elf, _, table = code_with(gap)
+    assert list(may_follow(elf, table, Borders(zeros("Q", 0)))) == [0, joined, 1]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "joined"),
+    [(0, 1, [0, 0, 1]), (GAP - 2, GAP - 1, [0, 0, 1]), (GAP + 1, GAP + 15, [0, 1, 0])],
+)
+def test_code_of_ignored_fdes_is_not_joined_over(start: int, end: int, joined: list[int]) -> None:
+    """`start`, `end`: after the first function."""
+    elf, base, table = code_with(b"\x90" * GAP)
+    ignored = [(base + 16 + start, base + 16 + end)]
+    assert list(may_follow(elf, table, Borders(zeros("Q", 0), ignored=ignored))) == joined
+
+
+@pytest.mark.parametrize(("place", "joined"), [(-1, [0, 1, 1]), (0, [0, 0, 1]), (GAP - 1, [0, 0, 1]), (GAP, [0, 1, 1])])
+def test_no_place_that_has_a_name_or_is_left_out_is_joined_over(place: int, joined: list[int]) -> None:
+    elf, base, table = code_with(b"\x90" * GAP)
+    named, none = array("Q", [base, base + 8, base + 16 + place]), zeros("Q", 0)  # the first two lie in functions
+    assert list(may_follow(elf, table, Borders(named))) == list(may_follow(elf, table, Borders(none, named))) == joined
 
 
 # Each function with rows of its own: equal ones would rather share than join.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,12 +18,13 @@ from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import ABIS, AMD64, S390X
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import V2, V3
+from sframegen.format.layouts import HEADER_SIZE, V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.reasons import Reason
+from sframegen.format.words import encode_rule
 from sframegen.tables.compare import difference, spans
-from sframegen.tables.lower import lower
+from sframegen.tables.lower import lower, ranges
 from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.producers import GNU, X86_64, Producer
@@ -290,6 +292,44 @@ def test_a_function_without_rows_gets_the_row_that_it_means() -> None:
     assert difference(table, lowered) == (None, 0)
 
 
+SAID_SHORT = [Rule(Where(SP, 296 + 8 * n), RA, Where(None, -300, deref=True)) for n in range(2)]
+ONLY_FLEX = [DRAP, DRAP._replace(cfa=Where(10, 300))]
+
+
+@given(st.lists(st.tuples(st.sampled_from([SAID_SHORT, ONLY_FLEX]), st.integers(1, 14), st.integers(1, 9)), min_size=1, max_size=7))
+def test_flexible_functions_are_cut_where_that_is_smallest(parts: list[tuple[list[Rule], int, int]]) -> None:
+    """Each part has so many rows, which alternate between two rules, of the same length."""
+    rows: list[tuple[int, Rule]] = []
+    end = 0
+    for rules, count, length in parts:
+        for number in range(count):
+            rows.append((end, rules[number % 2]))
+            end += length
+    function = (0x1000, end, Kind(FdeType.FLEX), rows)
+    others = [
+        (0x800, 40, Kind(), [(0, PLAIN), (20, SAID_SHORT[0])]),
+        (0x9000, 64, Kind(FdeType.FLEX), [(0, DRAP), (30, ONLY_FLEX[1])]),
+    ]
+    table = table_of(others[0], function, others[1])
+    lowered, lost = lower(table, AMD64, V3)
+    assert not lost
+    assert difference(table, lowered) == (None, 0)
+    assert (content(lowered)[0], content(lowered)[-1]) == (others[0], others[1])
+
+    cost = V3.index_size + V3.attribute_size  # of a function
+    best = dict.fromkeys(FdeType, cost)  # bytes up to a row that has that type
+    for rule in (rule for rule, _ in groupby(rule for _, rule in rows)):
+        sizes = {fde_type: len(encode_rule(rule, fde_type, AMD64, V3) or bytes(1 << 20)) + 1 for fde_type in FdeType}
+        best = {one: min(best[one], best[other] + cost) + sizes[one] for one, other in zip(FdeType, reversed(FdeType), strict=True)}
+    alone = lower(table_of(function), AMD64, V3)[0]
+    assert Encoder(alone, AMD64, V3).size_bytes == HEADER_SIZE + min(best.values()) + row_start_bytes(alone)
+
+
+def row_start_bytes(table: FunctionTable) -> int:
+    """Bytes of the starts of rows, beside one each."""
+    return sum((table.row_start[last - 1] > 0xFF) * (last - first) for first, last in pairwise(table.first_row))
+
+
 def test_what_no_search_finds_is_not_carried_over() -> None:
     other = PLAIN._replace(cfa=Where(SP, 16))
     table = table_of(
@@ -298,14 +338,26 @@ def test_what_no_search_finds_is_not_carried_over() -> None:
         (0x1040, 16, Kind(), [(0, other)]),
         (0x1040, 8, Kind(), [(0, PLAIN), (4, PLAIN)]),
         (0x1080, 0, Kind(), []),
+        (0x4000, 0x20, Kind(), [(0, PLAIN), (0x10, other)]),  # the second row begins where the next function does
+        (0x4010, 16, Kind(), [(0, PLAIN)]),
     )
     lowered, lost = lower(table, AMD64, V3)
     assert content(lowered) == [
         (0x1000, 0x40, Kind(), [(0, PLAIN), (0x10, other)]),
         (0x1040, 8, Kind(), [(0, PLAIN)]),
         (0x3000, 16, Kind(), [(0, PLAIN)]),
+        (0x4000, 16, Kind(), [(0, PLAIN)]),
+        (0x4010, 16, Kind(), [(0, PLAIN)]),
     ]
     assert not lost
+
+
+def test_a_search_finds_a_function_up_to_the_next_one() -> None:
+    """Or up to its end, or the last address; of several at one place the last."""
+    table = FunctionTable(kinds=[Kind()], rules=[PLAIN])
+    for start, size in (((1 << 64) - 8, 16), (0x100, 0x10), (0x100, 0x30), (0x120, 8), (0x200, 0)):
+        table.append(start, size, 0, [(0, 0)])
+    assert list(ranges(table)) == [(2, 0x100, 0x120), (3, 0x120, 0x128), (0, (1 << 64) - 8, 1 << 64)]
 
 
 def test_functions_of_more_rows_than_version_3_counts_are_cut() -> None:

@@ -31,7 +31,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="release-") as work:
         new = Path(work, "dist")
         new.mkdir()
-        if not build(Path(work), new, options.commit, options.machine or names):
+        try:
+            complete = build(Path(work), new, options.commit, options.machine or names)
+        except (OSError, subprocess.CalledProcessError) as error:  # what failed has printed why
+            print(f"nothing is built: {error}", file=sys.stderr)
+            complete = False
+        if not complete:
             return 1
         if options.compare:
             return compare(new, options.dist)

@@ -33,7 +33,12 @@ class Machine(NamedTuple):
         headers = self._headers() / "usr/include"
         # Those of the Python that runs setuptools come after them.
         including = f"{compiler} -I{headers / HEADERS} -I{headers}"
-        return {"CC": including, "LDSHARED": f"{compiler} -shared", "_PYTHON_HOST_PLATFORM": f"linux-{self.name}"}
+        return {
+            "CC": including,
+            "LDSHARED": f"{compiler} -shared",
+            "_PYTHON_HOST_PLATFORM": f"linux-{self.name}",
+            "SFRAMEGEN_PURE": "0",  # what cannot be compiled is an error
+        }
 
     def _headers(self) -> Path:
         """Return where Debian's package of headers is unpacked."""

@@ -107,6 +107,8 @@ def is_plain(state: State, abi: Abi) -> bool:
     sp_is_implied = sp in (("", 0), (RegisterRule.VAL_OFFSET, abi.sp_offset)) or (state.sp.kind == stored and abi.sp_is_saved)
     return (
         state.cfa.kind == "CFA"
+        and state.cfa.number in abi.base_registers
+        and (state.fp.kind != RegisterRule.REGISTER or state.fp.number in abi.base_registers)
         and (state.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale == 0
         and (state.ra.kind == stored or (state.ra.kind == "" and not abi.fixed_ra_offset))
         and state.fp.kind in ("", RegisterRule.SAME_VALUE, RegisterRule.REGISTER, stored)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MASK = 0xFFFFFFFFFFFFFFFF
 ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))
 REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE = 0x0A, 0x0B, 0x2D, 0x2E
-EXPRESSIONS = frozenset((0x0F, 0x10, 0x16))
+DEF_CFA_EXPRESSION = 0x0F
+EXPRESSIONS = frozenset((DEF_CFA_EXPRESSION, 0x10, 0x16))
 NO_REGISTER = frozenset((*ADVANCES, 0x00, 0x01, 0x0E, 0x0F, 0x13, REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE))
 # Faults of pyelftools that raise no error. A test shows each, and fails once a release corrects it.
 WRONG = {
@@ -30,6 +31,7 @@ WRONG = {
 }
 WIDE = "64-bit DWARF, whose CIE it looks for in the wrong place"
 LAST_ROW = "a last row whose CFA is an expression, which it drops"
+CFA_LOST = "a CFA register or offset after an expression, which made it forget the other one"
 DAMAGED = "what it fails to read"
 COSTLY = "more work than their size warrants"
 
@@ -75,14 +77,14 @@ class Functions:
         self.states: dict[State, int] = {}
         self.unread: Counter[str] = Counter()  # functions by reason
 
-    def add(self, section: int, start: int, end: int, rows: list[tuple[int, State]]) -> None:
-        """Add a function without rows: only its code is known."""
+    def add(self, section: int, start: int, end: int, rows: list[tuple[int, State | None]]) -> None:
+        """Add a function without rows: only its code is known. A row of None is not known."""
         self.section.append(section)
         self.start.append(start)
         self.end.append(end)
         for at, state in rows:
             self.row_start.append(at)
-            self.row_state.append(self.states.setdefault(state, len(self.states)))
+            self.row_state.append(-1 if state is None else self.states.setdefault(state, len(self.states)))
         if not rows:
             self.row_start.append(start)
             self.row_state.append(-1)
@@ -175,7 +177,9 @@ class _Reader:
                 raise UnreadError(DAMAGED)  # noqa: TRY301 - as what pyelftools raises
             cie.instructions = _judged(cie.instructions)
             self._afford(_steps(cie.instructions), end - offset)
-            cie.get_decoded()
+            table = cie.get_decoded().table
+            if len(table) <= sum(one.opcode in ADVANCES for one in cie.instructions) and _by_expression(cie.instructions):
+                raise UnreadError(LAST_ROW)  # noqa: TRY301
             letters = cie.header.augmentation
             self.cies[offset] = _Cie(cie.header.return_address_register, b"S" in letters, b"B" in letters, cie.instructions)
         except UnreadError as error:
@@ -183,7 +187,9 @@ class _Reader:
         except Exception:  # noqa: BLE001
             self.cies[offset] = UnreadError(DAMAGED)
 
-    def read_fde(self, offset: int, end: int, cie_offset: int, unread: Counter[str]) -> tuple[int, int, list[tuple[int, State]]]:
+    def read_fde(
+        self, offset: int, end: int, cie_offset: int, unread: Counter[str]
+    ) -> tuple[int, int, list[tuple[int, State | None]]]:
         """(start, end, rows). UnreadError if not even the code is known."""
         if cie_offset < 0:
             raise UnreadError(WIDE)
@@ -201,13 +207,16 @@ class _Reader:
         finally:
             self.info._entry_cache.pop(offset, None)  # noqa: SLF001 - all of them are more than the memory has room for
         end_address = min(start + max(size, 0), MASK)
+        rows: list[tuple[int, State | None]] = []
         try:
-            return start, end_address, self._rows(fde, cie, start, end - offset)
+            rows = self._rows(fde, cie, start, end - offset)
         except UnreadError as error:
             unread[str(error)] += 1
         except Exception:  # noqa: BLE001
             unread[DAMAGED] += 1
-        return start, end_address, []
+        if any(state is None for _, state in rows):
+            unread[CFA_LOST] += 1
+        return start, end_address, rows
 
     def _entry(self, offset: int, end: int) -> object:
         if end - offset > ENTRY_BYTES:
@@ -220,7 +229,7 @@ class _Reader:
             raise UnreadError(COSTLY)
         self.steps -= steps
 
-    def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, State]]:
+    def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, State | None]]:
         fde.instructions = _judged(fde.instructions)
         self._afford(_steps([*cie.instructions, *fde.instructions]), size)
         table = fde.get_decoded().table
@@ -228,7 +237,7 @@ class _Reader:
         if len(table) != len(signed):
             raise UnreadError(LAST_ROW)
         first = table[0]["pc"]
-        rows: list[tuple[int, State]] = []
+        rows: list[tuple[int, State | None]] = []
         for line, sign in zip(table, signed, strict=True):
             at = start + line["pc"] - first
             if at > MASK:
@@ -238,9 +247,18 @@ class _Reader:
             rows.append((at, self._state(line, cie, signed=sign)))
         return rows
 
-    def _state(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> State:
+    def _state(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> State | None:
+        """None where pyelftools has lost a part of it."""
+        cfa = line["cfa"]
+        if isinstance(cfa, CFARule) and cfa.expr is None and (cfa.reg is None or cfa.offset is None):
+            return None
         ra, fp, sp = (_said(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
-        return State(cie.ra_column, _said(line["cfa"]), ra, fp, sp, signed, cie.signal, cie.key_b)
+        return State(cie.ra_column, _said(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
+
+
+def _by_expression(instructions: list[CallFrameInstruction]) -> bool:
+    """True if an expression is the CFA at some place."""
+    return any(one.opcode == DEF_CFA_EXPRESSION for one in instructions)
 
 
 def _judged(instructions: list[CallFrameInstruction]) -> list[CallFrameInstruction]:
@@ -282,8 +300,8 @@ def _said(rule: object) -> Said:
     if isinstance(rule, CFARule):
         if rule.expr is not None:
             return Said(RegisterRule.VAL_EXPRESSION, code=bytes(rule.expr))
-        if rule.reg is None or rule.offset is None:
-            return Said(RegisterRule.UNDEFINED)
+        assert rule.reg is not None
+        assert rule.offset is not None
         return Said("CFA", rule.reg, rule.offset)
     assert isinstance(rule, RegisterRule)
     if isinstance(rule.arg, list):

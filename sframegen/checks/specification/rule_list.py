@@ -87,5 +87,10 @@ FILE = (
     Rule("mapped-unreadable", ERROR, "section is mapped without read permission"),
     Rule("mapped-writable", WARNING, "section is mapped writable"),
     Rule("machine", ERROR, "ABI or byte order is not that of the file"),
+    Rule(
+        "dynamic-read-only",
+        ERROR,
+        "PT_DYNAMIC is writable, but no PT_LOAD maps it so: dynamic loaders crash",
+    ),
 )
 RULES = {rule.name: rule for rule in (*HEADER, *WALKED, *WORDS, *FILE)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,17 +14,18 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.cli.installation.install_commands import lacks_to_compile
 from sframegen.elf.opening import beginning_of
 from sframegen.program.build import MODULES, is_compiled
+from sframegen.program.libraries import requirements
 
 if TYPE_CHECKING:
     from linker.files.read_back import Reader
+    from sframegen.program.libraries import Library
 
-SPECIFIERS = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?\s*([^;\s]*)")
 BOUND = re.compile(r"(>=|<)([\d.]+)")
 END_OF_TAR = bytes(10240)
 MANGLED, DEMANGLED = "_ZN1a1bEi", "a::b(int)"
@@ -51,31 +51,6 @@ class DoesNotWorkError(Exception):
     """Why, in one line."""
 
 
-class Dependency(NamedTuple):
-    """A package that pip installs, and the module that it gives."""
-
-    project: str
-    module: str
-    use: str
-
-
-DEPENDENCIES = (
-    Dependency("click", "click", "every command but this one"),
-    Dependency("capstone", "capstone", "--synthesize, and check --instructions"),
-    Dependency("lief", "lief", "reading back large files and many"),
-    Dependency("pyelftools", "elftools", "reading back, and check"),
-    *[Dependency("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),
-)
-FLEET = (
-    Dependency("altair", "altair", "fleet report"),
-    Dependency("distributed", "distributed", "fleet run"),
-    Dependency("fsspec", "fsspec", "fleet run"),
-    Dependency("pyarrow", "pyarrow", "fleet"),
-    Dependency("python-debian", "debian", "fleet run"),
-    Dependency("vl-convert-python", "vl_convert", "fleet report"),
-)
-
-
 # --- sframegen itself ------------------------------------------------------------------------------------------------------------
 
 
@@ -85,7 +60,10 @@ def compiled() -> str:
         import_module(name)
     if missing:
         which = "all" if len(missing) == len(MODULES) else ", ".join(missing)
-        raise DoesNotWorkError(f"interpreted: {which}")
+        lacking = [f"{what} ({debian} of Debian)" for what, debian in lacks_to_compile()]
+        raise DoesNotWorkError(
+            f"interpreted: {which}" + (f"; to compile them, this machine lacks {' and '.join(lacking)}" if lacking else "")
+        )
     return f"{len(MODULES)}, each imported"
 
 
@@ -115,7 +93,7 @@ def _program() -> str:
 # --- Libraries -------------------------------------------------------------------------------------------------------------------
 
 
-def dependency(one: Dependency) -> str:
+def dependency(one: Library) -> str:
     """Its version, if it is one that sframegen can use, after it has done what sframegen needs it for."""
     if find_spec(one.module.partition(".")[0]) is None or find_spec(one.module) is None:
         raise DoesNotWorkError("not installed")
@@ -129,7 +107,8 @@ def dependency(one: Dependency) -> str:
         version = metadata.version(one.project)
     except metadata.PackageNotFoundError:
         return "of unknown version"
-    bound = bounds().get(one.project, "")
+    needed = requirements().get(one.project)
+    bound = needed.bounds if needed else ""
     if not within(version, bound):
         raise DoesNotWorkError(f"version {version}, where sframegen needs {bound}")
     return version
@@ -176,22 +155,25 @@ def _compress() -> None:
     _expect(zstd.decompress(zstd.compress(END_OF_TAR, 19)), END_OF_TAR)
 
 
+def _make_table() -> None:
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    table = pa.table({"number": [1]})
+    with TemporaryFile() as file:
+        parquet.write_table(table, file)
+        file.seek(0)
+        _expect(parquet.read_table(file).to_pydict(), table.to_pydict())
+
+
 _USES = {
     "click": _make_command,
     "capstone": _disassemble,
     "lief": _read_with_lief,
     "pyelftools": _read_with_elftools,
     "backports.zstd": _compress,
+    "pyarrow": _make_table,
 }
-
-
-def bounds() -> dict[str, str]:
-    """Project: the versions that this installation of sframegen allows; empty where it has no metadata."""
-    try:
-        lines = metadata.requires("sframegen") or ()
-    except metadata.PackageNotFoundError:
-        return {}
-    return {match[1]: match[2] for line in lines if (match := SPECIFIERS.match(line))}
 
 
 def within(version: str, bound: str) -> bool:
@@ -204,16 +186,6 @@ def within(version: str, bound: str) -> bool:
         return tuple(found)
 
     return all((numbers(version) < numbers(limit)) == (sign == "<") for sign, limit in BOUND.findall(bound))
-
-
-def source() -> str:
-    """What pip is asked for to install sframegen again: the directory that it came from, if that is still there, else its name."""
-    try:
-        origin = json.loads(metadata.distribution("sframegen").read_text("direct_url.json") or "{}").get("url", "")
-    except (metadata.PackageNotFoundError, ValueError):
-        origin = ""
-    place = unquote(origin.removeprefix("file://")) if origin.startswith("file://") else ""
-    return place if os.path.exists(place) else "sframegen"  # noqa: PTH110
 
 
 # --- profile ---------------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
-import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -15,8 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
 from sframegen.cli.installation import attempts
+from sframegen.cli.installation.install_commands import as_root, compiling, getting, getting_again, package
 from sframegen.elf.text import count_of, printable, shortened
 from sframegen.profile.events.attributes import command_for_own_events
+from sframegen.program.libraries import DEPENDENCIES, FLEET
 from sframegen.program.signals import signals_held
 from sframegen.program.workers import death, outcomes
 
@@ -65,14 +66,11 @@ class Tried(NamedTuple):
 
 def all_parts() -> Iterator[Part]:
     """In the order in which they are shown."""
-    ours = attempts.source()
-    again = installing("--force-reinstall", "--no-deps", ours)
-    yield Part("sframegen", "compiled modules", "speed: everything takes about 20 times as long", attempts.compiled, again)
-    yield Part("sframegen", "add-section", "everything", attempts.add_section, installing("--force-reinstall", ours))
-    for one in attempts.DEPENDENCIES:
-        remedy = installing("--force-reinstall", wanted(one.project))
-        yield Part("libraries", one.project, one.use, partial(attempts.dependency, one), remedy)
-    with_clang = " && ".join(filter(None, [package("clang", "/usr/bin/clang"), again]))
+    yield Part("sframegen", "compiled modules", "speed: everything takes 2 to 30 times as long", attempts.compiled, compiling())
+    yield Part("sframegen", "add-section", "everything", attempts.add_section, getting_again())
+    for one in DEPENDENCIES:
+        yield Part("libraries", one.project, one.use, partial(attempts.dependency, one), getting([one], again=True))
+    with_clang = " && ".join(filter(None, [package("clang", "/usr/bin/clang"), getting_again(is_built=True)]))
     privileged = "" if os.geteuid() == 0 else as_root(f"{shlex.quote(sys.executable)} -m sframegen profile --probe")
     profile = "profile in the kernel"
     for fact, use, remedy in (
@@ -93,8 +91,9 @@ def all_parts() -> Iterator[Part]:
         ("packages", "sqfs2tar, tar2sqfs", "squashfs images", attempts.squashfs, "squashfs-tools-ng", "/usr/bin/sqfs2tar"),
     ):
         yield Part(group, name, use, attempt, package(debian, provided))
-    for one in attempts.FLEET:
-        yield Part("fleet", one.project, "fleet", partial(attempts.dependency, one), installing(f"{ours}[fleet]"))
+    for one in FLEET:
+        remedy = getting([one], again=find_spec(one.module) is not None)
+        yield Part("fleet", one.project, one.use, partial(attempts.dependency, one), remedy)
     shell = os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - of a text
     yield Part("shell", "completion", "the TAB key", partial(attempts.completion, shell), SHELLS.get(shell, ""))
 
@@ -162,27 +161,3 @@ def _refused(part: Part, error: Exception) -> Tried:
     if not isinstance(error, (attempts.DoesNotWorkError, SframegenError, OSError)) or not reason:
         reason = f"{type(error).__name__}: {reason}"
     return Tried(part.group, part.name, part.use, False, shortened(reason), part.remedy)
-
-
-def installing(*what: str) -> str:
-    """The command that installs Python packages where sframegen is: pip's; uv's where an environment has no pip."""
-    arguments = shlex.join(what)
-    if find_spec("pip") is None and shutil.which("uv"):
-        return f"uv pip install --python {shlex.quote(sys.executable)} {arguments}".replace("--force-reinstall", "--reinstall")
-    return f"{shlex.quote(sys.executable)} -m pip install {arguments}"
-
-
-def wanted(project: str) -> str:
-    """What pip is asked for: the versions that sframegen needs."""
-    return project + attempts.bounds().get(project, "")
-
-
-def package(debian: str, provided: str) -> str:
-    """The command that installs a package of the system: with its name in Debian, elsewhere with what it provides."""
-    manager = next((name for name in ("apt-get", "dnf", "zypper") if shutil.which(name)), "")
-    name = debian if manager == "apt-get" else shlex.quote(provided)
-    return as_root(f"{manager} install {name}") if manager and name else ""
-
-
-def as_root(command: str) -> str:
-    return command if os.geteuid() == 0 else f"sudo {command}"

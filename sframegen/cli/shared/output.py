@@ -6,14 +6,14 @@ import errno
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
 
 from cfi.errors import SframegenError
 from sframegen.detached.stores import VARIABLE
 from sframegen.elf.text import printable, shortened
-from sframegen.program.workers import REFUSALS
+from sframegen.program.turn import REFUSALS, turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,36 +29,92 @@ class PathName(click.Path):
         return os.fspath(value)
 
 
+class Directory(click.Path):
+    """A directory that exists; click itself takes a FIFO or a device for one."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False)
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:
+        path = os.fsdecode(super().convert(value, param, ctx))
+        if not os.path.isdir(path):  # noqa: PTH112 - pathlib takes as long to import as a look-up
+            self.fail(f"{path}: not a directory", param, ctx)
+        return path
+
+
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PathName())
 
 
 SECTIONS = click.option(
     "--sections",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False),
     metavar="DIR",
+    multiple=True,
+    type=Directory(),
     help=f"Find detached sections in this directory, then in those of ${VARIABLE}. May be given again.",
 )
 
 
+PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # by which a command ends
+
+
+class Report(Protocol):
+    """What a command did, or found."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+class Refused(NamedTuple):
+    """A file that a command refused, or could not read."""
+
+    file: str
+    error: str  #: the line on stderr
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
 class Run:
-    """One run of a command over its files: `status` becomes 1 with the first finding or refused file."""
+    """One run of a command over its files: `status` becomes 1 with the first finding or refused file.
+
+    `reports`: for `--json`, in the order of the files: those that the command adds, and the refused files.
+    """
 
     def __init__(self) -> None:
         self.status = 0
+        self.reports: list[Report] = []
 
     @contextmanager
-    def file(self, path: str) -> Iterator[None]:
-        """The block works on one file; what is wrong with that file ends the block and is one line on stderr."""
+    def file(self, path: str, *, named: bool = False) -> Iterator[None]:
+        """The block works on one file; what is wrong with that file ends the block and is one line on stderr.
+
+        `named`: the block works on several files; `file` of the report is the one that the error names, if it names one.
+        """
         try:
-            yield
+            with turn(*PASSING):
+                yield
         except BrokenPipeError:
             raise
         except REFUSALS as error:
             sys.stdout.flush()
             for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
                 click.echo(printable(line), err=True)
-            self.finding(in_words(error, path))
+            about = getattr(error, "file", "") or getattr(error, "filename", "") if named else ""
+            self.refuse(str(about or path), in_words(error, path))
+
+    def refuse(self, path: str, message: str) -> None:
+        self.reports.append(Refused(path, message))
+        self.finding(message)
+
+    def print_json(self) -> None:
+        """Print the reports as one JSON document."""
+        import json  # noqa: PLC0415 - takes as long as a small file
+
+        sys.stdout.writelines(json_list(iter([json.dumps(report)]) for report in self.taken()))
+
+    def taken(self) -> list[dict[str, Any]]:
+        """The reports as JSON has them; there are none afterwards."""
+        taken, self.reports = self.reports, []
+        return [report.to_json() for report in taken]
 
     def finding(self, message: str) -> None:
         self.status = 1
@@ -79,6 +135,10 @@ def in_words(error: Exception, path: str) -> str:
         return f"{error.filename or path}: {error.strerror or error}"
     if isinstance(error, MemoryError):
         return f"{path}: not enough memory"
+    if isinstance(error, ImportError):
+        from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415 - not for each run
+
+        return f"{path}: {with_remedy(error)}"
     return f"{path}: {error}"
 
 
@@ -97,26 +157,10 @@ def note(message: str) -> None:
     click.echo(f"sframegen: {shortened(printable(message))}", err=True)
 
 
-class Report(Protocol):
-    """What a command did, or found."""
-
-    def to_json(self) -> dict[str, Any]: ...
-
-
-def print_json(reports: Iterable[Report], *, several: bool) -> None:
-    """Print them as one JSON document."""
-    import json  # noqa: PLC0415 - takes as long as a small file
-
-    sys.stdout.writelines(json_list((iter([json.dumps(report.to_json())]) for report in reports), several=several))
-
-
-def json_list(documents: Iterator[Iterator[str]], *, several: bool) -> Iterator[str]:
-    """JSON documents, each in pieces, as one: a list where several were asked for, else the one if there is one."""
-    if several:
-        yield "["
+def json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:
+    """JSON documents, each in pieces, as a list."""
+    yield "["
     for number, document in enumerate(documents):
         yield ",\n" * (number > 0)
         yield from document
-        yield "\n" * (not several)
-    if several:
-        yield "]\n"
+    yield "]\n"

@@ -16,10 +16,11 @@ import click
 from linker.files.location import locate, make_directory
 from linker.files.read_back import MANY, lief_loads, load
 from linker.files.target import is_stdout
-from sframegen.cli.shared.output import note
+from sframegen.cli.shared.number_values import Numbers
+from sframegen.cli.shared.output import Report, note
 from sframegen.elf.text import printable
 from sframegen.packages.kinds import is_layout
-from sframegen.program.workers import attempt, outcomes
+from sframegen.program.workers import MOST_WORKERS, attempt, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,28 +31,34 @@ if TYPE_CHECKING:
     from sframegen.cli.shared.output import Run
     from sframegen.program.workers import Outcome
 
+    Decorated = TypeVar("Decorated", bound=Callable[..., object])
     T = TypeVar("T")
 
 PROGRESS_AFTER_SECONDS = 1.0
 LARGE = 0.1  # of one process' share: such a file, begun last, would keep one process at work and the others waiting
 
-JOBS = click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=lambda: len(os.sched_getaffinity(0)),
-    show_default="usable cores",
-    metavar="N",
-    help="Number of FILEs to process in parallel.",
-)
+
+def jobs(text: str) -> Callable[[Decorated], Decorated]:
+    return click.option(
+        "-j",
+        "--jobs",
+        metavar="N",
+        type=Numbers(int, 1, MOST_WORKERS),
+        default=lambda: len(os.sched_getaffinity(0)),
+        show_default="usable cores",
+        help=text,
+    )
 
 
-class Report(Protocol):
+JOBS = jobs("Number of files to process in parallel.")
+
+
+class FileReport(Report, Protocol):
     @property
     def warnings(self) -> tuple[str, ...]: ...
 
 
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=FileReport)
 
 
 def changes(
@@ -70,7 +77,7 @@ def changes(
 ) -> Iterator[R]:
     """What `change`, one of the public functions that write a file, reports of each file that it does not refuse.
 
-    Names of one file are one. Warnings are printed before their report is given.
+    Names of one file are one. Warnings are printed before their report is given. `run` gets the reports, too.
     """
     outputs = outputs_of(files, output, output_dir)
     leave_stdout_to(output)
@@ -94,6 +101,9 @@ def changes(
         )
 
     def warned(path: str, report: R) -> R:
+        for fault in getattr(report, "faults", ()):
+            run.finding(f"{path}: {fault}")
+        run.reports.append(report)
         for warning in () if quiet else report.warnings:
             note(f"{path}: warning: {warning}")
         return report
@@ -106,8 +116,6 @@ def changes(
 
 def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
     """Where each file's result goes; a file that is not in it is changed in place."""
-    if output is not None and output_dir is not None:
-        raise click.UsageError("-o and --output-dir exclude each other")
     if output is not None:
         if len(files) > 1:
             raise click.UsageError("-o takes one FILE; --output-dir takes several")

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from linker.inject.kernel_versions import safe_on
 from sframegen.cli.shared.output import PathName
-from sframegen.format.layouts import WRITABLE
+from sframegen.format.layouts import FormatVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
-OUTPUT = click.option("-o", "--output", type=PathName(), help="Write to this file and leave FILE unchanged.")
-OUTPUT_DIR = click.option("--output-dir", type=PathName(), help="Write to files with the same names in this directory.")
-VERSIONS = click.Choice([str(version) for version in sorted(WRITABLE, reverse=True)])
+OWNED = "The file belongs to you; one that exists keeps its owner and mode."
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=PathName(),
+    help=f"Write to this file and leave the given one unchanged. {OWNED}",
+)
+OUTPUT_DIR = click.option(
+    "--output-dir",
+    metavar="DIR",
+    type=PathName(),
+    help="Write files with the same names into this directory. Who owns them is decided as with -o.",
+)
+OUTPUT_OR_DIR = ("--output", "--output-dir")  # exclude each other
+READ_BACK_OR_NOT = ("--verify", "--no-verify")
+VERSIONS: dict[str, FormatVersion] = {str(version): version for version in sorted(get_args(FormatVersion), reverse=True)}
+
+
+def _version(_ctx: click.Context, _parameter: click.Parameter, text: str) -> FormatVersion:
+    return VERSIONS[text]
+
+
+def format_version(default: str | None = "3") -> Callable[[Decorated], Decorated]:
+    """The option of the version to write. `default` None: it is required."""
+    unless_given: dict[str, Any] = {"required": True} if default is None else {"default": default, "show_default": True}
+    choice = click.Choice(list(VERSIONS))
+    return click.option("--format", "version", type=choice, callback=_version, help="The SFrame version to write.", **unless_given)
 
 
 def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:
@@ -33,7 +58,7 @@ MIN_KERNEL = click.option(
     "--min-kernel",
     metavar="VERSION",
     callback=_kernel,
-    help="The oldest Linux that the result must run on. Newer versions allow sections in static programs of gold, lld and mold"
+    help="The oldest Linux that the result must run on. Newer versions allow sections in static-PIEs of lld and mold"
     " (5.18) and in dynamic loaders (6.7).",
 )
 

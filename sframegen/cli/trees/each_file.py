@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cfi.errors import FormatError
 from linker.existing.find_section import extents
+from sframegen.cli.shared.common_options import JSON_LIST, PRESERVE_TIMESTAMPS, QUIET, dry_run, verbose
+from sframegen.cli.shared.output import Directory, in_words
 from sframegen.cli.shared.several import JOBS, all_of
 from sframegen.cli.shared.write_options import verification
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
+from sframegen.detached.companion import is_detached
 from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from linker.files.location import Location
     from linker.files.read_back import Reader
+    from sframegen.cli.shared.output import Run
     from sframegen.cli.trees.tree_files import Name
 
     Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -27,27 +30,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_LIST = 16 << 20  # characters
 BEFORE: Options = (
-    click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False)),
+    click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=Directory()),
     click.option(
-        "--exclude", "globs", multiple=True, metavar="GLOB", help="Leave out these files and directories; may be repeated."
+        "--exclude", "globs", metavar="GLOB", multiple=True, help="Leave out these files and directories. May be given again."
     ),
     click.option(
         "--exclude-from",
         "lists",
+        metavar="FILE",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False),
-        help="Read GLOBs from this file, one per line.",
+        help="Read GLOBs from this file, one per line. May be given again.",
     ),
 )
 AFTER: Options = (
     click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
     verification,
-    click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times."),
-    click.option("--dry-run", is_flag=True, help="Print the totals; change no file."),
+    PRESERVE_TIMESTAMPS,
+    dry_run("Print the totals; change no file."),
     JOBS,
-    click.option("-v", "--verbose", is_flag=True, help="Also print a line for each file."),
-    click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
+    verbose("Also print a line for each file."),
+    QUIET,
+    JSON_LIST,
 )
 
 
@@ -65,7 +71,7 @@ def tree_options(*own: Callable[..., Any]) -> Callable[[Decorated], Decorated]:
 def exclusions_of(globs: Iterable[str], lists: Iterable[str]) -> Exclusions:
     """Raises UsageError for what is no pattern."""
     try:
-        return Exclusions([*globs, *(glob for file in lists for glob in _lines(Path(file)))])
+        return Exclusions([*globs, *(glob for file in lists for glob in _lines(file))])
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -99,22 +105,27 @@ def each_file(
             yield names_of[path], outcome
 
 
-def _lines(file: Path) -> Iterable[str]:
-    """Without empty lines and those that begin with #."""
-    lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
-    return (line for line in lines if line.strip() and not line.startswith("#"))
+def _lines(file: str) -> Iterable[str]:
+    """Without empty lines and those that begin with #. Raises ValueError where there is no end."""
+    with open(file, encoding="utf-8", errors="surrogateescape") as stream:  # noqa: PTH123 - a pipe, too, as of `<(command)`
+        text = stream.read(MAX_LIST + 1)
+    if len(text) > MAX_LIST:
+        raise ValueError(f"{file}: a list of patterns has at most {MAX_LIST >> 20} MiB")
+    return (line for line in text.split("\n") if line.strip() and not line.startswith("#"))
 
 
-def with_sections(directory: str) -> list[str]:
-    """The programs and libraries below a directory that have an SFrame section, and what cannot be read. Raises OSError."""
+def with_sections(run: Run, directory: str) -> list[str]:
+    """The programs and libraries below a directory that have an SFrame section. What cannot be read is refused. Raises OSError."""
     with Trees([directory]) as trees:
         found = find(trees, Exclusions(()))
-    files = [names[0].full for names in found.files]
-    return [name.full for name, _ in found.unreadable] + [file for file in files if _may_have_section(file)]
+    for name, error in found.unreadable:
+        run.refuse(name.full, in_words(error, name.full))
+    return [file for names in found.files if _may_have_section(file := names[0].full)]
 
 
 def _may_have_section(file: str) -> bool:
     try:
-        return bool(extents(open_elf(file)))
+        elf = open_elf(file)
+        return bool(extents(elf)) and not is_detached(elf)
     except (FormatError, OSError):
         return True

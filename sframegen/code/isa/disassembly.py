@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ class Disassembler:
     """Capstone for one architecture and mode. `record`: of its instructions."""
 
     def __init__(self, architecture: str, mode: str) -> None:
-        self._capstone: Any = import_module("capstone")  # needed only to disassemble
+        self._capstone: Any = imported("capstone", "Cs", "_cs_insn")  # needed only to disassemble
         self._handle: Any = self._capstone.Cs(getattr(self._capstone, architecture), getattr(self._capstone, mode))
         self._handle.skipdata = True  # bytes that are no instruction come as `.byte`
         record = self._capstone._cs_insn  # noqa: SLF001 - its layout, which differs from release to release

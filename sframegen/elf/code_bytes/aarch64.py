@@ -13,4 +13,6 @@ def _instruction(mask: int, value: int) -> Call:
 CODE_BYTES = CodeBytes(
     Fill(alone=(bytes(4), b"\x1f\x20\x03\xd5")),  # zeros; nop
     (_instruction(0xFC000000, 0x94000000), _instruction(0xFEFFF000, 0xD63F0000)),  # bl; blr, also with authentication
+    # add sp, sp, x4; perhaps another; ret, br x5 or br x6
+    rb"\xff\x63\x24\x8b(?:....)?(?:\xc0\x03\x5f\xd6|[\xa0\xc0]\x00\x1f\xd6)",
 )

@@ -31,5 +31,8 @@ class Call(NamedTuple):
 
 
 class CodeBytes(NamedTuple):
+    """`eh_return`: an expression for the last instructions of gcc's `__builtin_eh_return`; empty if they are not known."""
+
     fill: Fill
     calls: tuple[Call, ...]
+    eh_return: bytes = b""

@@ -29,4 +29,5 @@ CODE_BYTES = CodeBytes(
         Call(0xFFF8_00000000, 0xFF90_00000000),  # the same, n of four bytes
         Call(0xFFFF00_00000000, 0xFF9400_00000000),
     ),
+    rb"\x48\x89\xcc(?:\xc3|\x59\xff\xe1)",  # mov %rcx,%rsp; ret, or pop %rcx; jmp *%rcx
 )

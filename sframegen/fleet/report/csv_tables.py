@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import csv
 from dataclasses import fields
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from linker.files.location import locate
-from linker.files.rename_into_place import writing_new
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sframegen.fleet.result_rows import FileRow, PackageRow
 
-MODE = 0o666  # less the umask
 FORMULAS = ("=", "+", "-", "@")
 
 
@@ -31,12 +26,10 @@ class CsvTable:
     def add(self, row: FileRow | PackageRow) -> None:
         self._writer.writerow([_cell(getattr(row, name)) for name in self._names])
 
-    def write(self, path: Path) -> None:
+    def write(self, file: BinaryIO) -> None:
         """Raises OSError."""
         self._text.seek(0)
-        with locate(path) as target, writing_new(target, MODE) as file:
-            for line in self._text:
-                file.write(line.encode())
+        file.writelines(line.encode() for line in self._text)
 
 
 def _cell(value: str | float | dict[str, int] | list[str]) -> str | float:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+import os
+from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from cfi.errors import FormatError
 from linker.files.location import locate
-from linker.files.rename_into_place import write_new
+from linker.files.rename_into_place import writing_new
+from sframegen.fleet.output_directory import MODE, OutputDirectory
 from sframegen.fleet.report.charts import charts
-from sframegen.fleet.report.csv_tables import MODE, CsvTable
+from sframegen.fleet.report.csv_tables import CsvTable
 from sframegen.fleet.report.fleet_figures import COVERAGE, STEPS, FleetFigures
 from sframegen.fleet.report.page_tables import FileTable, PackageTable, shown
 from sframegen.fleet.report.report_page import report_page
 from sframegen.fleet.report.stored_rows import stored_files, stored_packages
 from sframegen.fleet.result_rows import FileRow, PackageRow
-from sframegen.fleet.sources.fetching import opened_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from sframegen.fleet.report.sums import Sums
 
+    StrPath = str | os.PathLike[str]
+
+PAGE, RUN = "report.html", "run.json"
 MAX_RUN_BYTES = 1 << 26
 SHOWN_OF_RUN = ("sframegen", "started", "ended")
 
 
-def make_report(out: Path, page: Path | None = None) -> Path:
+def make_report(out: StrPath, page: StrPath | None = None) -> str:
     """Make the page of a run, `out`/report.html or `page`, and files.csv and packages.csv in `out`; return the page.
 
     The rows of packages.parquet and files.parquet are read one by one, and those of files are not kept, except in the page's
@@ -36,24 +40,31 @@ def make_report(out: Path, page: Path | None = None) -> Path:
     """
     figures, packages, files = FleetFigures(), PackageTable(), FileTable()
     with ExitStack() as stack:
+        output = stack.enter_context(OutputDirectory.opened(os.fspath(out)))
         package_lines, file_lines = (CsvTable(kind, stack.enter_context(_private_text())) for kind in (PackageRow, FileRow))
-        for package in stored_packages(out / "packages.parquet"):
+        for package in stored_packages(output):
             package_lines.add(package)
             figures.add_package(packages.add(package), package)
-        for number, file in enumerate(stored_files(out / "files.parquet")):
+        for number, file in enumerate(stored_files(output)):
             file_lines.add(file)
             home = packages.number_of(file)
             figures.add_file(number, file, packages.kind_of(home))
             packages.add_file(home, file)
             files.add(number, home, file)
-        summary = page_summary(figures, _run(out / "run.json"))
-        package_lines.write(out / "packages.csv")
-        file_lines.write(out / "files.csv")
-    page = page or out / "report.html"
-    parts = report_page(summary, packages.columns(), files.columns())
-    with locate(page) as target:
-        write_new(target, "".join(parts).encode(), MODE)
-    return page
+        summary = page_summary(figures, _run(output))
+        for name, lines in (("packages.csv", package_lines), ("files.csv", file_lines)):
+            with output.new_file(name) as csv:
+                lines.write(csv)
+        parts = report_page(summary, packages.columns(), files.columns())
+        with output.new_file(PAGE) if page is None else _new_file(page) as html:
+            html.writelines(part.encode() for part in parts)
+    return os.path.join(out, PAGE) if page is None else os.fspath(page)  # noqa: PTH118 - as the user names it
+
+
+@contextmanager
+def _new_file(path: StrPath) -> Iterator[BinaryIO]:
+    with locate(path) as target, writing_new(target, MODE) as file:
+        yield file
 
 
 def _private_text() -> TextIO:
@@ -106,17 +117,17 @@ def _groups(groups: dict[str, Sums]) -> list[dict[str, Any]]:
     ]
 
 
-def _run(path: Path) -> dict[str, Any]:
+def _run(output: OutputDirectory) -> dict[str, Any]:
     """Return what the page says of the run itself: {} if nothing is known of it. Raises FormatError, OSError."""
     try:
-        with opened_file(str(path)) as file:
+        with output.file(RUN) as file:
             run = json.loads(file.read(MAX_RUN_BYTES))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError):
-        raise FormatError("not JSON", file=str(path)) from None
+        raise FormatError("not JSON", file=f"{output.path}/{RUN}") from None
     if not isinstance(run, dict):
-        raise FormatError("not the description of a run", file=str(path))
+        raise FormatError("not the description of a run", file=f"{output.path}/{RUN}")
     options = run.get("options")
     mode = options.get("mode", "") if isinstance(options, dict) else ""
     return {"mode": shown(str(mode))} | {name: shown(str(run[name])) for name in SHOWN_OF_RUN if run.get(name)}

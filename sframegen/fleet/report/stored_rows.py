@@ -10,46 +10,42 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cfi.errors import FormatError
-from sframegen.elf.opening import open_regular
 from sframegen.elf.text import printable, shortened
 from sframegen.fleet.result_rows import FileRow, PackageRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from sframegen.fleet.output_directory import OutputDirectory
 
 ROWS_AT_ONCE = 2000
 MAPS = ("left_out", "no_cfi")
 
 
-def stored_packages(path: Path) -> Iterator[PackageRow]:
+def stored_packages(output: OutputDirectory) -> Iterator[PackageRow]:
     """The rows of packages.parquet. Raises FormatError, OSError."""
     columns = [field.name for field in fields(PackageRow)]
-    with _faults(path):
-        for row in _rows(path, columns):
+    with _stored(output, "packages.parquet", columns) as rows:
+        for row in rows:
             yield PackageRow(**row)
 
 
-def stored_files(path: Path) -> Iterator[FileRow]:
+def stored_files(output: OutputDirectory) -> Iterator[FileRow]:
     """The rows of files.parquet. Raises FormatError, OSError."""
     columns = [field.name for field in fields(FileRow)]
-    with _faults(path):
-        for row in _rows(path, columns):
+    with _stored(output, "files.parquet", columns) as rows:
+        for row in rows:
             yield FileRow(**row | {name: dict(row[name]) for name in MAPS})
 
 
-def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    with open(open_regular(str(path), str(path)), "rb") as source, pq.ParquetFile(source) as file:  # noqa: PTH123 - a descriptor
-        if missing := set(columns) - set(file.schema_arrow.names):
-            raise FormatError(f"no columns {', '.join(sorted(missing))}: another version of sframegen wrote it", file=str(path))
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
-            yield from batch.to_pylist()
-
-
 @contextmanager
-def _faults(path: Path) -> Iterator[None]:
-    """What pyarrow raises for a damaged file becomes a FormatError in one line."""
+def _stored(output: OutputDirectory, name: str, columns: list[str]) -> Iterator[Iterator[dict[str, Any]]]:
+    """The rows of a table. What pyarrow raises for a damaged file becomes a FormatError in one line."""
+    path = f"{output.path}/{name}"
     try:
-        yield
+        with output.file(name) as source, pq.ParquetFile(source) as file:
+            if missing := set(columns) - set(file.schema_arrow.names):
+                raise FormatError(f"no columns {', '.join(sorted(missing))}: another version of sframegen wrote it", file=path)
+            yield (row for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns) for row in batch.to_pylist())
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise FormatError(f"not a table of results: {shortened(printable(str(error)))}", file=str(path)) from None
+        raise FormatError(f"not a table of results: {shortened(printable(str(error)))}", file=path) from None

@@ -6,12 +6,12 @@ import os
 import re
 from contextlib import contextmanager
 from hashlib import file_digest
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from cfi.errors import FormatError
-from sframegen.elf.opening import open_regular
+from linker.files.location import locate
+from linker.files.rights import umask
 from sframegen.fleet.sources.items import is_url, local_path, shown
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def identity_of(item: Item) -> str:
     if item.sha256:
         return f"sha256:{item.sha256}"
     if item.is_local:
-        return f"{os.path.abspath(item.place)}\n{state_of(os.stat(item.place))}"  # noqa: PTH100, PTH116
+        with opened_file(item.place) as file:
+            return f"{os.path.abspath(item.place)}\n{state_of(os.fstat(file.fileno()))}"  # noqa: PTH100
     system, path = filesystem(item.place)
     with in_one_line(item.place):
         info = system.info(path)
@@ -94,7 +95,8 @@ def fetched(item: Item) -> Iterator[BinaryIO]:
 
 @contextmanager
 def opened_file(path: str) -> Iterator[BinaryIO]:
-    with os.fdopen(open_regular(path, path), "rb") as file:
+    """A file of this machine. Links that another user controls are not followed. Raises FormatError, OSError."""
+    with locate(path) as location, os.fdopen(location.open(), "rb") as file:
         yield file
 
 
@@ -145,11 +147,3 @@ def digest(file: BinaryIO, algorithm: str = "sha256") -> str:
     text = file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type] # any file of bytes
     file.seek(0)
     return text
-
-
-def umask() -> int:
-    """The process', read without changing it."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("Umask:"):
-            return int(line.split()[1], 8)
-    return 0o022

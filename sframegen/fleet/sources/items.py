@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from cfi.errors import FormatError
 from sframegen.elf.text import printable, shortened
@@ -14,6 +14,8 @@ from sframegen.elf.text import printable, shortened
 NAME_MAX = 255  # bytes, Linux's
 MAX_NAME_BYTES = 2048
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
+CHAIN = "::"  # between the parts of a URL of fsspec: `zip://x::https://host/a`
+NOT_QUOTED = "/+~:@=,!$&'()*;"  # in names
 LOCAL = re.compile(r"(?:file|local)://")
 
 
@@ -110,14 +112,44 @@ def check_name(name: str) -> None:
         raise FormatError("its name has control characters")
 
 
+def place_below(base: str, name: str) -> str:
+    """The place of a file that an index or a listing names: a path or URL below `base`. No other way leads from a name to a place.
+
+    In a URL, the name is quoted: `%`, `?`, `#` and backslashes belong to it. Raises FormatError for a name that leads elsewhere.
+    """
+    check_name(name)
+    if not is_url(base):
+        return f"{base.rstrip('/')}/{name}"
+    check_no_chain(name)
+    return f"{base.rstrip('/')}/{quote(name, safe=NOT_QUOTED, errors='surrogateescape')}"
+
+
+def check_no_chain(name: str) -> None:
+    """Raises FormatError for a name that fsspec would take for a chain of file systems."""
+    if CHAIN in name:
+        raise FormatError(f"its name has {CHAIN}, which would lead to another file system")
+
+
+def item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
+    """The package of that name, or one that is refused because of it."""
+    try:
+        return Item(name, place_below(base, name), sha256=sha256, size=size)
+    except FormatError as error:
+        return refused_item(name, shown(f"{base}/{name}"), str(error))
+
+
 def checked(item: Item) -> Item:
     """The item, or one that is refused because of its name."""
     try:
         check_name(item.name)
     except FormatError as error:
-        name = shortened(printable(item.name))[:NAME_MAX] or shown(item.place)
-        return item._replace(name=name, place=shown(item.place), refused=str(error))
+        return refused_item(item.name, shown(item.place), str(error))
     return item
+
+
+def refused_item(name: str, place: str, why: str) -> Item:
+    """`name`: anything."""
+    return Item(shortened(printable(name))[:NAME_MAX] or place, place, refused=why)
 
 
 def to_json(item: Item) -> list[Any]:

@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
 
 from cfi.errors import FormatError
-from sframegen.elf.opening import beginning_of, open_regular
+from linker.files.location import below, locate
+from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.fleet.sources.fetching import filesystem, in_one_line
-from sframegen.fleet.sources.items import Item, ItemKind, checked, clean, is_url, local_path, name_of_place, shown
+from sframegen.fleet.sources.fetching import filesystem, in_one_line, opened_file
+from sframegen.fleet.sources.items import (
+    Item,
+    ItemKind,
+    check_no_chain,
+    checked,
+    clean,
+    is_url,
+    local_path,
+    name_of_place,
+    refused_item,
+    shown,
+)
 from sframegen.fleet.sources.repository_indexes import index_items, is_index
 from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
@@ -118,6 +130,10 @@ def _of_remote_directory(url: str) -> Iterator[Item]:
 def _remote(system: object, path: str, root: str) -> Item:
     url = system.unstrip_protocol(path)  # type: ignore[attr-defined] # of fsspec
     name = path.removeprefix(root.rstrip("/")).lstrip("/")
+    try:
+        check_no_chain(path)
+    except FormatError as error:
+        return refused_item(name, shown(url), str(error))
     return checked(Item(clean(unquote(name.partition("?")[0])) or name_of_place(url), url))
 
 
@@ -132,7 +148,8 @@ def _of_glob(pattern: str) -> Iterator[Item]:
 
 
 def _of_file(path: str) -> Iterator[Item]:
-    beginning = beginning_of(path, path, BEGINNING)
+    with opened_file(path) as file:
+        beginning = file.read(BEGINNING)
     if is_package(path, beginning):
         return iter([checked(Item(os.path.basename(path), path))])  # noqa: PTH119
     if beginning.startswith(b"\x7fELF"):
@@ -143,7 +160,7 @@ def _of_file(path: str) -> Iterator[Item]:
 
 
 def _listed_in(path: str) -> Iterator[Item]:
-    with os.fdopen(open_regular(path, path), "rb") as file:
+    with opened_file(path) as file:
         yield from _listed(file, shown(path))
 
 
@@ -165,42 +182,56 @@ def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
 def _of_directory(root: str) -> Iterator[Item]:
     """Packages below it in the order of their names; a directory's linked ELF files are one. Symbolic links are not followed."""
     waiting = [""]
-    while waiting:
-        directory = waiting.pop()
-        here = os.path.join(root, directory) if directory else root  # noqa: PTH118
-        try:
-            descriptor = os.open(here, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if directory else 0))
-        except OSError as error:
-            if not directory:
-                raise
-            yield Item(directory, here, refused=f"cannot be read: {error.strerror}")
-            continue
-        try:
-            entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
-            if any(entry.name == LAYOUT for entry in entries):
-                yield checked(Item(directory or os.path.basename(os.path.abspath(root)), here, ItemKind.LAYOUT))  # noqa: PTH100, PTH119
+    with locate(root) as location:
+        top = location.enter()
+    try:
+        while waiting:
+            directory = waiting.pop()
+            here = os.path.join(root, directory) if directory else root  # noqa: PTH118
+            try:
+                with below(top, f"{directory}/." if directory else ".", here) as location:
+                    descriptor = location.open_directory()
+            except OSError as error:
+                if not directory:
+                    raise
+                yield Item(directory, here, refused=f"cannot be read: {error.strerror}")
                 continue
-            is_loose = False
-            below = []
-            for entry in entries:
-                path = os.path.join(directory, entry.name)  # noqa: PTH118
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(path)
-                elif entry.is_file(follow_symlinks=False):
-                    try:
-                        beginning = beginning_of(entry.name, entry.name, BEGINNING, os.O_NOFOLLOW, directory=descriptor)
-                    except OSError as error:
-                        yield Item(path, os.path.join(root, path), refused=f"cannot be read: {error.strerror}")  # noqa: PTH118
-                        continue
-                    if is_package(entry.name, beginning):
-                        yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
-                    else:
-                        is_loose = is_loose or is_linked(beginning[:EHDR_SIZE])
-            if is_loose:
-                yield checked(Item(directory or os.path.basename(os.path.abspath(root)), here, ItemKind.LOOSE))  # noqa: PTH100, PTH119
-            waiting += below[::-1]
-        finally:
-            os.close(descriptor)
+            try:
+                yield from _in_directory(descriptor, root, directory, waiting)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(top)
+
+
+def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item]:
+    """The packages in one directory, which is open; those below it wait."""
+    here = os.path.join(root, directory) if directory else root  # noqa: PTH118
+    name = directory or os.path.basename(os.path.abspath(root))  # noqa: PTH100, PTH119
+    entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
+    if any(entry.name == LAYOUT for entry in entries):
+        yield checked(Item(name, here, ItemKind.LAYOUT))
+        return
+    is_loose = False
+    inner = []
+    for entry in entries:
+        path = os.path.join(directory, entry.name)  # noqa: PTH118
+        if entry.is_dir(follow_symlinks=False):
+            inner.append(path)
+        elif entry.is_file(follow_symlinks=False):
+            try:
+                beginning = beginning_of(entry.name, entry.name, BEGINNING, os.O_NOFOLLOW, directory=descriptor)
+            except (FormatError, OSError) as error:  # the former of what has come in its place
+                reason = error.strerror if isinstance(error, OSError) else error.message
+                yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
+                continue
+            if is_package(entry.name, beginning):
+                yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
+            else:
+                is_loose = is_loose or is_linked(beginning[:EHDR_SIZE])
+    if is_loose:
+        yield checked(Item(name, here, ItemKind.LOOSE))
+    waiting += inner[::-1]
 
 
 def is_package(name: str, beginning: bytes) -> bool:

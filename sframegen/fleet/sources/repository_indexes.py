@@ -11,12 +11,11 @@ import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
-from urllib.parse import quote
 from xml.parsers import expat
 
 from cfi.errors import FormatError
 from sframegen.fleet.sources.fetching import digest, index_file
-from sframegen.fleet.sources.items import Item, checked, is_url, local_path, shown
+from sframegen.fleet.sources.items import Item, item_below, local_path, place_below, refused_item, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,14 +59,17 @@ def rpm_items(index: str) -> Iterator[Item]:
     base = _directory(_directory(index))
     with index_file(index, MAX_REPOMD_BYTES) as file:
         primary = _primary(file, index)
-    place = _joined(base, primary.href)
+    try:
+        place = place_below(base, primary.href)
+    except FormatError as error:
+        raise FormatError(f"the list of packages: {error}", file=shown(index)) from error
     with index_file(place, MAX_INDEX_BYTES) as file:
         found = digest(file, primary.algorithm)
         if found != primary.checksum:
             raise FormatError(f"its {primary.algorithm} is not the one in {RPM_INDEX}", file=shown(place))
         for package in _rpm_packages(unpacked(file, place), shown(place)):
             if package.base:
-                yield Item(package.href, package.href, refused="the index names another place for it (xml:base)")
+                yield refused_item(package.href, shown(package.href), "the index names another place for it (xml:base)")
             else:
                 yield _item(base, package.href, package.checksum if package.algorithm == "sha256" else "", package.size)
 
@@ -79,20 +81,7 @@ def _directory(path: str) -> str:
 def _item(base: str, filename: str, checksum: str, size: str) -> Item:
     checksum = checksum.strip().lower()
     is_size = size.isascii() and size.isdigit() and len(size) < 16
-    item = Item(
-        filename,
-        _joined(base, filename),
-        sha256=checksum if SHA256.match(checksum) else "",
-        size=int(size) if is_size else -1,
-    )
-    return checked(item)
-
-
-def _joined(base: str, filename: str) -> str:
-    """The name is quoted in a URL: `%3a` in it belongs to the name."""
-    if is_url(base):
-        filename = quote(filename, safe="/+~:@=,!$&'()*;", errors="surrogateescape")
-    return f"{base.rstrip('/')}/{filename}" if base != "/" else f"/{filename}"
+    return item_below(base, filename, checksum if SHA256.match(checksum) else "", int(size) if is_size else -1)
 
 
 # -- bytes
@@ -242,9 +231,6 @@ def _primary(file: BinaryIO, index: str) -> Primary:
         raise FormatError("names no single list of packages (primary) of this repository", file=shown(index))
     if found[0].algorithm not in CHECKSUMS:
         raise FormatError(f"a checksum of an unknown kind: {found[0].algorithm!r}", file=shown(index))
-    item = checked(Item(found[0].href, found[0].href))
-    if item.refused:
-        raise FormatError(f"the list of packages: {item.refused}", file=shown(index))
     return found[0]._replace(algorithm=CHECKSUMS[found[0].algorithm])
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import posixpath
 import tarfile
-import zlib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
-from sframegen.packages.images.docker_manifest import IDENTIFIER, MANIFEST, rewrite_manifest
+from sframegen.packages.images.docker_manifest import MANIFEST, rewrite_manifest
 from sframegen.packages.images.documents import shown
 from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, passed
 from sframegen.packages.passing import CHUNK, Pass, Timed, pieces, size_of
-from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries, pass_archive
+from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 MAX_LINKS = 40  # one leading to the next
 RULES = Rules(devices=True, links_up=True, repeated=True)  # those of images are checked when it is known to be one
 RECORD = 20 * BLOCK  # to a multiple of which most tools fill an archive up
-FIRST_NAMES = {"blobs", LAYOUT, INDEX, MANIFEST, "repositories"}
-MAX_INFLATED = 1 << 12
 
 
 class Part(NamedTuple):
@@ -41,27 +38,12 @@ class Part(NamedTuple):
     end: int
 
 
-def may_be_image(beginning: bytes) -> bool:
-    """True if a tar archive that begins so can be an image: the name of its first entry is one that images have."""
-    is_compressed = compression_of(beginning) is not None
-    if beginning.startswith(b"\x1f\x8b"):
-        with suppress(zlib.error):
-            beginning = zlib.decompressobj(wbits=31).decompress(beginning, MAX_INFLATED)
-    first = beginning[:100].partition(b"\0")[0].decode("utf-8", "replace").removeprefix("./").split("/")[0]
-    known = first in FIRST_NAMES or IDENTIFIER.fullmatch(first.partition(".")[0]) is not None
-    return known or (first == "" and not is_compressed)
-
-
 def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
-    """An archive that `may_be_image`; if it is none, as any tar archive. `pass_through` in kinds.py has the contract."""
+    """A tar archive with the files of an image. `pass_through` in kinds.py has the contract."""
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(0)
     with Pass("image archive", size_of(source), visit) as one, _plain(source, compression, one) as plain:
-        files = ArchiveFiles(plain, one)
-        if MANIFEST in files or (LAYOUT in files and INDEX in files):
-            return _pass_files(one, files, target, compression, force=force)
-    source.seek(0)
-    return pass_archive(source, visit, target, force=force)
+        return _pass_files(one, ArchiveFiles(plain, one), target, compression, force=force)
 
 
 def _pass_files(one: Pass, files: ArchiveFiles, target: BinaryIO | None, compression: Compression | None, *, force: bool) -> Passed:
@@ -147,8 +129,9 @@ class ArchiveFiles:
                 self._source.seek(part.start)
                 for piece in pieces(self._source, part.end - part.start, path):
                     out.write(piece)
-        out.write(bytes(2 * BLOCK))
-        if self._size % RECORD == 0:
+        end = self._order[-1].end
+        out.write(bytes(min(2 * BLOCK, self._size - end)))  # an archive may end without these
+        if self._size % RECORD == 0 and end < self._size:
             out.write(bytes(-out.written % RECORD))
 
     def _found(self, name: str) -> Part:

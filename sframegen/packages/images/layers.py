@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from cfi.errors import FormatError
-from linker.files.rename_into_place import OF_CONTENT
+from linker.files.rights import OF_CONTENT
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from cfi.errors import FormatError, naming
-from linker.files.location import DIRECTORY, below, locate, make_directory
+from linker.files.location import Location, below, located, make_directory
 from linker.files.rename_into_place import write_atomically
+from linker.files.rights import Rights, Source
 from linker.files.target import Target, Written
 from sframegen.packages.images.documents import DIGEST
 from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, passed
@@ -20,7 +21,6 @@ from sframegen.packages.passing import Pass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.files.rename_into_place import Source
     from sframegen.packages.passing import Passed, Visit
 
     StrPath = str | os.PathLike[str]
@@ -38,7 +38,7 @@ class PassedLayout(NamedTuple):
 
 
 def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run: bool, force: bool) -> PassedLayout:
-    """Pass the images of an OCI layout through `visit`. `output`: a new directory, or None: in place.
+    """Pass the images of an OCI layout through `visit`. `output`: a new directory, or None: in place. A location's is there, empty.
 
     In place, new blobs come first and the index last, at once: whoever reads the layout meanwhile finds the old images or the new
     ones. Old blobs stay, as other tools leave them, too. Raises as `pass_through` in kinds.py.
@@ -57,13 +57,15 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
         if dry_run:
             return PassedLayout(result, Written(), size, size)
         if output is not None:
-            files.write_to(os.fspath(output), changes, target.source)
-            with LayoutFiles(os.fspath(output)) as new:
+            if not isinstance(output, Location):
+                make_directory(output)
+            with LayoutFiles(output) as new:
+                files.write_to(new, changes, target.source)
                 return PassedLayout(result, Written(os.fspath(output)), size, new.total_size())
         if not changes.rewritten:
             return PassedLayout(result, Written(), size, size)
         for name, data in changes.new.items():
-            files.add(name, data, target.source)
+            files.add(name, data, target.source, Rights.PART)
         written = target.write(lambda file: _write(changes.rewritten[INDEX], file), lambda *_: None)
         return PassedLayout(result, written._replace(output=shown), size, files.total_size())
 
@@ -71,16 +73,14 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
 class LayoutFiles:
     """The files of a directory that is held open; no symbolic link in it is followed."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: StrPath) -> None:
+        self._given = path
+        self.path = os.fspath(path)
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
-        with locate(self._path) as location:
-            try:
-                self._directory = os.open(location.name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=location.directory)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, self._path) from error
+        with ExitStack() as looked_up:
+            self._directory = located(self._given, looked_up).enter()
         self._held.callback(os.close, self._directory)
         return self
 
@@ -88,12 +88,12 @@ class LayoutFiles:
         self._held.close()
 
     def __contains__(self, name: object) -> bool:
-        with below(self._directory, str(name), f"{self._path}/{name}") as location:
+        with below(self._directory, str(name), f"{self.path}/{name}") as location:
             return location.status() is not None
 
     def open(self, name: str) -> BinaryIO:
         try:
-            with below(self._directory, name, f"{self._path}/{name}") as location:
+            with below(self._directory, name, f"{self.path}/{name}") as location:
                 return os.fdopen(location.open(), "rb")
         except FileNotFoundError:
             raise FormatError(f"{name}: no such file in the image") from None
@@ -104,31 +104,35 @@ class LayoutFiles:
 
     def index(self, *, dry_run: bool) -> Target:
         """The index, locked unless it is only read."""
-        location = self._held.enter_context(below(self._directory, INDEX, f"{self._path}/{INDEX}"))
+        location = self._held.enter_context(below(self._directory, INDEX, f"{self.path}/{INDEX}"))
         return Target(location, None, verify=False, dry_run=dry_run)
 
-    def add(self, name: str, data: bytes | Path | BinaryIO | LinkTo, like: Source) -> None:
-        """A new file with the owner and mode of another one, on the disk when this returns."""
-        with below(self._directory, name, f"{self._path}/{name}") as location:
-            write_atomically(location, lambda file: _write(data, file), source=like, in_place=False)
+    def add(self, name: str, data: bytes | Path | BinaryIO | LinkTo, like: Source, rights: Rights) -> None:
+        """A new file, on the disk when this returns. `rights`: to the file `like`."""
+        with below(self._directory, name, f"{self.path}/{name}") as location:
+            write_atomically(location, lambda file: _write(data, file), source=like, rights=rights)
 
-    def write_to(self, output: str, changes: Changes, like: Source) -> None:
+    def write_to(self, new: LayoutFiles, changes: Changes, like: Source) -> None:
         """Everything to a new directory, with these changes. Raises OSError where there is something in it."""
-        make_directory(output)
-        with LayoutFiles(output) as new:
-            if new.names("."):
-                raise OSError(errno.ENOTEMPTY, "a new layout needs a new directory", output)
-            new.make("blobs")
-            for name in [*self._blobs(), *changes.new]:
-                new.make(name.rpartition("/")[0])
-                if name in changes.new:
-                    new.add(name, changes.new[name], like)
-                elif name not in changes.unneeded:
-                    with self.open(name) as blob:
-                        new.add(name, blob, like)
-            for name in (LAYOUT, INDEX):
-                with self.open(name) as file:
-                    new.add(name, changes.rewritten.get(name, file), like)
+        if new.names("."):
+            raise OSError(errno.ENOTEMPTY, "a new layout needs a new directory", new.path)
+        new.make("blobs")
+        for name in [*self._blobs(), *changes.new]:
+            new.make(name.rpartition("/")[0])
+            if name in changes.new:
+                new.add(name, changes.new[name], like, Rights.COPY)
+            elif name not in changes.unneeded:
+                with self.open(name) as blob:
+                    new.add(name, blob, Source(blob.fileno(), os.fstat(blob.fileno())), Rights.COPY)
+        for name in (LAYOUT, INDEX):
+            with self.open(name) as file:
+                own = Source(file.fileno(), os.fstat(file.fileno()))
+                new.add(name, changes.rewritten.get(name, file), like if name in changes.rewritten else own, Rights.COPY)
+
+    def files(self) -> Iterator[str]:
+        """The names of all that belongs to the layout."""
+        yield from (LAYOUT, INDEX)
+        yield from self._blobs()
 
     def total_size(self) -> int:
         return sum(self.size(name) for name in self._blobs())
@@ -141,7 +145,7 @@ class LayoutFiles:
                     yield f"blobs/{algorithm}/{name}"
 
     def names(self, directory: str) -> list[str]:
-        with below(self._directory, f"{directory}/.", f"{self._path}/{directory}") as location:
+        with below(self._directory, f"{directory}/.", f"{self.path}/{directory}") as location:
             descriptor = location.open_directory()
         try:
             return os.listdir(descriptor)  # noqa: PTH208 - of a directory that is open
@@ -149,7 +153,7 @@ class LayoutFiles:
             os.close(descriptor)
 
     def make(self, directory: str) -> None:
-        with below(self._directory, directory, f"{self._path}/{directory}") as location, suppress(FileExistsError):
+        with below(self._directory, directory, f"{self.path}/{directory}") as location, suppress(FileExistsError):
             os.mkdir(location.name, dir_fd=location.directory)
 
 

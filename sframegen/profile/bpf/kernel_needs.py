@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from sframegen.profile.bpf.libbpf import LoadError
@@ -23,6 +24,7 @@ MINIMUM = max(NEEDS.values())
 # stands still. 5.19 brought it, 6.4 ended it; the stable release that got the correction, None where none did.
 DEADLOCKING: dict[tuple[int, int], int | None] = {(5, 19): None, (6, 0): None, (6, 1): 36, (6, 2): None, (6, 3): 10}
 BTF = Path("/sys/kernel/btf/vmlinux")
+PID_NAMESPACE, FIRST_NAMESPACE = Path("/proc/self/ns/pid"), 0xEFFFFFFC  # the inode of the one that the kernel starts with
 
 
 def check_kernel(release: str | None = None, built: str | None = None) -> None:
@@ -45,6 +47,17 @@ def check_kernel(release: str | None = None, built: str | None = None) -> None:
             raise LoadError(f"the kernel is {release}: {what}; {since} and newer do not")
     if not BTF.exists():
         raise LoadError(f"the kernel has no {BTF}: it was built without CONFIG_DEBUG_INFO_BTF")
+    check_namespace()
+
+
+def check_namespace() -> None:
+    """Raise LoadError if processes have other numbers here than in the kernel, whose numbers the program sees."""
+    with suppress(OSError):
+        if PID_NAMESPACE.stat().st_ino != FIRST_NAMESPACE:
+            raise LoadError(
+                "this is a container with process numbers of its own (a PID namespace): run on the host, or start the container "
+                "with the numbers of the host"
+            )
 
 
 def has_tracepoint(name: str) -> bool:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError
+from sframegen.program.privileges import root_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -122,7 +123,8 @@ class _Library:
         message = f"{what}: {os.strerror(number)}"
         if number in (EPERM, EACCES):
             refused = next((line for line in reversed(self.lines) if "BPF program load failed" not in line and line.strip()), "")
-            message += "; it needs root, or CAP_BPF and CAP_PERFMON" if number == EPERM else f"; the verifier: {refused.strip()}"
+            needs = f"it needs {root_in_words()}, or CAP_BPF and CAP_PERFMON"
+            message += f"; {needs}" if number == EPERM else f"; the verifier: {refused.strip()}"
         return LoadError(message, tuple(self.lines))
 
 

@@ -239,6 +239,24 @@ INLINE void take_interrupted(struct sample *sample, u64 sp, u64 pc)
 	sample->known = (1ull << GENERAL) - 1;
 }
 
+/* Is the frame record that ends at `cfa` on the stack that goes on at `low`? Between two stacks lies much other memory, or a page that
+   cannot be read. */
+GLOBAL int on_same_stack(u64 low, u64 cfa)
+{
+	u64 page = low & -4096ull;
+	u8 unused;
+
+	if (cfa < low || cfa - low > GUESS_REACH)
+		return 0;
+	for (u32 pages = 0; pages <= GUESS_REACH / 4096; pages++, page += 4096) {
+		if (page >= cfa)
+			break;
+		if (read_user(&unused, sizeof(unused), (void *)page))
+			return 0;
+	}
+	return 1;
+}
+
 /* Records the frame and goes to its caller. Returns why the walk ends, or FOUND. The walk stops before the frame is recorded if user
    space may know more. */
 GLOBAL int step(struct sample *sample)
@@ -294,6 +312,8 @@ GLOBAL int step(struct sample *sample)
 	}
 	flags = rule.flags;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
+	if (guess && !on_same_stack(sample->low, cfa))
+		return guess_failed;
 	if ((flags & RULE_CFA_DEREF) && !word(cfa, &cfa))
 		return END_UNREADABLE;
 	ra = cfa + rule.ra_offset;

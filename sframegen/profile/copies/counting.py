@@ -143,7 +143,7 @@ class Counting:
         stack = Stack.of(sample.pid, sample.tid if self._wanted.threads else 0, frames, end)
         self.collected.counts[stack] += 1
         if self.collected.moments is not None:
-            self.collected.moments.append(Moment(sample.nanoseconds, sample.cpu, stack._replace(tid=sample.tid)))
+            self.collected.moments.append(Moment(sample.nanoseconds, sample.cpu, stack))
 
 
 def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Self
 
-from sframegen.profile.collected import Collected
+from sframegen.profile.collected import Collected, notes_of
 from sframegen.profile.copies.counting import Counting, RegisterLayout, registers_mask
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
@@ -143,6 +143,7 @@ class CopySampler:
             disable(descriptor)
         self.poll()
         self._counting.finish()
+        self.collected.notes += notes_of(self.collected)
         lost = sum(ring.lost for _, ring in self._rings.values())
         if lost:
             self.collected.lost[RING_FULL] += lost

@@ -9,8 +9,9 @@ from sframegen.profile.collected import Collected
 from sframegen.profile.copies.counting import Counting, RegisterLayout, Wanted
 from sframegen.profile.copies.perf_file import PerfFile
 from sframegen.profile.copies.recorded_files import RecordedFiles
-from sframegen.profile.events.attributes import EventFlag, SampleType
+from sframegen.profile.events.attributes import SOFTWARE_DUMMY, TYPE_SOFTWARE, EventFlag, SampleType
 from sframegen.profile.events.event_records import CommRecord, LostRecord, Misc, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.events.names import BY_NAME
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.stack.abi.machines import HOSTS
@@ -22,27 +23,35 @@ if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.format.abi import Abi
     from sframegen.profile.copies.perf_file import TimedRecord
+    from sframegen.profile.events.attributes import EventAttributes
     from sframegen.profile.tables.table_cache import TableCache
 
 BEFORE = -1  # before all times: what perf read from /proc has time 0
 NEEDED = SampleType.REGS_USER | SampleType.STACK_USER
 NANOSECONDS = 1e9
+NO_EVENT = "the recording does not say what event they are of"
 NOT_WRITTEN = "lost while it was recorded: the ring buffer was full"
 
 
 def read_perf_data(
-    path: Path, wanted: Wanted, *, workers: int = 1, cache: TableCache | None = None, stores: Stores | None = None
+    path: Path,
+    wanted: Wanted,
+    *,
+    event: str | None = None,
+    workers: int = 1,
+    cache: TableCache | None = None,
+    stores: Stores | None = None,
 ) -> Collected:
-    """Walk all samples of a recording that has registers and copies of stacks. `workers`: processes that make tables.
+    """Walk all samples of one event of a recording, with registers and copies of stacks. `workers`: processes that make tables.
 
-    `stores`: of detached sections.
+    `event`: its name, with or without modifiers; None: the first one. `stores`: of detached sections.
 
     Raises FormatError, or OSError if it cannot be opened.
     """
     file = PerfFile(path)
     abi = _abi_of(file)
     with TableBuilder(workers, cache, stores=stores) as builder:
-        return _Reading(file, abi, builder, wanted).read()
+        return _Reading(file, abi, event, builder, wanted).read()
 
 
 def _abi_of(file: PerfFile) -> Abi:
@@ -53,23 +62,48 @@ def _abi_of(file: PerfFile) -> Abi:
     return HOSTS[file.architecture]
 
 
+def _usable(file: PerfFile) -> dict[int, str]:
+    """Return the names of the events whose samples can be walked, by number. perf's own event for mappings has no samples."""
+    usable = {
+        number: file.name_of(number)
+        for number, event in enumerate(file.events)
+        if event.attributes.sample_type & NEEDED == NEEDED and not _is_dummy(event.attributes)
+    }
+    if not usable:
+        raise file.error("its samples have no copies of stacks: record with perf record --call-graph dwarf")
+    return usable
+
+
+def _is_dummy(attributes: EventAttributes) -> bool:
+    return (attributes.type, attributes.config) == (TYPE_SOFTWARE, SOFTWARE_DUMMY)
+
+
+def _chosen(file: PerfFile, usable: dict[int, str], event: str | None) -> int:
+    """Return the number of the event with that name; the first one for None."""
+    if event is None:
+        return next(iter(usable))
+    names = BY_NAME[event].names if event in BY_NAME else (event,)
+    for number, name in usable.items():
+        if name == event or name.partition(":")[0] in names:
+            return number
+    raise file.error(f"it has no samples of {event}; its events: {', '.join(usable.values())}")
+
+
 class _Reading:
     """One pass over a recording."""
 
-    def __init__(self, file: PerfFile, abi: Abi, builder: TableBuilder, wanted: Wanted) -> None:
-        usable = [number for number, event in enumerate(file.events) if event.attributes.sample_type & NEEDED == NEEDED]
-        if not usable:
-            raise file.error("its samples have no copies of stacks: record with perf record --call-graph dwarf")
-        self.event = usable[0]
+    def __init__(self, file: PerfFile, abi: Abi, event: str | None, builder: TableBuilder, wanted: Wanted) -> None:
+        usable = _usable(file)
+        self.event = _chosen(file, usable, event)
         attributes = file.events[self.event].attributes
-        name = file.names[self.event] if self.event < len(file.names) else "samples"
+        name = usable[self.event]
         frequency = attributes.period if attributes.flags & EventFlag.FREQUENCY else 0
         self.file = file
         self.files = RecordedFiles(file.build_ids, file.status.st_mtime)
         self.processes = Processes(self.files)
         self.collected = Collected(name, f"walked from copies of stacks in {file.name}", frequency, files=self.files.by_number)
-        if len(file.events) > 1:
-            self.collected.notes.append(f"{file.name}: of its {len(file.events)} events, {name} is read")
+        if others := [other for number, other in usable.items() if number != self.event]:
+            self.collected.notes.append(f"{file.name}: {name} is read; other events: {', '.join(others)}")
         with naming(file.name):
             self.layout = RegisterLayout(abi, attributes.user_registers)
         self.counting = Counting(abi, self.collected, builder, wanted)
@@ -88,6 +122,8 @@ class _Reading:
                 self._apply(timed)
         self.counting.finish()
         collected = self.collected
+        if self.file.unknown:
+            collected.lost[NO_EVENT] += self.file.unknown
         collected.seconds = (last - first) / NANOSECONDS
         collected.started = self.file.status.st_mtime - collected.seconds
         collected.notes += self.files.notes

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from array import array
-from itertools import takewhile
 from struct import Struct
 from struct import error as TooShortError  # noqa: N812 - an exception
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi.errors import FormatError
-from sframegen.elf.compressed import zstd_library
+from cfi.errors import FormatError, naming
+from sframegen.elf.compressed import GET_ZSTD, zstd_library
 from sframegen.elf.opening import map_file
-from sframegen.profile.events.attributes import EventAttributes, SampleType
-from sframegen.profile.events.event_records import HEADER, SAMPLE_FIELDS, Record, RecordKind, RecordReader
+from sframegen.profile.copies.recorded_events import RecordedEvent, RecordedEvents
+from sframegen.profile.events.attributes import EventAttributes
+from sframegen.profile.events.event_records import HEADER, Record, RecordKind
+from sframegen.profile.events.names import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +35,7 @@ SIZED = 1 << 15  # misc: the record says how many bytes its build-id has
 MAX_BUILD_ID = 20
 MAX_EXPANDED = 1 << 31  # bytes of decompressed records
 WANTED = frozenset(RecordKind)
-
-
-class RecordedEvent(NamedTuple):
-    attributes: EventAttributes
-    ids: tuple[int, ...]
+UNNAMED = "samples"
 
 
 class TimedRecord(NamedTuple):
@@ -57,13 +54,14 @@ class PerfFile:
         self.name = str(path)
         self.data, self.status = map_file(path)
         self.events: list[RecordedEvent] = []
-        self.names: list[str] = []  # of the events, if the file has them
+        self._names: list[str] = []  # of the events, if the file has them
         self.architecture = ""  # as uname has it, if the file has it
         self.build_ids: dict[str, bytes] = {}  # by path
         self._expanded = _Expanded()
         self._times = array("Q")
         self._places = array("q")  # of records: in the file, or below 0 in what was decompressed
-        self._readers: list[_EventReader] = []
+        self.unknown = 0  # samples of events that are not in the file
+        self._known: RecordedEvents | None = None  # from the first record on
         try:
             self._read()
         except (TooShortError, IndexError, OverflowError) as error:
@@ -75,6 +73,13 @@ class PerfFile:
     def error(self, message: str) -> FormatError:
         return FormatError(message, file=self.name)
 
+    def name_of(self, event: int) -> str:
+        """Return the name of an event, with its modifiers; that of its attributes if the file has none."""
+        if event < len(self._names):
+            return self._names[event]
+        attributes = self.events[event].attributes
+        return next((one.name for one in EVENTS if (one.type, one.config) == (attributes.type, attributes.config)), UNNAMED)
+
     def records(self) -> Iterator[TimedRecord]:
         """Yield the records in the order of their times. Raises FormatError where one is damaged."""
         order: list[int] | range = range(len(self._times))
@@ -82,13 +87,10 @@ class PerfFile:
             order = sorted(order, key=self._times.__getitem__)
         for number in order:
             kind, misc, body = self._at(self._places[number])
-            event = self._event_of(kind, body)
-            try:
-                record = self._readers[event].reader.read(kind, misc, body)
-            except FormatError as error:
-                error.file = self.name
-                raise
-            if record is not None:
+            with naming(self.name):
+                event = self._all_events().event_of(kind, body)
+                record = None if event is None else self._all_events().read(event, kind, misc, body)
+            if event is not None and record is not None:
                 yield TimedRecord(self._times[number], event, misc, record)
 
     def _at(self, place: int) -> tuple[int, int, bytes]:
@@ -105,7 +107,7 @@ class PerfFile:
         (size,) = WORD.unpack_from(self.data, 8)
         if size == PIPE_HEADER_SIZE:
             self._walk(self.data, PIPE_HEADER_SIZE, len(self.data))
-            self._check_events()
+            self._all_events()
             return
         _, _, attribute_size, attributes_at, attributes_size, data_at, data_size, _, _, *bits = FILE_HEADER.unpack_from(self.data)
         if attribute_size <= PLACE.size:
@@ -119,7 +121,7 @@ class PerfFile:
             ids = self._words(ids_at, ids_size)
             attributes = EventAttributes.unpacked(bytes(self.data[at : at + attribute_size - PLACE.size]))
             self.events.append(RecordedEvent(attributes, ids))
-        self._check_events()
+        self._all_events()
         if not data_size:
             raise self.error("perf record did not finish it")
         end = self._end(data_at, data_size)
@@ -160,39 +162,28 @@ class PerfFile:
         return at
 
     def _note(self, kind: int, data: Bytes, at: int, *, expanded: bool) -> None:
-        self._check_events()
         _, _, size = HEADER.unpack_from(data, at)
         body = data[at + HEADER.size : at + size]
-        reader = self._readers[self._event_of(kind, body)]
-        self._times.append(reader.time_of(kind, body))
+        event = self._all_events().event_of(kind, body)
+        if event is None:
+            self.unknown += 1
+            return
+        self._times.append(self._all_events().time_of(event, kind, body))
         self._places.append(-1 - at if expanded else at)
 
-    def _event_of(self, kind: int, body: Bytes) -> int:
-        if len(self.events) == 1:
-            return 0
-        if self.events[0].attributes.sample_type & SampleType.IDENTIFIER:
-            (number,) = WORD.unpack_from(body, 0 if kind == RecordKind.SAMPLE else max(0, len(body) - WORD.size))
-            return self._by_id.get(number, 0)
-        return 0
-
-    def _check_events(self) -> None:
-        """Prepare to read records, once the events are known."""
-        if self._readers:
-            return
-        if not self.events:
-            raise self.error("it has no events")
-        known = [event.attributes for event in self.events]
-        identified = all(attributes.sample_type & SampleType.IDENTIFIER for attributes in known)
-        if not identified and len({(one.sample_type, one.read_format, one.user_registers, one.flags) for one in known}) > 1:
-            raise self.error("its events cannot be told apart: they have different samples without identifiers")
-        self._readers = [_EventReader(attributes) for attributes in known]
-        self._by_id = {number: at for at, event in enumerate(self.events) for number in event.ids}
+    def _all_events(self) -> RecordedEvents:
+        """All events are known when the first record comes."""
+        if self._known is None:
+            if not self.events:
+                raise self.error("it has no events")
+            self._known = RecordedEvents(self.events)
+        return self._known
 
     def _added(self, kind: int, misc: int, body: bytes) -> None:
         match kind:
             case 64:  # ATTRIBUTE, in pipes
                 (size,) = HALF.unpack_from(body, 4)
-                if self._readers:
+                if self._known is not None:
                     raise self.error("an event comes after the first record")
                 ids = memoryview(body[size : size + (len(body) - size & ~7)]).cast("Q") if size < len(body) else ()
                 self.events.append(RecordedEvent(EventAttributes.unpacked(body[:size]), tuple(ids)))
@@ -229,29 +220,12 @@ class PerfFile:
             at = 2 * HALF.size
             for _ in range(min(count, len(self.events))):
                 ids, length = HALF.unpack_from(data, at + size)[0], HALF.unpack_from(data, at + size + 4)[0]
-                self.names.append(_text(data[: at + size + 8 + length], at + size + 8))
+                self._names.append(_text(data[: at + size + 8 + length], at + size + 8))
                 at += size + 8 + length + 8 * ids
 
     def _build_id(self, misc: int, body: bytes) -> None:
         size = min(body[BUILD_ID_SIZE_AT], MAX_BUILD_ID) if misc & SIZED else MAX_BUILD_ID
         self.build_ids[_text(body, BUILD_ID_PATH_AT)] = body[BUILD_ID_AT : BUILD_ID_AT + size]
-
-
-class _EventReader:
-    """Reads records of one event, and their times first."""
-
-    def __init__(self, attributes: EventAttributes) -> None:
-        self.reader = RecordReader(attributes)
-        wanted = attributes.sample_type
-        before = takewhile(lambda field: field[0] != SampleType.TIME, SAMPLE_FIELDS)
-        size = Struct("=" + "".join(code for bit, code, _ in before if wanted & bit)).size
-        self._time_at = size if wanted & SampleType.TIME else -1
-
-    def time_of(self, kind: int, body: Bytes) -> int:
-        if kind != RecordKind.SAMPLE:
-            return self.reader.id_of(kind, bytes(body)).time
-        time: int = WORD.unpack_from(body, self._time_at)[0] if self._time_at >= 0 else 0
-        return time
 
 
 class _Expanded:
@@ -268,7 +242,7 @@ class _Expanded:
             zstd = zstd_library()
         except ImportError:
             raise FormatError(
-                "its records are compressed, for which a library is missing: pip install backports.zstd, or record without -z"
+                f"its records are compressed, for which a library is missing: {GET_ZSTD}; recorded without -z they need none"
             ) from None
         try:
             while raw:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.profile.following.files import Span, TracedFile
 from sframegen.profile.following.mapped_code import Mapped, spans_of
 from sframegen.profile.packed_frames import MAX_FILES
+from sframegen.stack.live.open_aside import open_elf_aside
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
@@ -96,7 +97,7 @@ def _candidates(path: str, build_id: bytes) -> Iterator[tuple[str, ElfFile | str
 
 def _opened(path: Path) -> ElfFile | str:
     try:
-        return open_elf(path)
+        return open_elf_aside(path.parent, str(path))[0]
     except FormatError as error:
         return error.message
     except (OSError, ValueError) as error:

@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Self
 
 from cfi.errors import FormatError, SframegenError
+from sframegen.program.privileges import root_in_words
 
 TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, TYPE_CACHE, TYPE_RAW = range(5)
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
@@ -173,13 +174,13 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
             level = paranoia()
             if level is not None and level <= needed:
                 if pid > 0:
-                    return f"process {pid}: {name} events of other users' processes need root or CAP_PERFMON"
+                    return f"process {pid}: {name} events of other users' processes need {root_in_words()} or CAP_PERFMON"
                 allowed = f"though kernel.perf_event_paranoid is {level}"
                 return f"{name} events are not allowed, {allowed}: a container or a policy forbids them"
             own = "" if pid == -1 else ", for processes of the same user"
             return (
                 f"{name} events are not allowed (kernel.perf_event_paranoid is {level}): "
-                f"they need root, CAP_PERFMON, or a value of at most {needed}{own}"
+                f"they need {root_in_words()}, CAP_PERFMON, or a value of at most {needed}{own}"
             )
         case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _number(MAX_RATE) or 0) > 0:
             return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {highest:,}"

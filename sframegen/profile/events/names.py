@@ -26,6 +26,10 @@ class Event(NamedTuple):
     by_frequency: bool
     aliases: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
     def hertz(self, number: int) -> int:
         """Return the samples per second; 0 if each event with that number is one."""
         return number * self.by_frequency
@@ -67,7 +71,7 @@ EVENTS = (
     Event("dTLB-load-misses", TYPE_CACHE, _cache(3, 0), by_frequency=True),
     Event("iTLB-load-misses", TYPE_CACHE, _cache(4, 0), by_frequency=True),
 )
-BY_NAME = {name: event for event in EVENTS for name in (event.name, *event.aliases)}
+BY_NAME = {name: event for event in EVENTS for name in event.names}
 NOT_HERE = {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL}
 
 

@@ -10,7 +10,7 @@ from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.opening import map_descriptor
-from sframegen.profile.following.mapped_file import Opener
+from sframegen.profile.following.mapped_file import MappedFiles
 from sframegen.profile.packed_frames import MAX_FILES
 from sframegen.stack.snapshot.mappings import VDSO
 
@@ -34,6 +34,7 @@ class TracedFile:
     build_id: bytes = b""
     table: DecodedTable | None = None
     ready: bool = False  # its table is made, or cannot be made
+    is_copy: bool = False  # of a file on a file system that may stop answering
     made: bool = False  # no file, but code that a process makes: addresses are run-time ones
 
 
@@ -52,7 +53,7 @@ class Files:
     def __init__(self) -> None:
         self.by_number: dict[int, TracedFile] = {}
         self.refused = 0  # files above the greatest number: their code counts as code without a file
-        self._opener = Opener()
+        self._mapped = MappedFiles()
         self._by_key: dict[FileKey, TracedFile] = {}
         self._by_inode: dict[Inode, TracedFile] = {}
         self._by_bytes: dict[bytes, TracedFile] = {}  # images of the kernel
@@ -93,7 +94,7 @@ class Files:
     def traced(self, key: FileKey, place: Place) -> TracedFile | None:
         """Return the file that a process has mapped; None for one that is not ELF, or too many."""
         known = self._by_key.get(key)
-        if known is not None and known.elf is not None and _is_rewritten(known):
+        if known is not None and known.elf is not None and (_is_rewritten(known) or self._is_old_copy(known, key, place)):
             self._retire(known)
             known = None
         if known is None or known.number in self._unopened:
@@ -124,6 +125,10 @@ class Files:
             self._retire(file)
         return {file.number for file in old}
 
+    def answering(self) -> set[int]:
+        """Return the numbers of files that could not be opened, because their file system did not answer, and now it does."""
+        return {self._by_key[key].number for key in self._mapped.answering() if key in self._by_key}
+
     def close(self) -> None:
         for file in self.by_number.values():
             _close(file)
@@ -131,28 +136,27 @@ class Files:
     def _opened(self, key: FileKey, place: Place, known: TracedFile | None) -> TracedFile | None:
         """Open a file. `known`: if that has failed before."""
         try:
-            descriptor = self._opener.open(key, place)
+            descriptor, status, is_copy = self._mapped.open(key, place)
         except (OSError, FormatError) as error:
             why = error.message if isinstance(error, FormatError) else str(error.strerror)
             if known is None and (known := self._numbered(place.path)) is not None:
                 known.why, known.ready = why, True
                 self._unopened.add(known.number)
             return known
-        status = os.fstat(descriptor)
         inode = (status.st_dev, status.st_ino)
         same = self._by_inode.get(inode)
-        if same is not None and not _is_rewritten(same):
+        if same is not None and not _is_rewritten(same) and not (same.is_copy and _differs(same, status)):
             os.close(descriptor)
             return same
         if same is not None:
             self._retire(same)
-        traced = known or self._numbered(place.path)
+        traced = self._numbered(place.path)  # another one than before: addresses in stacks were without a bias
         if traced is None:
             os.close(descriptor)
             return None
-        self._unopened.discard(traced.number)
+        traced.is_copy = is_copy
         try:
-            data, status = map_descriptor(descriptor, place.path)
+            data, _ = map_descriptor(descriptor, place.path)
             self._parse(traced, data, status, descriptor)
         except FormatError as error:
             traced.why, traced.ready = error.message, True
@@ -164,6 +168,15 @@ class Files:
         else:
             self._by_inode[inode] = traced
         return traced
+
+    def _is_old_copy(self, known: TracedFile, key: FileKey, place: Place) -> bool:
+        """Return True if a copy was made of another file, or one with other bytes. Unknown if that does not answer."""
+        if not known.is_copy:
+            return False
+        try:
+            return _differs(known, self._mapped.status(key, place))
+        except (OSError, FormatError):
+            return False
 
     def _parse(self, traced: TracedFile, data: memoryview, status: os.stat_result | None, descriptor: int | None) -> None:
         if bytes(data[:4]) != b"\x7fELF":
@@ -210,7 +223,11 @@ def _without(files: dict[FileKey, TracedFile] | dict[Inode, TracedFile], file: T
 
 def _is_rewritten(file: TracedFile) -> bool:
     elf = file.elf
-    if elf is None or elf.status is None or elf.descriptor is None:
+    if elf is None or elf.descriptor is None or file.is_copy:
         return False
-    now, then = os.fstat(elf.descriptor), elf.status
-    return (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns)
+    return _differs(file, os.fstat(elf.descriptor))
+
+
+def _differs(file: TracedFile, now: os.stat_result) -> bool:
+    then = file.elf.status if file.elf else None
+    return then is not None and (now.st_ino, now.st_size, now.st_mtime_ns) != (then.st_ino, then.st_size, then.st_mtime_ns)

@@ -28,6 +28,7 @@ from sframegen.profile.following.mapped_code import Mapped, spans_of
 from sframegen.profile.following.mapped_file import FileKey, Place
 from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
+from sframegen.program.helper import Answer, helpers
 from sframegen.stack.snapshot.mappings import VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
@@ -158,10 +159,13 @@ class Follower:
         return name or self.processes.name_of(pid)
 
     def check_files(self) -> None:
-        """Forget the rules of files that were rewritten in place. To be called now and then."""
+        """Forget the rules of files that were rewritten in place, and find those that answer now. To be called now and then."""
         retired = self.files.retired()
         if retired:
             self.processes.forget_files(retired, time.monotonic_ns())
+        answering = self.files.answering()
+        if answering:
+            self.processes.has_news(answering)
 
     def close(self) -> None:
         """Close the events; files stay open, for names."""
@@ -216,12 +220,21 @@ class Follower:
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """Return bytes of a process's memory; none if it cannot be read."""
     try:
-        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        data: bytes = helpers().call(("memory", pid), memory_of, pid, address, size).value
     except OSError:
         return b""
+    return data
+
+
+def memory_of(pid: int, address: int, size: int) -> Answer:
+    """In a helper: what a process has mapped there may be a file that does not answer."""
     try:
-        return os.pread(descriptor, size, address)
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return Answer(b"")
+    try:
+        return Answer(os.pread(descriptor, size, address))
     except (OSError, OverflowError):
-        return b""
+        return Answer(b"")
     finally:
         os.close(descriptor)

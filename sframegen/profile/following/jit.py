@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.profile.following.files import Span
+from sframegen.registry.jit_budget import Budget
 from sframegen.registry.jit_list import MAX_NODES, SERIAL_AT, list_address, read_nodes
 from sframegen.registry.jit_tables import JitTables, refresh_chains
 from sframegen.registry.structures import CodeJitInfo
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "[jit]"
 REST = 4  # times what reading the tables of a process took, it is not done again
+SECONDS = 0.5  # for one reading; the next one goes on from there
 
 
 class Described(NamedTuple):
@@ -94,31 +96,32 @@ class _Maker:
     def read(self, pid: int, numbers: _Numbers) -> list[Described]:
         """Read the list, then all tables, then the list again. Raises StackError if the memory cannot be read."""
         began = time.monotonic_ns()
+        budget = Budget(SECONDS)
         with Process(pid) as process:
             self.memory.process = process
-            nodes = self._read_nodes(process)
+            nodes = self._read_nodes(process, budget)
             noted = time.monotonic_ns()
             self.ranges = {at: one for at, one in self.ranges.items() if nodes.get(at) == one.node}
             for at, node in _registered(nodes).items():
                 if at not in self.ranges and (file := self._file(at, numbers)) is not None:
                     info = CodeJitInfo(*node[2:])
                     self.ranges[at] = _Range(file, node, JitTables(self.memory, info, process.abi), noted)
-            refresh_chains([one.tables for one in self.ranges.values()])
+            refresh_chains([one.tables for one in self.ranges.values()], budget)
             for one in self.ranges.values():
                 one.until = max(one.until, began)
-                one.tables.refresh_removed()
-            again = self._read_nodes(process)
+                one.tables.refresh_removed(budget)
+            again = self._read_nodes(process, Budget(SECONDS))  # what was read counts only if the list is still the same
             if again != self.nodes:
                 self.nodes, self.nodes_since = again, time.monotonic_ns()
             self.ranges = {at: one for at, one in self.ranges.items() if again.get(at) == one.node}
         self.checked = began
         return [described for at, one in self.ranges.items() for described in _described(at, one)]
 
-    def _read_nodes(self, process: Process) -> dict[int, JitNode]:
+    def _read_nodes(self, process: Process, budget: Budget) -> dict[int, JitNode]:
         nodes: dict[int, JitNode] = {}
         for address in self.lists:
             try:
-                nodes |= read_nodes(self.memory, address, process.abi)
+                nodes |= read_nodes(self.memory, address, process.abi, budget)
             except FormatError:  # none of it counts
                 continue
         return nodes if len(nodes) <= MAX_NODES else {}
@@ -153,10 +156,11 @@ class MadeCode:
         """Return True if the process, as it was at the last `refresh`, has a list of tables."""
         return pid in self._makers
 
-    def refresh(self, pid: int) -> list[Described]:
+    def refresh(self, pid: int, *, rests: bool = True) -> list[Described]:
         """Read the tables of a process that has code without a file; return those that are new or have changed.
 
-        If its spans have other numbers then, it is in `Processes.changed`. This costs little if there is no list.
+        If its spans have other numbers then, it is in `Processes.changed`. This costs little if there is no list. `rests`: not
+        soon after the last reading.
         """
         maker = self._makers.get(pid)
         if maker is not None and maker.program != self._processes.program(pid):
@@ -169,7 +173,7 @@ class MadeCode:
             maker = self._makers[pid] = _Maker(self._processes.program(pid))
         maker.lists = lists
         began = time.monotonic_ns()
-        if began < maker.rests_until:
+        if rests and began < maker.rests_until:
             return []
         before = _spans(maker.ranges.values())
         try:

@@ -7,13 +7,19 @@ import fcntl
 import os
 import stat
 import time
+from functools import cache
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from sframegen.program.helper import Answer, NoAnswerError, helpers
+from sframegen.stack.live.open_aside import Opened, handed_over, opened
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import DELETED
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 GET_GENERATION = 0x80087601  # request of ioctl
 LONG = Struct("=I4x")
@@ -38,6 +44,61 @@ class Place(NamedTuple):
     end: int
     path: str
     time: int
+
+
+class MappedFiles:
+    """Opens files through helpers: no mount that does not answer can hold us, except for as long as `Helpers` allows."""
+
+    def __init__(self) -> None:
+        self._answering: set[tuple[int, int]] = set()  # devices of files that are no copies
+        self._risks: dict[FileKey, Hashable] = {}  # of files that did not answer
+
+    def open(self, key: FileKey, place: Place) -> Opened:
+        """Return the file. Raises what `Opener.open` raises, and NoAnswerError."""
+        risk = self._risk(key, place)
+        try:
+            found = opened(risk, mapped_file, key, place)
+        except NoAnswerError:
+            self._risks[key] = risk
+            raise
+        if not found.is_copy:
+            self._answering.add(key[:2])
+        return found
+
+    def status(self, key: FileKey, place: Place) -> os.stat_result:
+        """Return the status of the file now. Raises the same."""
+        status: os.stat_result = helpers().call(self._risk(key, place), status_of_mapped, key, place).value
+        return status
+
+    def answering(self) -> set[FileKey]:
+        """Return the files that may be opened now, of those that did not answer. They count no longer as such."""
+        found = {key for key, risk in self._risks.items() if helpers().answers(risk)}
+        for key in found:
+            del self._risks[key]
+        return found
+
+    def _risk(self, key: FileKey, place: Place) -> Hashable:
+        device = key[:2]
+        return (device, place.pid) if device in self._answering else device  # a process may map another file meanwhile
+
+
+def status_of_mapped(key: FileKey, place: Place) -> Answer:
+    """In a helper: the status of the file."""
+    descriptor = _opener().open(key, place)
+    try:
+        return Answer(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def mapped_file(key: FileKey, place: Place) -> Answer:
+    """In a helper: open the file, or copy it."""
+    return handed_over(_opener().open(key, place), place.path)
+
+
+@cache
+def _opener() -> Opener:
+    return Opener()
 
 
 class Opener:

@@ -167,6 +167,12 @@ class Processes:
                 )
                 self.changed.add(pid)
 
+    def has_news(self, numbers: set[int]) -> None:
+        """Let all that have mapped these files count as changed."""
+        for pid, state in self._states.items():
+            if state.spans and any(span.file in numbers for span in state.spans):
+                self.changed.add(pid)
+
     def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
         """Forget what was mapped at [start, end) before that time. What has been mapped there since stays."""
         state = self._states.get(pid)

@@ -34,7 +34,7 @@ def name_stacks(collected: Collected, *, collapse_runtime: bool = False, demangl
         collected.started,
         collected.seconds,
         [*found.values()],
-        None if moments is None else [NamedMoment(at, cpu, found[stack]) for at, cpu, stack in moments if stack in found],
+        None if moments is None else [NamedMoment(at, cpu, found[stack]) for at, cpu, stack in moments],
         collected.lost,
         [*collected.notes, *namer.notes],
         {printable(file.path): file.build_id.hex() for file in files if file.build_id},

@@ -18,12 +18,14 @@ from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
+from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_cache import TableCache
 
@@ -106,6 +108,7 @@ class _Keeper:
         self.build_id = build_id_of(elf) if cache else None
         self.state = stores.state_for(elf)
         self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode() + first_code_of(elf) if cache else b""
+        self.about += installing_code_of(elf, abi_of(elf)) if cache else b""
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
         """Empty if the table is not kept."""
@@ -151,9 +154,14 @@ def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: Found) -> Decode
             raise FormatError(f"it is for {section.abi.name}", ".sframe", 4)
         if not len(section.table):
             return None
-        table = table_of(with_first_code(section.table, elf, abi))
+        table = table_of(_corrected(section.table, elf, abi))
         keeper.store(name, table)
     return table
+
+
+def _corrected(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """The functions, as the code itself corrects them."""
+    return with_first_code(without_installations(functions, elf, abi), elf, abi)
 
 
 def _from_cfi(elf: ElfFile, abi: Abi, keeper: _Keeper) -> tuple[DecodedTable | None, list[str]]:
@@ -168,7 +176,7 @@ def _from_cfi(elf: ElfFile, abi: Abi, keeper: _Keeper) -> tuple[DecodedTable | N
         functions = convert_sources(sources, elf.executable_ranges(), abi).table
         if not len(functions):
             return None, sources.warnings
-        table = table_of(with_first_code(functions, elf, abi))
+        table = table_of(_corrected(functions, elf, abi))
         if not sources.warnings:
             keeper.store(name, table)
     return table, sources.warnings

@@ -13,7 +13,7 @@ cdef class Steps:
     cdef unsigned long long[::1] saved
     cdef public unsigned long long known
     cdef public unsigned long long pc
-    cdef unsigned long long lowest, stack_start, word, mask, address_mask
+    cdef unsigned long long lowest, stack_start, word, mask, address_mask, guess_reach
     cdef public bint exact
     cdef public bint guessed
     cdef bint elsewhere

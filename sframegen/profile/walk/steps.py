@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from cfi.columns import zeros
+from sframegen.stack.walking.frames import GUESS_REACH
 
 try:
     import cython
@@ -58,6 +59,7 @@ class Steps:
         # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.address_mask = (1 << 48) - 1
+        self.guess_reach = GUESS_REACH
 
     def add_table(self, number: int, table: TableColumns | None) -> None:
         """`number`: the file's. A table without pages: nothing is known of its code. None: not ready yet."""
@@ -239,6 +241,8 @@ class Steps:
         if not self.is_known(self.cfa_register):
             return 9  # UNKNOWN_REGISTER
         cfa = (self.values[self.cfa_register] + self.cfa_offset) & self.mask
+        if guess and (cfa - self.lowest) & self.mask > self.guess_reach:  # below or on another stack
+            return 6  # GUESS_FAILED
         if flags & 1:  # CFA_DEREF
             end = self.read(cfa)
             if end >= 0:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 
 GONE = "it has ended"
 OURSELVES = "it is the process that asks: it cannot stop itself"
+TRIES, BETWEEN_TRIES = 5, 0.002  # seconds
 EXECUTES = "it executes another program just now: try again; if that never helps, a container's rules forbid ptrace"
 FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
 PF_KTHREAD = 0x00200000
@@ -56,12 +58,20 @@ def lives(tid: int) -> bool:
 
 
 def _may_be_traced(tid: int) -> bool:
-    """Return False if the kernel does not permit us to open its memory, for which it asks the same as for tracing."""
-    try:
-        os.close(os.open(f"/proc/{tid}/mem", os.O_RDONLY | os.O_CLOEXEC))
-    except OSError as error:
-        return not isinstance(error, PermissionError)  # others: a thread without memory, between two programs
-    return True
+    """Return False if the kernel does not permit us to open its memory, for which it asks the same as for tracing.
+
+    For a moment of execve(), the new memory is nobody's: only the privileged may open it then.
+    """
+    for _ in range(TRIES):
+        try:
+            os.close(os.open(f"/proc/{tid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+        except PermissionError:
+            time.sleep(BETWEEN_TRIES)
+        except OSError:  # a thread without memory, between two programs
+            return True
+        else:
+            return True
+    return False
 
 
 def why_not(tid: int) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
-from sframegen.elf.file import ElfFile, open_elf
+from sframegen.program.helper import Answer, NoAnswerError, helpers
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 from sframegen.stack.abi.registers import NT_PRFPREG, NT_PRSTATUS, registers_of
 from sframegen.stack.live import proc, ptrace
+from sframegen.stack.live.open_aside import open_elf_aside
 from sframegen.stack.snapshot.mappings import DELETED, Mapping, Mappings
 from sframegen.stack.snapshot.memory import CopiedMemory, Memory
 from sframegen.stack.snapshot.snapshot import StackError
@@ -19,6 +21,7 @@ from sframegen.stack.snapshot.snapshot import StackError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.stack.abi.registers import Registers
 
@@ -56,6 +59,8 @@ class Process:
         self.abi = host_abi()
         self._maps_text = b""
         self._mappings = Mappings()
+        self._answering = {_device_of_memory()}  # devices of mappings whose files always answer
+        self.unread: dict[str, str] = {}  # files that could not be opened, and why
         if not os.access(f"/proc/{pid}", os.F_OK):
             raise StackError(f"process {pid}: no such process")
         self._folder = self._living()
@@ -85,11 +90,24 @@ class Process:
         return self._mappings
 
     def read(self, address: int, size: int) -> bytes:
-        """Return bytes of memory, fewer if the memory ends."""
+        """Return bytes of memory, fewer if the memory ends; none if it is of a file that does not answer."""
+        row = self._row_at_risk(address, size)
+        if row is None:
+            return _part(address, size, self._memory)
         try:
-            return os.pread(self._memory, size, address)
-        except (OSError, OverflowError):
+            data: bytes = helpers().call(("memory", row.device), part_of_memory, address, size, descriptors=[self._memory]).value
+        except OSError:
             return b""
+        return data
+
+    def _row_at_risk(self, address: int, size: int) -> Mapping | None:
+        """Return a mapping there that may be of a file whose pages do not come; None if there is none."""
+        if not self._maps_text:
+            self.mappings()
+        for row in self._mappings.overlapping(address, address + size):
+            if row.inode and row.device not in self._answering:
+                return row
+        return None
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
         """Return the mapped file, even if it is deleted, or in another mount namespace."""
@@ -101,9 +119,14 @@ class Process:
             places.append("exe")
         for path in places:
             try:
-                elf = open_elf(f"{self._folder}/{path}")
+                elf, is_copy = open_elf_aside(mapping.device, f"{self._folder}/{path}")
+            except NoAnswerError as error:
+                self.unread[name] = str(error.strerror)
+                return None
             except (OSError, FormatError):
                 continue
+            if not is_copy and _is_of(elf, mapping):
+                self._answering.add(mapping.device)
             elf.name = name
             return elf
         return None
@@ -159,6 +182,37 @@ class Process:
             return os.readlink(f"{self._folder}/exe").removesuffix(DELETED)  # noqa: PTH115 - pathlib takes longer
         except OSError:
             return ""
+
+
+def part_of_memory(address: int, size: int, memory: int) -> Answer:
+    """In a helper: bytes of memory of which some may be of a file that does not answer."""
+    return Answer(_part(address, size, memory))
+
+
+def _part(address: int, size: int, memory: int) -> bytes:
+    try:
+        return os.pread(memory, size, address)
+    except (OSError, OverflowError):
+        return b""
+
+
+def _is_of(elf: ElfFile, mapping: Mapping) -> bool:
+    """Return True if the file is certainly on the device of the mapping: stat and mappings number some in another way."""
+    return elf.status is not None and _text_of(elf.status.st_dev) == mapping.device
+
+
+@cache
+def _device_of_memory() -> str:
+    """Return the device of memory that is shared without a file, as mappings have it."""
+    descriptor = os.memfd_create("device", os.MFD_CLOEXEC)
+    try:
+        return _text_of(os.fstat(descriptor).st_dev)
+    finally:
+        os.close(descriptor)
+
+
+def _text_of(device: int) -> str:
+    return f"{os.major(device):02x}:{os.minor(device):02x}"
 
 
 class StoppedProcess:

@@ -7,12 +7,12 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import SHT_SYMTAB
 from sframegen.elf.symbols import FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
+from sframegen.stack.live.open_aside import open_elf_aside
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -104,6 +104,6 @@ def _functions(file: ElfFile) -> FunctionColumns | None:
 def _debug_file(file: ElfFile) -> ElfFile | None:
     build_id = (build_id_of(file) or b"").hex()
     try:
-        return open_elf(f"{DEBUG_FILES}/{build_id[:2]}/{build_id[2:]}.debug") if build_id else None
+        return open_elf_aside(DEBUG_FILES, f"{DEBUG_FILES}/{build_id[:2]}/{build_id[2:]}.debug")[0] if build_id else None
     except (OSError, FormatError):
         return None

@@ -9,14 +9,12 @@ import os
 import re
 import stat
 import time
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 from weakref import finalize
 
+from sframegen.program.helper import Answer, helpers
 from sframegen.stack.live.proc import contents, fields_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
 MAX_BYTES = 1 << 26  # of a file
@@ -43,11 +41,8 @@ class _Process:
         self.ticks = _ticks(pid)  # when it started: another process may get its id
         self.users = fields.get("Uid", "").split()[1:2]
         self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
-        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
-        try:
-            self.folder = os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
-        finally:
-            os.close(root)
+        self.risk = ("perf map", pid)  # its /tmp may be on a file system that does not answer
+        [self.folder] = helpers().call(self.risk, folder_of_maps, pid).descriptors
         finalize(self, os.close, self.folder)
 
     def trusts(self, status: os.stat_result) -> bool:
@@ -82,15 +77,17 @@ class PerfMap:
         if process is None:
             return
         try:
-            with _opened(process) as file:
-                status = os.fstat(file)
-                if not process.trusts(status):
-                    self._forget()
-                    return
-                if (status.st_dev, status.st_ino) != self._file or status.st_size < self._read:
-                    self._forget()
-                    self._file = status.st_dev, status.st_ino
-                self._add(os.pread(file, min(status.st_size, MAX_BYTES) - self._read, self._read))
+            status, data = _read(process, self._read)
+            file = status.st_dev, status.st_ino
+            if file != self._file or status.st_size < self._read:
+                if self._read:
+                    status, data = _read(process, 0)
+                self._forget()
+                self._file = status.st_dev, status.st_ino
+            if process.trusts(status):
+                self._add(data)
+            else:
+                self._forget()
         except OSError:
             self._forget()
 
@@ -135,12 +132,28 @@ class PerfMap:
                 self._buckets.setdefault(number, []).append(entry)
 
 
-@contextmanager
-def _opened(process: _Process) -> Iterator[int]:
-    """Open the file in the mount and PID namespaces of the process, following no links. Raises OSError."""
-    file = os.open(process.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=process.folder)
+def _read(process: _Process, at: int) -> tuple[os.stat_result, bytes]:
+    """Return the status of the map, and its bytes from there on. Raises OSError."""
+    status, data = helpers().call(process.risk, part_of_map, process.name, at, MAX_BYTES, descriptors=[process.folder]).value
+    return status, data
+
+
+def folder_of_maps(pid: int) -> Answer:
+    """In a helper: /tmp of a process."""
+    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
     try:
-        yield file
+        return Answer(None, [os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)])
+    finally:
+        os.close(root)
+
+
+def part_of_map(name: str, at: int, end: int, folder: int) -> Answer:
+    """In a helper: open the file in the mount and PID namespaces of the process, following no links, and read from there on."""
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
+    try:
+        status = os.fstat(file)
+        size = min(status.st_size, end) - at if stat.S_ISREG(status.st_mode) else 0
+        return Answer((status, os.pread(file, max(size, 0), at)))
     finally:
         os.close(file)
 

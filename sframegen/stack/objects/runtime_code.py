@@ -23,20 +23,26 @@ class RuntimeCode:
         self._addresses: dict[Mapping, int | None] = {}  # of the list in the object that is mapped there
         self._mappings: Mappings | None = None
 
-    def follow(self, snapshot: Snapshot) -> None:
-        """Read new tables and entries. The registry then has the regions of the process, with their current rules."""
+    def follow(self, snapshot: Snapshot, seconds: float | None = None) -> None:
+        """Read new tables and entries. The registry then has the regions of the process, with their current rules.
+
+        `seconds`: the most that reading them takes, if that is less than usual.
+        """
         if snapshot.mappings is not self._mappings:
             self._mappings = snapshot.mappings
             self._search(snapshot)
+        if not self._lists:
+            return
+        from sframegen.registry.jit_budget import Budget  # noqa: PLC0415 - here and below: few have lists
+        from sframegen.registry.jit_tables import JitTables, refresh_chains  # noqa: PLC0415
+
+        budget = Budget() if seconds is None else Budget(seconds)
         for regions in self._lists.values():
             try:
-                regions.update(self._registry)
+                regions.update(self._registry, budget)
             except FormatError:
                 regions.clear(self._registry)
-        if self._lists:
-            from sframegen.registry.jit_tables import JitTables, refresh_chains  # noqa: PLC0415 - here and below: few have lists
-
-            refresh_chains(region.describer for region in self._registry if isinstance(region.describer, JitTables))
+        refresh_chains((region.describer for region in self._registry if isinstance(region.describer, JitTables)), budget)
 
     def _search(self, snapshot: Snapshot) -> None:
         """Find lists in new objects, and stop following those of objects that are gone."""

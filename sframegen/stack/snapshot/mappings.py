@@ -70,6 +70,15 @@ class Mappings:
             address = row.end
         return True
 
+    def overlapping(self, start: int, end: int) -> Iterator[Mapping]:
+        """Return the rows that have addresses of [start, end)."""
+        for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self.rows)):
+            row = self.rows[number]
+            if row.start >= end:
+                return
+            if start < row.end:
+                yield row
+
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """Return (start, end) of the writable memory around `address`: one mapping, or adjacent ones."""
         at = bisect_right(self._starts, address) - 1

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
+GUESS_REACH = 1 << 16  # bytes: a frame pointer to a frame farther up may lead to another stack
 
 
 class End(Enum):
@@ -18,6 +19,7 @@ class End(Enum):
     NO_FRAME_POINTER = "there is no SFrame section for this code, and frame pointers lead nowhere"
     NOT_COVERED = "the SFrame section does not cover this code"
     DAMAGED = "the SFrame section is damaged"
+    NOT_READ = "the tables of this code were not read"
     PENDING = "the section for this code is still to be made"
     NO_STACK = "SP is not in writable memory"
     UNKNOWN_REGISTER = "a register that the rule needs is not known in this frame"

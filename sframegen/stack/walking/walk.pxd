@@ -18,7 +18,7 @@ cdef class Described:
 cdef class Walker:
     cdef object abi
     cdef object view
-    cdef unsigned long long mask, ra_mask
+    cdef unsigned long long mask, ra_mask, guess_reach
     cdef unsigned long long[::1] values
     cdef unsigned long long known
     cdef unsigned long long pc, lowest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cfi.columns import zeros
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.walking.frames import ADDRESS_MASK, End, Frame, How, Walk
+from sframegen.stack.walking.frames import ADDRESS_MASK, GUESS_REACH, End, Frame, How, Walk
 
 try:
     import cython
@@ -103,7 +103,8 @@ class Walker:
     def __init__(self, start: Registers, abi: Abi, view: View) -> None:
         self.abi = abi
         self.view = view
-        self.mask = ADDRESS_MASK  # as an attribute it is C's number
+        self.mask = ADDRESS_MASK  # as attributes these are C's numbers
+        self.guess_reach = GUESS_REACH
         self.ra_mask = start.ra_mask & ADDRESS_MASK
         self.values = zeros("Q", REGISTERS)
         self.known = 0
@@ -201,7 +202,7 @@ class Walker:
             self.enter_stack(sp)
         elif sp < self.lowest or (sp == self.lowest and not self.exact):
             raise _EndedError(End.NOT_ASCENDING)
-        elif sp > self.stack_end:
+        elif sp > self.stack_end or (found.failing is not None and sp - self.lowest > self.guess_reach):
             raise _EndedError(End.OFF_THE_STACK)
         if ra == 0:
             raise _EndedError(End.NO_RETURN, cfa)

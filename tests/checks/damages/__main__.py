@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.tables.optimize import LevelName
 
 FILES = ("libc", "s390x-libc:none:2", "arm64-libc", "libstdcxx:none:2", "libcrypto")
-BEGIN, END = "<!-- mutations -->", "<!-- end of mutations -->"
+BEGIN, END = "<!-- damages -->", "<!-- end of damages -->"
 
 
 class Count(NamedTuple):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.add_or_replace import all_writes, base_of, plan_section
+from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.existing.find_section import find_place
 from linker.existing.overwrite import headers_for
+from linker.inject.apply import write_all
 from sframegen.checks.against_cfi.comparison import ALL_REGISTERS
 from sframegen.checks.check import CheckReport, check_file
 from sframegen.checks.finding import Severity
@@ -61,11 +63,9 @@ def with_section(file: Path, level: LevelName, version: int) -> bytes:
     converted = convert_sources(find_sources(base.elf), base.elf.executable_ranges(), abi_of(base.elf), WRITABLE[version])
     encoder = converted.encoder(base.elf, LEVELS[level])
     encoder.size_bytes += ROOM
-    data = bytearray(base.elf.data)
-    for offset, more in all_writes(plan_section(base, encoder), base, encoder):
-        data.extend(bytes(max(0, offset + len(more) - len(data))))
-        data[offset : offset + len(more)] = more
-    return bytes(data)
+    out = BytesIO()
+    write_all(ElfFile(base.elf.data), change_for(plan_section(base, encoder), base, encoder), out)
+    return out.getvalue()
 
 
 class Subject:

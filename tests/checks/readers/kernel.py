@@ -88,7 +88,8 @@ class Kernel:
         if not count:
             return "outermost"
         if fde.info2 & 0x1F == 0:
-            return ""
+            has_fp = count == (2 if self.fixed_ra else 3)
+            return "fp-at-cfa" if has_fp and not self.memory.read(at + (count - 1) * wide, wide) else ""
         controls = [self.memory.read(at, wide)]
         at, count = at + 2 * wide, count - 2
         while count >= 2 and len(controls) < 3:

@@ -6,7 +6,7 @@ import io
 from contextlib import suppress
 
 from cfi.errors import SframegenError
-from linker.inject.apply import write_all, writes_of
+from linker.inject.apply import change_of, write_all
 from linker.inject.plan import plan_injection
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
@@ -37,6 +37,6 @@ def run(data: bytes) -> None:
         plan = plan_injection(elf, encoder.size_bytes)
         if plan.size < len(data) + (1 << 20):  # else a hole that no file is written for here
             out = io.BytesIO()
-            write_all(elf, writes_of(plan, elf, bytes(encoder.encode(plan.section_address))), out)
+            write_all(elf, change_of(plan, elf, bytes(encoder.encode(plan.section_address))), out)
             read = read_sframe(ElfFile(memoryview(out.getvalue()))).table
             assert difference(encoder.table, read) == (None, 0)

@@ -6,12 +6,11 @@ import io
 from contextlib import suppress
 
 from cfi.errors import SframegenError
-from linker.inject import undo_record
-from linker.inject.apply import write_all, writes_of
+from linker.inject.apply import change_of, write_all
 from linker.inject.kernel_versions import Change
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
-from tests.support.inputs.linker_inputs import section_of
+from tests.support.inputs.linker_inputs import restored, section_of
 
 SEEDS = ("program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "gcc-library", "gcc-stripped")
 SIZE = 128
@@ -25,9 +24,6 @@ def run(data: bytes) -> None:
         if plan.size > len(data) + (1 << 20):  # a hole that no file would be written for here
             return
         out = io.BytesIO()
-        write_all(elf, writes_of(plan, elf, section_of(SIZE)[:SIZE]), out)
+        write_all(elf, change_of(plan, elf, section_of(SIZE)[:SIZE]), out)
         assert len(out.getvalue()) == plan.size
-        record = undo_record.read(memoryview(out.getvalue()))
-        assert record is not None
-        record.restore(out)
-        assert out.getvalue() == data
+        assert restored(out.getvalue()) == data

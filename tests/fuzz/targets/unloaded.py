@@ -6,8 +6,7 @@ import io
 from contextlib import suppress
 
 from cfi.errors import SframegenError
-from linker.existing.add_or_replace import Stored, all_writes, base_of, plan_section
-from linker.inject import undo_record
+from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.inject.apply import write_all
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64, S390X
@@ -16,6 +15,7 @@ from sframegen.format.layouts import V3
 from sframegen.format.locate import unloaded_of
 from tests.fuzz.files import written
 from tests.fuzz.seeds import sframe_table
+from tests.support.inputs.linker_inputs import restored
 
 SEEDS = ("unloaded", "gcc-unloaded", "injected", "program", "big-endian", "many-sections", "gcc-added", "no-sections")
 
@@ -31,14 +31,11 @@ def run(data: bytes) -> None:
         plan = plan_section(base, encoder, stored=stored)
         str(plan)
         out = io.BytesIO()
-        write_all(ElfFile(memoryview(data)), all_writes(plan, base, encoder, stored), out, record=base.record)
+        write_all(ElfFile(memoryview(data)), change_for(plan, base, encoder, stored), out, record=base.record)
         result = ElfFile(memoryview(out.getvalue()))
         section = unloaded_of(result)
         assert section is not None
         assert result.contents(section) == stored.contents
         assert stored.is_in(result)
         assert result.segments == base.elf.segments
-        record = undo_record.read(result.data)
-        assert record is not None
-        record.restore(out)
-        assert out.getvalue() == base.given.data
+        assert restored(out.getvalue()) == base.given.data

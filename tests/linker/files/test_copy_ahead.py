@@ -14,13 +14,13 @@ import pytest
 import sframegen
 from cfi.errors import FormatError, SframegenError
 from linker.files import copy_ahead, copying, target
-from linker.files.copying import copy_file, never
+from linker.files.copying import Part, copy_file, never
 from linker.files.location import Location
 from linker.files.target import Target
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sframegen.elf.file import ElfFile
     from tests.support.peers import Compiler
@@ -38,9 +38,10 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[ElfFile]:
     """Copies that threads make, of files of any size."""
     copies: list[ElfFile] = []
 
-    def copy(elf: ElfFile, out: BinaryIO, unneeded: Callable[[], bool] = never) -> None:
-        copies.append(elf)
-        copy_file(elf, out, unneeded)
+    def copy(elf: ElfFile, out: BinaryIO, parts: Sequence[Part] = (), unneeded: Callable[[], bool] = never) -> None:
+        if not os.fstat(out.fileno()).st_size:  # else the rest of one that was begun
+            copies.append(elf)
+        copy_file(elf, out, parts, unneeded)
 
     monkeypatch.setattr(target, "LARGE", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -79,7 +80,7 @@ def test_nothing_to_change(program: Path, ahead: list[ElfFile]) -> None:
 
 
 def test_no_room(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(elf: ElfFile, out: BinaryIO, _unneeded: Callable[[], bool]) -> None:
+    def fail(elf: ElfFile, out: BinaryIO, *_: object) -> None:
         ahead.append(elf)
         out.write(b"a part")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -96,7 +97,7 @@ def test_no_room(program: Path, ahead: list[ElfFile], monkeypatch: pytest.Monkey
 def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch, output: str | None) -> None:
     """A section that was made from other bytes than those that were copied is not written."""
 
-    def copy_and_change(elf: ElfFile, out: BinaryIO, _unneeded: Callable[[], bool]) -> None:
+    def copy_and_change(elf: ElfFile, out: BinaryIO, *_: object) -> None:
         copy_file(elf, out)
         os.utime(program, ns=(1, 1))
         ahead.append(elf)
@@ -131,7 +132,7 @@ def test_no_threads(program: Path, error: Exception, monkeypatch: pytest.MonkeyP
 def test_any_failure_of_the_thread(program: Path, ahead: list[ElfFile], verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What else it raises is raised here, too: else the file would be written although only a part was copied."""
 
-    def fail(elf: ElfFile, out: BinaryIO, _unneeded: Callable[[], bool]) -> None:
+    def fail(elf: ElfFile, out: BinaryIO, *_: object) -> None:
         ahead.append(elf)
         out.write(b"a part")
         raise MemoryError
@@ -148,7 +149,7 @@ def test_interrupted_while_it_waits_for_the_copy(program: Path, ahead: list[ElfF
     """The thread is asked to stop, and the file is closed when it has."""
     ended = []
 
-    def slow(elf: ElfFile, out: BinaryIO, unneeded: Callable[[], bool]) -> None:
+    def slow(elf: ElfFile, out: BinaryIO, _: object, unneeded: Callable[[], bool]) -> None:
         ahead.append(elf)
         while not unneeded():
             out.write(b"a part")
@@ -185,7 +186,7 @@ def test_a_copy_that_nobody_needs_ends(program: Path, without: list[str], monkey
             asked.append(True)
             return len(asked) > 3
 
-        copy_file(source.elf(), out, unneeded)
+        copy_file(source.elf(), out, (), unneeded)
         if asked:  # else the file system shares it
             assert not any(program.with_name("copy").read_bytes()[1 << 12 :])
 

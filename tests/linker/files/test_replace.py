@@ -20,8 +20,9 @@ from cfi.errors import FormatError
 from linker.existing.original import original_of
 from linker.files.copying import copy_file
 from linker.files.location import locate
-from linker.files.rename_into_place import Replaced, Source, take_over, write_atomically
-from linker.inject.apply import writes_of
+from linker.files.rename_into_place import Replaced, write_atomically
+from linker.files.rights import Rights, Source, take_over
+from linker.inject.apply import change_of
 from linker.inject.plan import plan_injection
 from sframegen import add_section
 from sframegen.elf.file import ElfFile, open_elf
@@ -71,7 +72,7 @@ def put(
             write,
             check,
             source=opened,
-            in_place=location.is_at(opened.status),
+            rights=Rights.IN_PLACE if location.is_at(opened.status) else Rights.OUTPUT,
             hard_links=links,
             preserve_timestamps=preserve_timestamps,
         )
@@ -118,9 +119,11 @@ def test_another_name(target: Path) -> None:
 def test_another_name_that_exists(target: Path) -> None:
     output = target.with_name("output")
     output.write_bytes(b"something")
+    output.chmod(0o640)
+    target.chmod(0o755)
     put(output, write_new, source=target)
     assert output.read_bytes() == NEW
-    assert stat.S_IMODE(output.stat().st_mode) == 0o751
+    assert stat.S_IMODE(output.stat().st_mode) == 0o750  # who may read it may execute it
 
 
 @pytest.mark.parametrize("dangling", [False, True])
@@ -170,10 +173,10 @@ def test_an_owner_who_cannot_be_kept(target: Path, monkeypatch: pytest.MonkeyPat
 
     descriptor = os.open(target, os.O_RDWR)
     other = Source(descriptor, os.stat_result([0o104755, *target.stat()[1:4], os.getuid() + 1, *target.stat()[5:]]))
-    monkeypatch.setattr("linker.files.rename_into_place.os.fchown", refuse)
+    monkeypatch.setattr("linker.files.rights.os.fchown", refuse)
     with pytest.raises(PermissionError):
-        take_over(other, descriptor, strict=True)
-    take_over(other, descriptor, strict=False)
+        take_over(other, descriptor, 0o4755, strict=True)
+    take_over(other, descriptor, 0o4755, strict=False)
     assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o755
     os.close(descriptor)
 
@@ -463,7 +466,7 @@ def test_a_section_of_another_size(original: Path) -> None:
     original.write_bytes(small_file())
     elf = open_elf(original)
     with pytest.raises(ValueError, match="plan is for 28 bytes"):
-        writes_of(plan_injection(elf, 28), elf, section_of(29)[:29])
+        change_of(plan_injection(elf, 28), elf, section_of(29)[:29])
 
 
 def test_the_original_is_that_of_the_open_file(compile_c: Compiler, tmp_path: Path) -> None:

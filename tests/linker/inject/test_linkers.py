@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ from linker.existing.original import original_of
 from linker.files.refusals import RefusedError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_NOTE, SHT_NOBITS
+from sframegen.elf.records import PT_GNU_SFRAME, SHT_NOBITS
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
 
@@ -52,18 +53,11 @@ ONLY = {  # linkers that have the option; all others have all the other shapes
     "no section headers, static": ("newest bfd",),
 }
 CASES = [(linker, shape) for linker in LINKERS for shape in SHAPES if linker in ONLY.get(shape, LINKERS)]
-RELOCATIONS = r"no room for two more program headers: \.rela\.(plt|dyn) cannot move"
 CODE = r"no room for two more program headers: \.init cannot move"
 BUILD_ID = "no room for two more program headers: the build-id note would leave the first page of the file"
 REFUSED = {  # for kernels before 5.18
-    ("gold", "static"): RELOCATIONS,
-    ("gold", "64 KiB pages, static"): RELOCATIONS,
     ("gold", "a read-only segment of its own"): CODE,
-    ("lld", "static"): RELOCATIONS,
-    ("lld", "64 KiB pages, static"): RELOCATIONS,
     ("lld", "static-pie"): BUILD_ID,
-    ("mold", "static"): RELOCATIONS,
-    ("mold", "64 KiB pages, static"): RELOCATIONS,
     ("mold", "static-pie"): BUILD_ID,
 }
 HUGE = "#ifdef HUGE\n" + LARGE_BSS.replace("100 << 20", "1500 << 20") + "#endif\n"
@@ -101,7 +95,7 @@ def test_every_shape_of_every_linker(
             assert "\n" not in str(error.value)
         min_kernel = "5.18"
     plan = inject(original, result, min_kernel=min_kernel)
-    assert plan.layout == ("tail" if min_kernel else "front")
+    assert plan.layout == ("tail" if min_kernel else "before" if "-fno-pie" in SHAPES[shape] else "front")
     assert_runs(result, shape, compile_c)
     before, after = open_elf(original), open_elf(result)
     assert verify(plan, before, result) == []
@@ -125,7 +119,8 @@ def test_readers_find_nothing_new(
 ) -> None:
     def remarks(*command: str) -> set[str]:
         done = subprocess.run([peers.tool(command[0]), *command[1:]], capture_output=True, text=True, check=False)
-        return {line for line in (done.stdout if command[0] == "eu-elflint" else done.stderr).splitlines() if line != "No errors"}
+        lines = (done.stdout if command[0] == "eu-elflint" else done.stderr).splitlines()
+        return {re.sub(r"^section \[[ \d]+\]", "section", line) for line in lines} - {"No errors"}
 
     original, result = linked(linker, shape), tmp_path / name_of(shape)
     inject(original, result)
@@ -133,25 +128,6 @@ def test_readers_find_nothing_new(
     assert len([line for line in new if "0x6474e554" in line or "'.sframe' has unsupported type" in line]) == 2
     assert len(new) == 2, new
     assert remarks("readelf", "-aW", str(result)) == set()
-
-
-@pytest.mark.parametrize("tool", [("strip", "-o"), ("objcopy",), ("eu-strip", "-o")])
-def test_a_static_program_that_gave_headers_up(
-    tool: tuple[str, ...], linked: Callable[[str, str], Path], compile_c: Compiler, peers: Peers, tmp_path: Path
-) -> None:
-    """The newest GNU ld puts relocations right after the build-id, and the other notes at the end."""
-    original, result, changed = linked("newest bfd", "static"), tmp_path / "result", tmp_path / "changed"
-    plan = inject(original, result)
-    assert [s.p_type for s in plan.dropped_segments] == [PT_NOTE, PT_NOTE]
-    assert plan.moves == ()
-    assert plan.overwritten()[-1] == (64, len(plan.segments) * PHDR_SIZE)
-    files = [result, changed] if tool == ("objcopy",) else [changed, result]
-    subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, capture_output=True)
-    assert_runs(changed, "static", compile_c)
-    elf = open_elf(changed)
-    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
-    assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
-    assert build_id_of(elf) == build_id_of(open_elf(original)) is not None
 
 
 @pytest.mark.parametrize("tool", [("strip", "-o"), ("objcopy",), ("eu-strip", "-o"), ("llvm-strip", "-o"), ("llvm-objcopy",)])

@@ -235,14 +235,15 @@ def test_a_loader_that_nobody_knows(compile_c: Compiler, peers: Peers, tmp_path:
 
 
 class TestCommands:
-    """On a static program of lld, which has no room before its relocations."""
+    """On a static-PIE of lld, which has no room before its build-id."""
 
     @pytest.fixture
     def link(self, peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.chdir(tmp_path)
         Path("main.c").write_text("int main(void) { return 0; }")
-        subprocess.run(["gcc", "-c", "main.c"], check=True)
-        return ["gcc", "-static", "-fuse-ld=lld", "-B", str(Path(peers.tool("ld.lld")).parent), "-Wl,-Map=map", "main.o"]
+        subprocess.run(["gcc", "-fPIE", "-c", "main.c"], check=True)
+        where = str(Path(peers.tool("ld.lld")).parent)
+        return ["gcc", "-static-pie", "-fuse-ld=lld", "-B", where, "-Wl,-Map=map", "main.o"]
 
     @pytest.fixture
     def program(self, link: list[str]) -> Path:
@@ -261,7 +262,7 @@ class TestCommands:
     def test_add_section(self, program: Path) -> None:
         result = self.run("add-section", program)
         assert result.exit_code == 1
-        assert result.stderr.endswith("cannot move; --min-kernel 5.18 puts them at the end of the file\n")
+        assert result.stderr.endswith("leave the first page of the file; --min-kernel 5.18 puts them at the end of the file\n")
         assert self.run("add-section", "--min-kernel", "5.18", program).exit_code == 0
         assert self.is_good(program)
         assert self.run("add-section", "--min-kernel", "6.1", program).stdout.endswith("; has it already\n")

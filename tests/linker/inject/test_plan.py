@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 from typing import TYPE_CHECKING, Any
@@ -11,11 +10,16 @@ import pytest
 
 from cfi.errors import FormatError, SframegenError
 from linker.files.refusals import RefusedError
-from linker.inject import undo_record
-from linker.inject.image import find_build_id
+from linker.inject import front_layout, tail_layout, undo_record
+from linker.inject.front_layout import may_extend
+from linker.inject.gaps import Gap
+from linker.inject.image import find_build_id, read_image
+from linker.inject.movable import may_move, section_range, tagged
 from linker.inject.plan import describe, plan_injection
+from sframegen.elf.dynamic import DT_HASH
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
+from sframegen.elf.ranges import Extent
 from sframegen.elf.records import (
     PF_R,
     PHDR_SIZE,
@@ -25,6 +29,7 @@ from sframegen.elf.records import (
     PT_PHDR,
     RECORDS,
     SHF_ALLOC,
+    SHN_LORESERVE,
     SHT_DYNSYM,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
@@ -33,7 +38,14 @@ from sframegen.elf.records import (
     Phdr,
     Sym,
 )
-from tests.support.inputs.linker_inputs import inject_bytes, section_of, small_file
+from tests.support.inputs.linker_inputs import (
+    inject_bytes,
+    restored,
+    section_of,
+    small_file,
+    with_many_sections,
+    without_sections,
+)
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
@@ -92,6 +104,24 @@ def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> N
     assert find_build_id(after) is not None
 
 
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
+    """-1: one before the section, which is not in it."""
+    data = bytearray(small_file())
+    elf = elf_of(bytes(data))
+    note, table = elf.section(".note.gnu.build-id"), elf.section(".symtab")
+    assert note is not None
+    assert table is not None
+    value = note.header.sh_addr + place * (note.header.sh_size if place > 0 else 1)
+    struct.pack_into("<Q", data, table.header.sh_offset + 24 + 8, value)
+    after = elf_of(inject_bytes(bytes(data)))
+    moved = after.section(".note.gnu.build-id")
+    assert moved is not None
+    by = moved.header.sh_addr - note.header.sh_addr
+    assert by != 0
+    assert symbols(after, SHT_SYMTAB)[1].st_value == value + (by if place >= 0 else 0)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_new_segment(order: ByteOrder) -> None:
     before = elf_of(small_file(order))
@@ -102,20 +132,25 @@ def test_the_new_segment(order: ByteOrder) -> None:
     assert new.p_flags == PF_R
     assert new.p_align == 0x1000
     assert new.p_vaddr % 0x1000 == new.p_offset % 0x1000
-    assert new.p_offset >= len(before.data)
+    assert new.p_offset >= max(s.p_offset + s.p_filesz for s in before.segments)
     assert last.p_vaddr + last.p_memsz <= new.p_vaddr - new.p_vaddr % 0x1000
     (segment,) = [s for s in after.segments if s.p_type == PT_GNU_SFRAME]
-    section = after.sections[-1]
-    assert section.name == ".sframe"
+    section = after.section(".sframe")
+    assert section is not None
     assert section.header[1:6] == (SHT_GNU_SFRAME, SHF_ALLOC, segment.p_vaddr, segment.p_offset, 1000)
     assert after.contents(section) == section_of(1000)[:1000]
-    assert [s.name for s in after.sections[:-1]] == [s.name for s in before.sections]
+    assert [s.name for s in after.sections if s != section] == [s.name for s in before.sections]
 
 
-def test_the_section_headers_stay_where_they_were() -> None:
-    data = small_file()
-    header = elf_of(data).header
-    assert inject_bytes(data)[header.e_shoff : len(data)] == data[header.e_shoff :]
+def test_what_is_loaded_comes_before_what_is_not() -> None:
+    """In the file and in the section header table: dwz refuses others."""
+    after = elf_of(inject_bytes(small_file()))
+    loaded = [s.number for s in after.sections if s.header.sh_flags & SHF_ALLOC]
+    other = [s for s in after.sections[1:] if s.number not in loaded]
+    assert max(loaded) < min(s.number for s in other)
+    end = max(s.p_offset + s.p_filesz for s in after.segments)
+    assert end <= min(s.header.sh_offset for s in other)
+    assert other
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -131,7 +166,27 @@ def test_tail_layout(order: ByteOrder) -> None:
     assert after.header.e_phoff == loads[-1].p_offset
     assert len({s.p_vaddr - s.p_offset for s in (loads[0], loads[-1])}) == 1
     assert [s.p_vaddr for s in loads] == sorted(s.p_vaddr for s in loads)
-    assert after.sections[-1].header.sh_addr == loads[-1].p_vaddr
+    cover = after.section(".sframegen.phdrs")
+    assert cover is not None
+    assert cover.header.sh_addr == loads[-1].p_vaddr
+
+
+def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's .bss becomes bytes of the file."""
+    data = small_file(library=True, blocked=256)
+    number = max(n for n, s in enumerate(elf_of(data).segments) if s.p_type == PT_LOAD)
+    start = elf_of(data).segments[number].p_vaddr
+    large = elf_of(with_segment(data, number, p_memsz=(64 << 20) - start))
+    plan = plan_injection(large, 28)
+    hole = plan.section_offset - read_image(large).room
+    assert (64 << 20) - 0x1000 < hole < 64 << 20
+    with pytest.raises(RefusedError, match="at the end of the file"):
+        plan_injection(elf_of(with_segment(data, number, p_memsz=(64 << 20) - start + 1)), 28)
+    monkeypatch.setattr(tail_layout, "MAX_HOLE", hole)
+    assert plan_injection(large, 28) == plan
+    monkeypatch.setattr(tail_layout, "MAX_HOLE", hole - 1)
+    with pytest.raises(RefusedError, match="at the end of the file"):
+        plan_injection(large, 28)
 
 
 def test_tail_layout_takes_the_phdr_segment_along() -> None:
@@ -139,6 +194,29 @@ def test_tail_layout_takes_the_phdr_segment_along() -> None:
     plan = plan_injection(elf_of(with_segment(data, 4, p_type=PT_PHDR)), 28)
     (table,) = [s for s in plan.segments if s.p_type == PT_PHDR]
     assert (table.p_offset, table.p_filesz) == (plan.table_offset, plan.table_size)
+
+
+def test_the_first_segment_grows_only_where_its_last_page_is_free() -> None:
+    """Not over bytes that are zeros in memory only, past its page, or where another segment has bytes of the file or addresses."""
+    image = read_image(elf_of(small_file()))
+    load, *others = image.loads
+    end = load.p_offset + load.p_filesz
+    assert load is image.load
+
+    def may_reach(place: int, load: Phdr, *others: Phdr) -> bool:
+        return may_extend(image._replace(load=load, loads=[load, *others]), place)
+
+    assert may_reach(end, load, *others)
+    assert may_reach(0x1000, load)
+    assert not may_reach(0x1001, load)
+    zeros = load._replace(p_memsz=load.p_memsz + 1)
+    assert may_reach(end, zeros)
+    assert not may_reach(end + 1, zeros)
+    same_bytes = others[0]._replace(p_offset=end, p_filesz=8)
+    assert not may_reach(end + 1, load, same_bytes)
+    assert may_reach(end + 1, load, same_bytes._replace(p_offset=end + 1))
+    assert may_reach(end + 1, load, others[0]._replace(p_vaddr=0x1000))
+    assert not may_reach(end + 1, load, others[0]._replace(p_vaddr=0xFFF))
 
 
 def test_an_unused_header_gives_its_slot() -> None:
@@ -163,12 +241,8 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     plan = plan_injection(elf_of(original), 28)
     assert plan.layout == "front"
     assert not plan.moves
-    assert [s.name for s in elf_of(changed).sections[:-1]] == [s.name for s in elf_of(original).sections]
-    record = undo_record.read(memoryview(changed))
-    assert record is not None
-    restored = io.BytesIO(changed)
-    record.restore(restored)
-    assert restored.getvalue() == original
+    assert [s.name for s in elf_of(changed).sections if s.name != ".sframe"] == [s.name for s in elf_of(original).sections]
+    assert restored(changed) == original
 
 
 @pytest.mark.parametrize("filler", [b"\0", b"X"])
@@ -239,6 +313,48 @@ def test_refusals(reason: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("library", [False, True])
+def test_the_last_new_address_is_within_the_limit(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both layouts: the programs' headers grow, the library's table moves to the end."""
+    elf = elf_of(small_file(library=library, blocked=256 * library))
+    layout = tail_layout if library else front_layout
+    plan = plan_injection(elf, 28)
+    end = max(s.p_vaddr + s.p_memsz for s in plan.new_segments)
+    monkeypatch.setattr(layout, "MAX_ADDRESS", end)
+    assert plan_injection(elf, 28) == plan
+    monkeypatch.setattr(layout, "MAX_ADDRESS", end - 1)
+    with pytest.raises(RefusedError, match="no addresses are left" if not library else "no room"):
+        plan_injection(elf, 28)
+
+
+def test_without_section_headers_a_piece_ends_where_the_next_named_place_is() -> None:
+    data = small_file()
+    elf = elf_of(data)
+    ends = {name: section_range(section) for name in (".hash", ".dynstr", ".dynsym") if (section := elf.section(name))}
+    image = read_image(elf_of(without_sections(data)))
+    assert image.load is not None
+    found = {name: piece for piece in image.pieces for name in piece.names}
+    assert (found["DT_HASH"].start, found["DT_HASH"].end) == (ends[".hash"].start, ends[".dynstr"].start)
+    assert (found["DT_STRTAB"].start, found["DT_STRTAB"].end) == (ends[".dynstr"].start, ends[".dynstr"].end)  # by DT_STRSZ
+    assert (found["DT_SYMTAB"].start, found["DT_SYMTAB"].end) == (ends[".dynsym"].start, image.load.p_filesz)
+
+
+@pytest.mark.parametrize(("place", "size"), [(0, 16), (15, 1), (16, 0), (-1, 0)])
+def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, size: int) -> None:
+    elf = elf_of(small_file())
+    load = [s for s in elf.segments if s.p_type == PT_LOAD][1]
+    assert load.p_filesz == 16
+    found = tagged(elf, {DT_HASH: [load.p_vaddr + place]})
+    assert found == ([Extent(load.p_offset + place, load.p_offset + 16, ("DT_HASH",), 8)] if size else [])
+
+
+@pytest.mark.parametrize(("count", "last"), [(SHN_LORESERVE - 2, False), (SHN_LORESERVE - 1, True)])
+def test_numbers_of_sections_stay_where_they_would_need_more_than_the_header_has(count: int, last: bool) -> None:
+    plan = plan_injection(elf_of(with_many_sections(small_file(), count)), 28)
+    assert len(plan.sections) == count + 1
+    assert (plan.added == (count,)) is last
+
+
 def test_undo_wants_what_was_written() -> None:
     data = small_file()
     changed = inject_bytes(data)
@@ -249,20 +365,62 @@ def test_undo_wants_what_was_written() -> None:
         assert undo_record.read(memoryview(spoiled)) is None
 
 
+@pytest.mark.parametrize(("offset", "fits"), [(-4, True), (-3, False), (0, False)])
+def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> None:
+    data = bytes(100)
+    size = len(data) - 1  # one byte after it is new
+    record = undo_record.pack(undo_record.Undo(size, [(size + offset, b"old.")], 0), [data[size + offset :][:4], data[size:]])
+    found = undo_record.parse(memoryview(data + record))
+    assert (found is not None) is fits
+    assert found is None or found.old == [(size - 4, b"old.")]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "start", "sound"),
+    [
+        ([], 100, True),
+        ([(0, 4), (99, 6)], 110, True),
+        ([(0, 4), (99, 6)], 109, False),  # no room for the original
+        ([(99, 6), (0, 4)], 110, False),
+        ([(5, 1), (5, 1)], 110, False),
+        ([(5, 0)], 110, False),
+        ([(100, 4)], 110, False),
+        ([(0, 1), (1, 1), (2, 1)], 110, False),  # more than any plan has
+    ],
+)
+def test_gaps_of_a_record_are_within_the_original(gaps: list[tuple[int, int]], start: int, sound: bool) -> None:
+    assert undo_record.are_sound([Gap(*gap) for gap in gaps], 100, start) is sound
+
+
 @pytest.mark.parametrize("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
 def test_a_payload_behind_the_elf_image_is_refused(payload: bytes) -> None:
     with pytest.raises(RefusedError, match=f"{len(payload)} bytes follow the ELF image"):
         plan_injection(elf_of(small_file() + payload), 28)
 
 
-@pytest.mark.parametrize(("kind", "moves"), [(1, True), (3, True), (0x4F464E49, False)])
-def test_only_notes_that_are_found_by_their_headers_move(kind: int, moves: bool, compile_c: Compiler) -> None:
-    """Crashpad's holds the distance from itself to something else."""
+@pytest.mark.parametrize(
+    ("owner", "kind", "moves"),
+    [
+        ("GNU", 1, True),  # ABI tag
+        ("GNU", 3, True),  # build-id
+        ("GNU", 5, True),  # properties
+        ("GNU", 6, False),
+        ("Go", 4, True),  # build-id
+        ("FDO", 0xCAFE1A7E, True),  # package
+        ("FDO", 0x407C0C0A, True),  # dlopen
+        ("FDO", 3, False),
+        ("Android", 1, True),
+        ("GNU", 0x4F464E49, False),  # Crashpad's holds the distance from itself to something else
+    ],
+)
+def test_only_notes_that_are_found_by_their_headers_move(owner: str, kind: int, moves: bool, compile_c: Compiler) -> None:
+    size = (len(owner) // 4 + 1) * 4
     source = f"""
-        __asm__(".section .note.mine, \\"a\\", @note\\n .balign 4\\n .long 4, 8, {kind}\\n"
-                ".asciz \\"GNU\\"\\n .quad 1\\n .previous");
+        __asm__(".section .note.mine, \\"a\\", @note\\n .balign 4\\n .long {size}, 8, {kind}\\n"
+                ".asciz \\"{owner}\\"\\n .balign 4\\n .quad 1\\n .previous");
         int main(void) {{ return 0; }}
     """
-    file = compile_c(source, "-Wl,--build-id=none")
-    plan = plan_injection(open_elf(file), 28)
-    assert any(".note.mine" in item.names for item in plan.moves) is moves
+    elf = open_elf(compile_c(source, "-Wl,--build-id=none"))
+    note = elf.section(".note.mine")
+    assert note is not None
+    assert may_move(elf, note, {}) is moves

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import sframegen
 from cfi.errors import FormatError, VerificationError
-from linker.inject import undo_record
+from linker.inject import apply, undo_record
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import (
@@ -88,11 +88,12 @@ def test_a_record_that_gives_something_else_back_is_not_written(
     dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT_DYNAMIC)
     pack = undo_record.pack
 
-    def wrong(size: int, old: list[tuple[int, bytes]], new: Any) -> bytes:
+    def wrong(undo: undo_record.Undo, new: Any) -> bytes:
         if spoiled == "new":
-            return pack(size, old, [*new, b"?"])
+            return pack(undo, [*new, b"?"])
+        old = undo.old
         number, (at, before) = next((n, one) for n, one in enumerate(old) if dynamic.p_offset <= one[0])
-        return pack(size, [*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]], new)
+        return pack(undo._replace(old=[*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]]), new)
 
     monkeypatch.setattr(undo_record, "pack", wrong)
     with pytest.raises(VerificationError, match=f"verification failed, nothing was changed: its undo record {finding}"):
@@ -286,7 +287,7 @@ def test_every_bit_of_the_record() -> None:
     changed = inject_bytes(data)
     record = undo_record.read(memoryview(changed))
     assert record is not None
-    for place in range(record.original_size, len(changed)):
+    for place in (place for span in [*record.covered, (record.start, len(changed))] for place in range(*span)):
         for bit in range(8):
             spoiled = bytearray(changed)
             spoiled[place] ^= 1 << bit
@@ -339,7 +340,8 @@ def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
     record = undo_record.read(memoryview(changed))
     assert record is not None
     body = changed[: record.start]
-    data = body + undo_record.pack(size, old, [*(body[at : at + len(before)] for at, before in old), body[size:]])
+    lying = undo_record.Undo(size, old, record.start, tuple(gap for gap in record.gaps if gap.at < size))
+    data = body + undo_record.pack(lying, [body[start:end] for start, end in lying.covered])
     assert undo_record.read(memoryview(data)) is not None
     file = tmp_path / "file"
     file.write_bytes(data)
@@ -388,7 +390,7 @@ def test_output_and_dry_run_leave_the_file_alone(compile_c: Compiler, tmp_path: 
     size = original.stat().st_size
     assert result.stdout == f"{file}: as it was before add-section; {len(data):,} -> {size:,} bytes\n"
     assert [path.name for path in tmp_path.iterdir()] == ["added"]
-    document = json.loads(remove("--json", "-o", tmp_path / "new", file).stdout)
+    [document] = json.loads(remove("--json", "-o", tmp_path / "new", file).stdout)
     assert (document["restored"], document["output"], document["size"]) == (True, str(tmp_path / "new"), size)
     assert (tmp_path / "new").read_bytes() == original.read_bytes()
     assert file.read_bytes() == data
@@ -396,7 +398,7 @@ def test_output_and_dry_run_leave_the_file_alone(compile_c: Compiler, tmp_path: 
     result = remove("--dry-run", file)
     assert "taken out" in result.stdout
     assert "written over: 0x40 bytes at offset 0x0" in result.stdout.splitlines()
-    assert json.loads(remove("--json", "--dry-run", file).stdout)["plan"] == result.stdout.splitlines()[1:]
+    assert json.loads(remove("--json", "--dry-run", file).stdout)[0]["plan"] == result.stdout.splitlines()[1:]
     assert file.read_bytes() == data + b"\0"
 
 
@@ -418,13 +420,12 @@ def test_verification_stops_what_went_wrong(
     file = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path)
     data = file.read_bytes()
 
-    def restore(self: undo_record.Undo, out: BinaryIO) -> None:
-        genuine(self, out)
+    def write_all(elf: ElfFile, change: apply.Change, out: BinaryIO, **options: Any) -> None:
+        apply.write_all(elf, change, out, **options)
         out.seek(spoil, 2 if spoil < 0 else 0)
         out.write(b"?")
 
-    genuine = undo_record.Undo.restore
-    monkeypatch.setattr(undo_record.Undo, "restore", restore)
+    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
     result = remove(file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr

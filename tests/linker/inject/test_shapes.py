@@ -9,6 +9,7 @@ import pytest
 
 from linker.existing.original import original_of
 from linker.files.refusals import RefusedError
+from linker.inject.gaps import moved
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX
@@ -87,7 +88,7 @@ def test_one_section_too_many_for_the_elf_header(count: int, order: ByteOrder, t
     elf = open_elf(result)
     assert len(elf.sections) == elf.shnum == count + 1
     assert elf.header.e_shnum == (count + 1 if count + 1 < SHN_LORESERVE else 0)
-    assert elf.sections[-1].name == ".sframe"
+    assert [section.name for section in elf.sections].count(".sframe") == 1
     assert elf.sections[elf.shstrndx].name == ".shstrtab"
     assert verify(plan, open_elf(source), result) == []
     assert original_data(result) == source.read_bytes()
@@ -120,6 +121,10 @@ def test_a_program_header_table_elsewhere(kind: str, compile_c: Compiler, tmp_pa
     """Not at offset 64 but after the metadata; it stays there, and grows."""
     source, result = tmp_path / "original", tmp_path / "result"
     source.write_bytes(with_table_behind(compile_c(SOURCE, *FLAGS, *KINDS[kind]).read_bytes()))
+    table = open_elf(source).header
+    end = table.e_phoff + table.e_phnum * PHDR_SIZE
+    if -end % 0x1000 < 3 * PHDR_SIZE:
+        pytest.skip("no room after the headers in what this linker makes")
     source.chmod(0o755)
     plan = inject(source, result)
     assert plan.layout == "front"
@@ -138,7 +143,7 @@ def test_section_headers_that_are_none(program: bytes, tmp_path: Path) -> None:
     source.write_bytes(bare[:40] + len(bare).to_bytes(8, "little") + bare[48:] + bytes(64))
     plan = inject(source, result)
     assert open_elf(result).sections == []
-    assert open_elf(result).header.e_shoff == len(bare)
+    assert open_elf(result).header.e_shoff == moved(plan.gaps, len(bare))
     assert verify(plan, open_elf(source), result) == []
     assert run(result, "pie") == "counter 17\n"
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from linker.existing.original import original_of
 from linker.files.refusals import Refusal, RefusedError
-from linker.inject.apply import write_all, writes_of
+from linker.inject.apply import change_of, write_all
 from linker.inject.plan import describe, plan_unloaded
 from sframegen import FormatError, Severity, SframegenError, Summary, add_section, check, convert, read, remove
 from sframegen.cli.commands import cli
@@ -48,10 +48,12 @@ from tests.support.inputs.linker_inputs import (
     without_sections,
 )
 from tests.support.peers import corpus_file
+from tests.support.zstandard import zstd
 
 if TYPE_CHECKING:
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.compressed import Compression
+    from sframegen.format.layouts import FormatVersion
     from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.once
@@ -70,11 +72,11 @@ def inject(original: Path, result: Path, flags: int = 0) -> InjectionPlan:
     elf = open_elf(original)
     plan = plan_unloaded(elf, SIZE, flags)
     with result.open("wb") as out:
-        write_all(elf, writes_of(plan, elf, section_of(SIZE)[:SIZE]), out)
+        write_all(elf, change_of(plan, elf, section_of(SIZE)[:SIZE]), out)
     return plan
 
 
-@pytest.fixture(params=SHAPES)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.full] * (name == "many sections")) for name in SHAPES])
 def original(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     file = tmp_path / "original"
     file.write_bytes(SHAPES[request.param])
@@ -192,7 +194,7 @@ def run(file: Path, kind: str, compile_c: Compiler) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
 
 
-def add_and_read(original: Path, file: Path, compress: Compression | None, version: int = 3) -> Summary:
+def add_and_read(original: Path, file: Path, compress: Compression | None, version: FormatVersion = 3) -> Summary:
     """Into a copy: every reader of ours finds the same section, and removing it restores the file."""
     summary = add_section(original, output=file, unloaded=True, compress=compress, version=version)
     assert summary.unloaded
@@ -223,14 +225,14 @@ def test_programs_run_as_before(kind: str, compress: Compression | None, compile
 
 
 def test_a_program_without_room(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
-    """Its relocations follow the program headers."""
+    """The build-id would leave the first page."""
     bin_directory = str(Path(peers.tool("ld.lld")).parent)
-    original = compile_c(SOURCE, *FLAGS, "-static", "-fuse-ld=lld", "-B", bin_directory)
+    original = compile_c(SOURCE, *FLAGS, "-fPIE", "-static-pie", "-fuse-ld=lld", "-B", bin_directory)
     with pytest.raises(RefusedError) as error:
         add_section(original, output=tmp_path / "loaded")
     assert error.value.reason is Refusal.OLD_KERNELS
     add_and_read(original, tmp_path / "result", "zstd")
-    run(tmp_path / "result", "static", compile_c)
+    run(tmp_path / "result", "static-pie", compile_c)
 
 
 def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
@@ -245,9 +247,10 @@ def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
     assert done.stdout == "counter 17\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", ["bash", "arm64-bash", "s390x-bash"])
-def test_gnu_readelf_reads_the_same(name: str, version: int, peers: Peers, tmp_path: Path) -> None:
+def test_gnu_readelf_reads_the_same(name: str, version: FormatVersion, peers: Peers, tmp_path: Path) -> None:
     """It takes the section's address for 0 too, and expands it without being asked."""
     original = corpus_file(name)
     choices: tuple[Compression | None, ...] = (None, "zstd")
@@ -426,10 +429,13 @@ def test_what_no_limited_reader_would_expand_stays_uncompressed() -> None:
 
 
 def test_without_the_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", None)
-    monkeypatch.delattr("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", raising=False)
+    monkeypatch.setitem(sys.modules, zstd.__name__, None)
+    monkeypatch.delattr(zstd.__name__, raising=False)
     before = file.read_bytes()
-    with pytest.raises(SframegenError, match=r"a library for zstd is missing: pip install backports\.zstd$"):
+    with pytest.raises(
+        SframegenError,
+        match=r"a library for zstd is missing: install backports\.zstd \(see sframegen doctor\)$",
+    ):
         add_section(file, unloaded=True, compress="zstd")
     assert file.read_bytes() == before
 

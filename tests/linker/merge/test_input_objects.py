@@ -16,6 +16,7 @@ from tests.fuzz.seeds import seed
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sframegen.format.layouts import FormatVersion
     from tests.support.peers import Compiler
 
 SOURCE = """
@@ -42,7 +43,9 @@ def opened(data: bytes, abi: Abi = AMD64) -> InputObject:
 
 @pytest.mark.parametrize("flags", [(), ("-ffunction-sections",), ("-g",)])
 @pytest.mark.parametrize("version", [2, 3])
-def test_what_compilers_make_has_the_usual_form(version: int, flags: tuple[str, ...], compile_c: Compiler, tmp_path: Path) -> None:
+def test_what_compilers_make_has_the_usual_form(
+    version: FormatVersion, flags: tuple[str, ...], compile_c: Compiler, tmp_path: Path
+) -> None:
     compiled = compile_c(SOURCE, "-c", "-O2", *flags, name="made.o")
     add_section(compiled, output=tmp_path / "made.o", version=version)
     data = (tmp_path / "made.o").read_bytes()

@@ -379,6 +379,11 @@ def test_the_object_is_blamed_for_what_its_linker_stumbles_over(linked: Link) ->
     assert error.value.__notes__ == ["own words"]
 
 
+def test_a_linker_that_writes_nothing_is_blamed(linked: Link) -> None:
+    with pytest.raises(FormatError, match=r"^/bin/true: -r wrote no object and no map$"):
+        merge(linked.objects, linked.directory / "out.o", linker="/bin/true")
+
+
 def test_versions_are_mixed_where_ld_refuses(linked: Link) -> None:
     section = open_elf(linked.objects[0]).section(".sframe")
     assert section is not None

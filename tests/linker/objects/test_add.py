@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.format.decode import SframeSection
+    from sframegen.format.layouts import FormatVersion
     from sframegen.format.model import FunctionTable
     from sframegen.tables.optimize import LevelName
     from tests.support.cross import Machine
@@ -212,7 +213,7 @@ def test_archives(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
 @pytest.mark.parametrize("version", [2, 3])
-def test_other_machines(machine: Machine, version: int, peers: Peers, tmp_path: Path) -> None:
+def test_other_machines(machine: Machine, version: FormatVersion, peers: Peers, tmp_path: Path) -> None:
     compiler = Compiler(peers, tmp_path, machine.prefix)
     made = tmp_path / "made.o"
     shutil.copy(compiler(HALVES["two"], *FLAGS, "-c", "-fPIC", name="two.o"), made)

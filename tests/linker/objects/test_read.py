@@ -25,6 +25,7 @@ from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
 if TYPE_CHECKING:
     from click.testing import Result
 
+    from sframegen.format.layouts import FormatVersion
     from tests.support.cross import Machine
     from tests.support.peers import Peers
     from tests.support.producers import Producer
@@ -68,7 +69,7 @@ def gas(compile_c: Compiler) -> Path:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("machine", [None, ARM64, S390X], ids=lambda machine: machine.name if machine else "here")
 def test_dump_is_readelfs_of_our_objects(
-    machine: Machine | None, version: int, compile_c: Compiler, peers: Peers, tmp_path: Path
+    machine: Machine | None, version: FormatVersion, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
     compiler = compile_c if machine is None else Compiler(peers, tmp_path, machine.prefix)
     path = tmp_path / "ours.o"
@@ -111,7 +112,7 @@ def test_dump_names_functions_by_their_sections(ours: Path, gas: Path) -> None:
         lines = [line for line in sframegen_on("dump", "--names", path).output.splitlines() if "func idx" in line]
         assert {line.rpartition("<")[2] for line in lines} == {"_Z7groupedi>", "_Z5callsi>", "main>"}
         assert all("pc = 0x0," in line for line in lines)
-        [document] = [json.loads(sframegen_on("dump", "--json", path).output)]
+        [document] = json.loads(sframegen_on("dump", "--json", path).output)
         functions = [function for section in document["sections"] for function in section["functions"]]
         assert {(one["name"], one["section"], one["start"]) for one in functions} == {
             ("_Z7groupedi", ".text._Z7groupedi", 0),
@@ -135,8 +136,10 @@ def test_json_is_whole_where_an_object_is_damaged(fault: str, ours: Path, tmp_pa
         file.write(data)
     result = sframegen_on("dump", "--json", ours, damaged, after)
     assert (result.exit_code, type(result.exception)) == (1, SystemExit)
-    assert [document["file"] for document in json.loads(result.stdout)] == [str(ours), str(after)]
+    documents = json.loads(result.stdout)
+    assert [document["file"] for document in documents] == [str(ours), str(damaged), str(after)]
     [line] = result.stderr.splitlines()
+    assert documents[1] == {"file": str(damaged), "error": line.removeprefix("sframegen: ")}
     assert line.startswith(f"sframegen: {damaged}: ")
     assert fault in line
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from linker.inject.undo_record import Write
     from sframegen.elf.file import ElfFile
+    from sframegen.format.layouts import FormatVersion
     from tests.support.cross import Machine
     from tests.support.peers import Peers
 
@@ -63,7 +64,7 @@ def versions(path: Path) -> set[int]:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("machine", [None, ARM64, S390X], ids=lambda machine: machine.name if machine else "here")
 def test_an_object_comes_back_byte_for_byte(
-    machine: Machine | None, version: int, compile_c: Compiler, peers: Peers, tmp_path: Path
+    machine: Machine | None, version: FormatVersion, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
     compiler = compile_c if machine is None else Compiler(peers, tmp_path, machine.prefix)
     path = tmp_path / "object.o"

@@ -10,7 +10,7 @@ import struct
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-from backports import zstd
+from tests.support.zstandard import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ def real_layout(path: Path) -> Path:
 def test_layout(tmp_path: Path) -> None:
     layout = real_layout(tmp_path / "layout")
     before = (layout / "index.json").read_bytes()
-    planned = json.loads(sframegen("add-section", "--dry-run", "--json", layout).stdout)
+    [planned] = json.loads(sframegen("add-section", "--dry-run", "--json", layout).stdout)
     assert planned["package"]["changed"] == 1
     assert sframegen("add-section", "--output-dir", tmp_path / "out", layout).returncode == 0
     assert (layout / "index.json").read_bytes() == before

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +21,9 @@ from sframegen.stack.live.process import Process, host_abi
 from sframegen.stack.tracer import Tracer
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
+from tests.support.processes.live import spinning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.once]
@@ -85,16 +82,8 @@ int main(void) { pthread_t one; pthread_create(&one, 0, run, 0); pthread_join(on
 """
 
 
-@contextmanager
-def running(compile_c: Compiler, source: str, *flags: str) -> Iterator[int]:
-    program = compile_c(SPIN + source, "-O2", "-fomit-frame-pointer", "-pthread", *flags)
-    with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        assert process.stdout.readline() == b"here\n"
-        try:
-            yield process.pid
-        finally:
-            process.kill()
+def running(compile_c: Compiler, source: str, *flags: str) -> AbstractContextManager[int]:
+    return spinning(compile_c(SPIN + source, "-O2", "-fomit-frame-pointer", "-pthread", *flags))
 
 
 @pytest.mark.parametrize(

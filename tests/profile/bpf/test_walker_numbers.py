@@ -12,6 +12,7 @@ from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, MAX_DEPTH, NO_FILE, End
 from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS, RuleFlag
+from sframegen.stack.walking.frames import GUESS_REACH
 from tests import ROOT
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def test_ends_and_frames_have_the_same_numbers() -> None:
     assert said == {"FILE_SHIFT": FILE_SHIFT, "NO_FILE": NO_FILE, "KERNEL_FILE": KERNEL_FILE, "MAX_DEPTH": MAX_DEPTH}
     assert "#define GUESSED (1ull << 63)" in HEADER
     assert GUESSED == 1 << 63
+    assert NUMBERS["GUESS_REACH"] == GUESS_REACH
 
 
 def test_tables_have_the_same_numbers() -> None:
@@ -100,7 +102,15 @@ def test_a_kernel_with_all_that_is_needed_is_not_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, version: str
 ) -> None:
     monkeypatch.setattr(kernel_needs, "BTF", tmp_path)
+    monkeypatch.setattr(kernel_needs, "PID_NAMESPACE", tmp_path / "no proc")
     check_kernel(release, version)
+
+
+def test_a_container_with_other_process_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_needs, "BTF", tmp_path)
+    monkeypatch.setattr(kernel_needs, "PID_NAMESPACE", tmp_path)
+    with pytest.raises(LoadError, match="a PID namespace"):
+        check_kernel("6.12.0")
 
 
 def test_an_installation_without_the_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

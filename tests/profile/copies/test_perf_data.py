@@ -19,6 +19,7 @@ from sframegen.format.abi import AARCH64, AMD64
 from sframegen.profile.copies.counting import Wanted, registers_mask
 from sframegen.profile.copies.perf_data import NOT_WRITTEN, read_perf_data
 from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.report.naming import name_stacks
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
@@ -39,6 +40,7 @@ from tests.support.inputs.perf_data_writer import (
     sample,
 )
 from tests.support.processes.live import Program, compiled
+from tests.support.zstandard import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +92,19 @@ def test_recordings_of_both_machines_are_walked(abi: Abi, write: Callable[..., b
     assert found.files[1].path == "/no/such/file"
     assert found.notes == ["/no/such/file: No such file or directory"]
     assert found.commands == {PID: "chain"}
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_each_sample_has_its_moment(threads: bool, tmp_path: Path) -> None:
+    event = attributes(registers_mask(AMD64))
+    records = [*chain(AMD64), chain(AMD64)[2].replace(struct.pack("<IIQ", PID, PID, 5), struct.pack("<IIQ", PID, PID + 1, 6))]
+    found = read(tmp_path / "perf.data", perf_data(event, records, []), Wanted(threads=threads, moments=True))
+    moments = name_stacks(found).moments
+    assert moments is not None
+    assert [moment.nanoseconds for moment in moments] == [5, 6]
+    assert {moment.stack.tid for moment in moments} == ({PID, PID + 1} if threads else {0})
+    found.keep_threads(frozenset([PID]))
+    assert len(name_stacks(found).moments or ()) == found.samples == (1 if threads else 0)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
@@ -181,7 +196,6 @@ def sized(kind: int, body: bytes) -> bytes:
 
 
 def test_compressed_records_are_read(tmp_path: Path) -> None:
-    zstd = pytest.importorskip("backports.zstd")
     event = attributes(registers_mask(AMD64))
     data = b"".join(chain(AMD64))
     compressor = zstd.ZstdCompressor()

@@ -15,7 +15,7 @@ from sframegen.profile.following.files import Files, Span
 from sframegen.profile.following.follower import Follower, read_memory
 from sframegen.profile.following.jit import NAME, MadeCode
 from sframegen.profile.following.processes import Processes
-from tests.support.kernel_events import needs_perf_events
+from tests.support.kernel_events import needs_perf_events_of_the_kernel
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class NoFiles:
         raise AssertionError((record, time))
 
 
-@needs_perf_events
+@needs_perf_events_of_the_kernel
 def test_code_that_a_process_describes(compile_c: Compiler, tmp_path: Path) -> None:
     path = compiled(compile_c, tmp_path, SOURCE, f"-I{INCLUDE}", section=False)
     program = Program(path)

@@ -13,6 +13,7 @@ from cfi.errors import FormatError
 from sframegen.profile.following import mapped_file
 from sframegen.profile.following.files import NOT_ELF, REWRITTEN, Files
 from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, Opener, Place
+from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.M
     assert first is not None
     assert first.elf is not None
     monkeypatch.setattr("fcntl.ioctl", lambda *_: (3).to_bytes(8, "little"))
+    helpers().close()  # the next one has this ioctl
     again = files.traced(key_of(library, generation=3), place(library, when))
     assert again is first
     assert files.take_new() == [first]
@@ -131,8 +133,9 @@ def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
     assert (failed.elf, failed.why, failed.ready) == (None, "No such file or directory", True)
     moved.rename(library)
     opened = files.traced(key, place(library, later(library)))
-    assert opened is failed
-    assert (opened.elf is not None, opened.why, opened.ready, files.take_new()) == (True, "", False, [failed])
+    assert opened is not None
+    assert opened.number != failed.number, "stacks may have addresses in it, and nobody knew its bias"
+    assert (opened.elf is not None, opened.why, opened.ready, files.take_new()) == (True, "", False, [opened])
     files.close()
 
 

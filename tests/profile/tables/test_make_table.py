@@ -29,6 +29,7 @@ from sframegen.profile.tables.table_of import NO_RULE, RULE_BYTES, find_rule, pa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sframegen.format.layouts import FormatVersion
     from sframegen.format.search import Found
 
 NAMES = ("libc.so.6", "libcrypto.so.3", "libstdc++.so.6")
@@ -66,7 +67,7 @@ def test_converted(file: Path) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_from_the_section(file: Path, version: int, tmp_path: Path) -> None:
+def test_from_the_section(file: Path, version: FormatVersion, tmp_path: Path) -> None:
     add_section(file, output=tmp_path / "added", version=version, verify=False)
     elf = open_elf(tmp_path / "added")
     agrees(elf, Origin.SECTION, read_sframe(elf).look_up)
@@ -176,7 +177,7 @@ def test_any_flipped_bit_gives_a_table_or_a_reason(added: Path) -> None:
             for pc in pcs_of(elf)[:50]:
                 _ = made.table and find_rule(made.table, pc)
         data[at] = original[at]
-    assert origins == {Origin.SECTION, Origin.CONVERTED}
+    assert origins >= {Origin.SECTION, Origin.CONVERTED}
 
 
 @pytest.mark.parametrize("compress", [None, "zstd"])

@@ -11,22 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi.errors import FormatError
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.following.files import Span
 from sframegen.profile.packed_frames import ADDRESS_MASK, MAX_DEPTH, End, Frame, unpacked
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import Registers
 from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_image
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
+from sframegen.stack.walking.frames import GUESS_REACH, How
 from sframegen.stack.walking.frames import End as StackEnd
-from sframegen.stack.walking.frames import How
 from sframegen.stack.walking.walk import Described
+from tests.support.inputs.linker_inputs import Writer
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
@@ -179,12 +184,72 @@ def test_goes_on_after_frames_that_are_walked_already() -> None:
     assert addresses(walker) == [0x123, place(0) - 1 - BIAS, place(1) - 1 - BIAS]
 
 
+@pytest.mark.parametrize("guessed", [False, True])
+def test_a_first_frame_that_a_frame_pointer_led_to_is_marked(guessed: bool) -> None:
+    """Also where nothing is mapped. The frames after it have rules."""
+    walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
+    begin = start_of({7: SP}, place(0))._replace(guessed=guessed)
+    assert walker.walk(SPANS, begin, SP, stack_of({SP + 8: place(1)})) is End.OUTERMOST
+    assert list(map(unpacked, walker.frames())) == [
+        Frame(FILE, place(0) - BIAS, guessed),
+        Frame(FILE, place(1) - 1 - BIAS, guessed=False),
+    ]
+    nowhere = begin._replace(pc=CODE.stop)
+    assert walker.walk(SPANS, nowhere, SP, bytes(SIZE)) is End.NO_MAPPING
+    assert list(map(unpacked, walker.frames())) == [Frame(0, CODE.stop, guessed)]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_only_code_that_runs_may_have_the_sp_of_its_caller(exact: bool) -> None:
+    """A call pushes its return address, or the caller saved it: SP grows, except from a leaf."""
+    at_sp = Rule(Where(7, 0), Where(7, 0, deref=True))
+    walker = walker_with(AMD64, [at_sp, OUTERMOST])
+    end = walker.walk(SPANS, start_of({7: SP}, place(0, 0x10 + (not exact)), exact=exact), SP, stack_of({SP: place(1)}))
+    assert end is (End.OUTERMOST if exact else End.NOT_ASCENDING)
+    assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS][: 1 + exact]
+
+
+def test_what_code_says_where_no_rule_applies() -> None:
+    """The end of a call, where a handler returns to, neither. Without a file, any place may be a call's end."""
+    [context, *_] = conventions_of(AMD64).contexts
+    call = b"\xe8\0\0\0\0"
+    content = bytes(16) + call + b"\xcc" * 11 + context.code + bytes(16)
+    writer = Writer("little", 1)
+    base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
+    size = len(content)
+    elf = ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])))
+    code = copied_stack._Code(AMD64, {1: elf}.get)
+    handler = base + 32 + context.instructions[0]
+    assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, RETURNS, 0]
+    assert code.kind(1, handler) == RETURNS_FROM_SIGNAL
+    assert code.kind(1, handler - 1) == 0
+    assert code.kind(2, base) == RETURNS
+
+
 def test_a_short_copy_is_not_called_unreadable() -> None:
     walker = walker_with(AMD64, [RETURN_AT_SP])
     assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, bytes(8)) is End.COPY_TOO_SHORT
     assert len(walker.frames()) == 1
     below = walker_with(AMD64, [Rule(Where(7, -32), Where(None, -8, deref=True))])
     assert below.walk(SPANS, start_of({7: SP}, place(0)), SP, bytes(SIZE)) is End.UNREADABLE
+
+
+@pytest.mark.parametrize("abi", MACHINES, ids=lambda abi: abi.name)
+@pytest.mark.parametrize("beyond", [0, 8])
+def test_a_guess_reaches_no_farther_than_one_stack_may(abi: Abi, beyond: int) -> None:
+    """Between the frame pointer's frame and SP another stack may begin, though all the memory can be read."""
+    record = conventions_of(abi).frame_record
+    assert record
+    assert record.rule.cfa
+    cfa = SP + GUESS_REACH + beyond
+    fp = cfa - record.rule.cfa.offset
+    stack = stack_of({fp: 0, fp + 8: place(1)}, 2 * GUESS_REACH)
+    values, rules = {abi.sp: SP, abi.fp: fp}, [None, OUTERMOST]
+    expected = stack_walk.walk(Registers(place(0), values), abi, View(abi, rules, frozenset(), stack))
+    walker = walker_with(abi, rules)
+    end = walker.walk(SPANS, start_of(values, place(0)), SP, stack)
+    assert (expected.end, end) == ((StackEnd.NOT_COVERED, End.GUESS_FAILED) if beyond else (StackEnd.OUTERMOST, End.OUTERMOST))
+    assert len(expected.frames) == len(walker.frames()) == (1 if beyond else 2)
 
 
 def test_a_frame_pointer_saved_below_the_copy_is_lost_not_wrong() -> None:

@@ -197,6 +197,7 @@ def test_whatever_is_in_the_file_it_is_an_answer(data: bytes) -> None:
 
 
 def test_a_map_that_was_ended_keeps_its_names_and_no_descriptor(target: Target) -> None:
+    PerfMap(target.pid).end()  # from then on, there is a helper
     before = len([*Path("/proc/self/fd").iterdir()])
     target.file.write_text("1000 100 first\n")
     names, empty = PerfMap(target.pid), PerfMap(os.getpid())

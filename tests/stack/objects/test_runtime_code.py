@@ -9,8 +9,9 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.format.abi import AMD64
-from sframegen.registry import jit_tables
+from sframegen.registry import jit_budget
 from sframegen.registry.interface import Caller
+from sframegen.registry.jit_budget import TABLE_COST, Budget, LimitError
 from sframegen.registry.regions import Registry
 from sframegen.registry.sframe_calls import sframe_register
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
@@ -128,15 +129,16 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
     memory.pieces[NODE] = encode(JitNode(NODE + 0x100, 1, TEXT, TEXT + 64, TABLE))
     memory.pieces[NODE + 0x100] = encode(JitNode(0, 1, TEXT + 64, TEXT + 128, TABLE))
     code = RuntimeCode(registry)
-    for limit, readable in ((1, False), (2, True), (1, True), (0, False)):  # what was read counts less: one entry, no table
-        monkeypatch.setattr(jit_tables, "MAX_WORK", limit)
+    for tables, readable in ((5, True), (4, False)):  # of these, three are for the list
+        room = Budget(entries=tables * TABLE_COST + 2, clock=lambda: 0.0)
+        monkeypatch.setattr(jit_budget, "Budget", lambda room=room: room)
         code.follow(snapshot(memory, mappings))
         first, second = registry
         assert first.describer.look_up(TEXT) is not None
         if readable:
             assert second.describer.look_up(TEXT + 64) is not None
         else:
-            with pytest.raises(FormatError, match="more tables than are read"):
+            with pytest.raises(LimitError, match="the process has more than"):
                 second.describer.look_up(TEXT + 64)
     assert looked_at == [MADE, LIBRARY]
 

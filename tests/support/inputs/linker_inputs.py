@@ -7,7 +7,8 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
-from linker.inject.apply import write_all, writes_of
+from linker.inject import undo_record
+from linker.inject.apply import Change, change_of, write_all
 from linker.inject.kernel_versions import safe_on
 from linker.inject.plan import plan_injection, plan_unloaded
 from sframegen.elf.file import ElfFile, open_elf
@@ -128,7 +129,7 @@ def inject(source: Path, target: Path, size: int = 3001, min_kernel: str | None 
     elf = open_elf(source)
     plan = plan_injection(elf, size, allowed=safe_on(min_kernel))
     with target.open("wb") as out:
-        write_all(elf, writes_of(plan, elf, section_of(size)[:size]), out)
+        write_all(elf, change_of(plan, elf, section_of(size)[:size]), out)
     target.chmod(0o755)
     return plan
 
@@ -137,7 +138,16 @@ def inject_bytes(data: bytes, size: int = 28, *, unloaded: bool = False) -> byte
     elf = ElfFile(memoryview(data))
     out = io.BytesIO()
     plan = plan_unloaded(elf, size, 0) if unloaded else plan_injection(elf, size)
-    write_all(elf, writes_of(plan, elf, section_of(size)[:size]), out)
+    write_all(elf, change_of(plan, elf, section_of(size)[:size]), out)
+    return out.getvalue()
+
+
+def restored(changed: bytes) -> bytes:
+    """Return the original that a changed file's record restores."""
+    record = undo_record.read(memoryview(changed))
+    assert record is not None
+    out = io.BytesIO()
+    write_all(ElfFile(memoryview(changed)), Change(()), out, record=record)
     return out.getvalue()
 
 

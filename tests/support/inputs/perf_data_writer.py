@@ -87,26 +87,37 @@ def event_name(name: str, event: EventAttributes) -> tuple[int, bytes]:
 
 
 def perf_data(event: EventAttributes, records: Iterable[bytes], features: Iterable[tuple[int, bytes]]) -> bytes:
-    packed, data = event.packed(), b"".join(records)
+    return perf_data_of({EVENT_ID: event}, records, features)
+
+
+def perf_data_of(events: dict[int, EventAttributes], records: Iterable[bytes], features: Iterable[tuple[int, bytes]] = ()) -> bytes:
+    """`events`: by identifier."""
+    data = b"".join(records)
     ids_at = 104
-    attribute_at = ids_at + 8
-    data_at = attribute_at + len(packed) + 16
+    attribute_at = ids_at + 8 * len(events)
+    packed = b"".join(event.packed() + struct.pack("<QQ", ids_at + 8 * at, 8) for at, event in enumerate(events.values()))
+    data_at = attribute_at + len(packed)
     features = sorted(features)
     bits = [0] * 4
     for number, _ in features:
         bits[number // 64] |= 1 << number % 64
     head = struct.pack(
-        "<8s12Q", b"PERFILE2", 104, len(packed) + 16, attribute_at, len(packed) + 16, data_at, len(data), 0, 0, *bits
+        "<8s12Q", b"PERFILE2", 104, len(packed) // len(events), attribute_at, len(packed), data_at, len(data), 0, 0, *bits
     )  # fmt: skip
     places, contents = b"", b""
     at = data_at + len(data) + 16 * len(features)
     for _, content in features:
         places += struct.pack("<QQ", at + len(contents), len(content))
         contents += content
-    return head + struct.pack("<Q", EVENT_ID) + packed + struct.pack("<QQ", ids_at, 8) + data + places + contents
+    return head + struct.pack(f"<{len(events)}Q", *events) + packed + data + places + contents
 
 
 def piped(event: EventAttributes, records: Iterable[bytes], features: Iterable[tuple[int, bytes]]) -> bytes:
-    head = struct.pack("<8sQ", b"PERFILE2", 16) + record(ATTRIBUTE, event.packed() + struct.pack("<Q", EVENT_ID))
+    return piped_of({EVENT_ID: event}, records, features)
+
+
+def piped_of(events: dict[int, EventAttributes], records: Iterable[bytes], features: Iterable[tuple[int, bytes]] = ()) -> bytes:
+    known = [record(ATTRIBUTE, event.packed() + struct.pack("<Q", number)) for number, event in events.items()]
+    head = struct.pack("<8sQ", b"PERFILE2", 16) + b"".join(known)
     added = b"".join(record(FEATURE, struct.pack("<Q", number) + content) for number, content in features)
     return head + added + b"".join(records)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -17,7 +18,7 @@ from sframegen.stack.names.frame_names import Symbols
 from sframegen.stack.tracer import Tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from sframegen.stack.walking.frames import Thread
@@ -61,6 +62,18 @@ def compiled(compile_c: Compiler, directory: Path, source: str, *flags: str, sec
     return program
 
 
+@contextmanager
+def spinning(program: Path) -> Iterator[int]:
+    """The number of a process that has printed `here`, and runs until the end of the block."""
+    with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"here\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
 class Program:
     """A program that runs; at the end of the block it must have ended well."""
 
@@ -88,7 +101,12 @@ class Program:
         return self.rest
 
     def __enter__(self) -> Self:
-        self.wait()
+        try:
+            self.wait()
+        except BaseException:
+            self.process.kill()
+            self.process.communicate()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

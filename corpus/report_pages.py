@@ -1,0 +1,24 @@
+"""Each page of docs/reports names the sframegen that its figures were measured with, in one form: tests/project/test_reports.py."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sframegen import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEASURED_WITH = re.compile(r"^Measured with sframegen (\d+(?:\.\d+)+)[.,]", re.MULTILINE)
+
+
+def measured_with(version: str = __version__) -> str:
+    """Return the beginning of a line; a full stop, or a comma and more, comes after it."""
+    return f"Measured with sframegen {version}"
+
+
+def write_page(path: Path, text: str, version: str = __version__) -> None:
+    """Write a page with its version after its title."""
+    title, _, rest = text.partition("\n\n")
+    path.write_text(f"{title}\n\n{measured_with(version)}.\n\n{rest}")

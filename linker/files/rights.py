@@ -1,0 +1,136 @@
+"""Owner, mode and extended attributes of a new file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from linker.files.location import others_write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from linker.files.location import Location
+
+ACCESS_LIST = "system.posix_acl_access"
+CAPABILITY = "security.capability"
+OF_USERS = "user."  # the attributes that anyone may give a file of theirs
+# What keeps users, file systems and user namespaces from giving a copy all that the original has.
+NOT_ALLOWED = {errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP}
+OF_CONTENT = ("security.ima", "security.evm")  # checksums and signatures: a kernel would refuse another content under them
+SET_ID = {stat.S_ISUID: "set-user-ID bit", stat.S_ISGID: "set-group-ID bit"}
+PERMISSIONS = 0o777
+EXECUTE = 0o111
+USUAL_UMASK = 0o022
+
+
+class Source(NamedTuple):
+    """The file that a new one is made of, held open: its status when it was opened."""
+
+    descriptor: int
+    status: os.stat_result
+
+
+class Rights(Enum):
+    """What a new file is to its source. Only in place it can be set-ID to someone else than who runs this."""
+
+    IN_PLACE = "takes its place"  #: has all that it has, or is refused
+    PART = "comes beside it"  #: has its owner and permissions
+    COPY = (
+        "is a copy"  #: belongs to who runs this; of a file of theirs, it has all else; of others', the permissions less the umask
+    )
+    OUTPUT = "is a copy that may replace a file"  #: as COPY; of what everybody may read, the rights of the file that is there
+
+
+def give_rights(rights: Rights, source: Source, descriptor: int, target: Location) -> list[str]:
+    """Give a new file its rights; return those that it should have and lacks. Raises OSError."""
+    mode = stat.S_IMODE(source.status.st_mode)
+    if rights is Rights.IN_PLACE:
+        take_over(source, descriptor, mode, strict=True)
+    elif rights is Rights.PART:
+        take_over(source, descriptor, mode & PERMISSIONS, strict=False)
+    elif rights is Rights.OUTPUT and mode & stat.S_IROTH and (model := _model(target)) is not None:
+        try:
+            readers = model.status.st_mode >> 2  # of whom each may execute what they may read
+            permissions = model.status.st_mode & PERMISSIONS | mode & EXECUTE & readers
+            take_over(model, descriptor, permissions, strict=False, keeps=lambda name: name != CAPABILITY)
+            return losses(model.descriptor, descriptor)
+        finally:
+            os.close(model.descriptor)
+    elif source.status.st_uid == os.geteuid():
+        if source.status.st_gid not in (os.getegid(), *os.getgroups()):
+            mode &= ~stat.S_ISGID
+        take_over(source, descriptor, mode, strict=False)
+    else:
+        ours = Source(source.descriptor, os.fstat(descriptor))  # whose owner the new file has already
+        take_over(ours, descriptor, mode & PERMISSIONS & ~umask(), strict=False, keeps=lambda name: name.startswith(OF_USERS))
+    return losses(source.descriptor, descriptor)
+
+
+def take_over(source: Source, descriptor: int, mode: int, *, strict: bool, keeps: Callable[[str], bool] = lambda _: True) -> None:
+    """Owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
+
+    With `strict`, what may not be kept raises; otherwise the copy lacks it, as any user's copy of another's file does. `keeps`: for
+    each attribute.
+    """
+    status = source.status
+    own = os.fstat(descriptor)
+    if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
+        try:
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+        except OSError as error:
+            if strict or error.errno not in NOT_ALLOWED:
+                raise
+            mode &= PERMISSIONS
+    kept = [attribute for attribute in attributes(source.descriptor) if attribute not in OF_CONTENT and keeps(attribute)]
+    if ACCESS_LIST in attributes(descriptor) and ACCESS_LIST not in kept:
+        os.removexattr(descriptor, ACCESS_LIST)  # inherited from the directory
+    os.fchmod(descriptor, mode)
+    for attribute in kept:
+        try:
+            os.setxattr(descriptor, attribute, os.getxattr(source.descriptor, attribute))
+        except OSError as error:
+            if strict or error.errno not in NOT_ALLOWED:
+                raise
+
+
+def losses(source: int, copy: int) -> list[str]:
+    """Return rights and attributes of one open file that its copy lacks, as happens to copies of others' files."""
+    mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
+    bits = [name for bit, name in SET_ID.items() if mode & bit]
+    return bits + sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})
+
+
+def attributes(descriptor: int) -> list[str]:
+    """Names of its extended attributes."""
+    try:
+        return os.listxattr(descriptor)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return []
+        raise OSError(error.errno, error.strerror) from error  # which would name the descriptor
+
+
+def umask() -> int:
+    """The process', read without changing it."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return USUAL_UMASK
+    return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), USUAL_UMASK)
+
+
+def _model(target: Location) -> Source | None:
+    """The file that is there, if nobody else can have put it there: they would choose who may read the new one."""
+    if others_write(os.fstat(target.directory)):
+        return None
+    try:
+        descriptor = target.open()
+    except (FormatError, FileNotFoundError, PermissionError):  # there is none, or it cannot be read
+        return None
+    return Source(descriptor, os.fstat(descriptor))

@@ -1,0 +1,161 @@
+"""The new section header table: new sections come after the last one that is loaded, as tools expect; later numbers grow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from linker.inject.gaps import moved, moved_empty
+from linker.inject.layout import WORD
+from sframegen.elf.file import Section
+from sframegen.elf.records import (
+    SHF_ALLOC,
+    SHF_INFO_LINK,
+    SHN_LORESERVE,
+    SHT_GROUP,
+    SHT_NOBITS,
+    SHT_NULL,
+    SHT_REL,
+    SHT_RELA,
+    SYM_SIZE,
+    Shdr,
+)
+from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable, symbol_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from linker.inject.layout import Draft, Move
+    from sframegen.elf.file import ElfFile
+
+MAX_SYMBOLS = 1 << 16  # that change; real files have a handful
+
+
+class Patch(NamedTuple):
+    """A value that changes, and its place in the new file: a dynamic tag, a symbol's value or section; `size` in bytes."""
+
+    name: str
+    offset: int
+    old: int
+    new: int
+    size: int = 8
+
+
+class NewTable(NamedTuple):
+    sections: list[Section]
+    added: tuple[int, ...]  # their numbers
+    names_number: int  # of the section with the names
+    names_size: int
+    new_names: str  # appended to the names
+    patches: list[Patch]  # symbols whose section has another number
+
+
+NO_TABLE = NewTable([], (), 0, 0, "", [])
+
+
+def new_table(elf: ElfFile, draft: Draft) -> NewTable:
+    """The names go to the end of the file, and the table after them."""
+    added = [*draft.covers, (".sframe", draft.section)]
+    name_offset = elf.sections[elf.shstrndx].header.sh_size
+    new_names = "".join(f"{name}\0" for name, _ in added)
+    place, patches = place_for(elf, draft, len(added))
+    numbers = {number: number + len(added) * (number >= place) for number in range(elf.shnum)}
+    sections = [
+        section._replace(number=numbers[section.number], header=renumbered(follow(section.header, draft), numbers))
+        for section in elf.sections
+    ]
+    names = sections[elf.shstrndx]
+    names_size = name_offset + len(new_names)
+    sections[elf.shstrndx] = names._replace(header=names.header._replace(sh_offset=draft.end, sh_size=names_size))
+    new = []
+    for number, (name, header) in enumerate(added, place):
+        new.append(Section(number, name, header._replace(sh_name=name_offset)))
+        name_offset += len(name) + 1
+    sections[place:place] = new
+    if len(sections) >= SHN_LORESERVE:  # more than fit into the ELF header, which then has 0
+        sections[0] = sections[0]._replace(header=sections[0].header._replace(sh_size=len(sections)))
+    return NewTable(sections, tuple(section.number for section in new), numbers[elf.shstrndx], names_size, new_names, patches)
+
+
+def place_for(elf: ElfFile, draft: Draft, count: int) -> tuple[int, list[Patch]]:
+    """Return the number of the first of `count` new sections, and the symbols to patch; at the end if numbers have to stay."""
+    loaded = [section.number for section in elf.sections if section.header.sh_flags & SHF_ALLOC]
+    place = loaded[-1] + 1 if loaded else elf.shnum
+    if (
+        not draft.section.sh_flags & SHF_ALLOC
+        or elf.shnum + count >= SHN_LORESERVE
+        or elf.header.e_shstrndx != elf.shstrndx
+        or any(section.header.sh_type == SHT_GROUP for section in elf.sections)
+    ):
+        return elf.shnum, []
+    patches = []
+    for patch in number_patches(elf, draft, place, count):
+        patches.append(patch)
+        if len(patches) > MAX_SYMBOLS:
+            return elf.shnum, []
+    return place, patches
+
+
+def number_patches(elf: ElfFile, draft: Draft, place: int, count: int) -> Iterator[Patch]:
+    """Symbols of sections from `place` on: those of their sections' names, as a rule."""
+    for table, new_offset in tables_of(elf, draft):
+        for index in table.defined_in(range(place, elf.shnum)):
+            number = table[index].st_shndx
+            at = new_offset + index * SYM_SIZE + ST_SHNDX_OFFSET
+            if number < SHN_LORESERVE:
+                yield Patch(f"section of {table.section.name}[{index}]", at, number, number + count, 2)
+
+
+def value_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
+    """Symbols of sections that move, in every symbol table, at the table's new place."""
+    moves = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
+    found = 0
+    for table, new_offset in tables_of(elf, draft) if moves else ():
+        for index in table.defined_in(moves.keys()):
+            symbol = table[index]
+            number = table.section_of(index, symbol)
+            if number not in moves:
+                continue
+            item, holder = moves[number], elf.sections[number].header
+            if not 0 <= symbol.st_value - holder.sh_addr <= holder.sh_size:
+                continue  # GNU ld puts __ehdr_start into the first section, at an address outside it
+            found += 1
+            if found > MAX_SYMBOLS:
+                raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", table.section.name)
+            value = (symbol.st_value + item.to_address - item.from_address) % WORD
+            at = new_offset + index * SYM_SIZE + ST_VALUE_OFFSET
+            yield Patch(f"{table.section.name}[{index}]", at, symbol.st_value, value)
+
+
+def tables_of(elf: ElfFile, draft: Draft) -> Iterator[tuple[SymbolTable, int]]:
+    """(symbol table, its offset in the new file)."""
+    for section in symbol_tables(elf):
+        if section.header.sh_entsize == SYM_SIZE:
+            yield SymbolTable(elf, section, elf.stored(section)), follow(section.header, draft).sh_offset
+
+
+def follow(header: Shdr, draft: Draft) -> Shdr:
+    """Return a section's header with its new place."""
+    item = move_of(header, draft.moves)
+    if item is not None:
+        return header._replace(
+            sh_addr=(header.sh_addr + item.to_address - item.from_address) % WORD,
+            sh_offset=header.sh_offset + item.to_offset - item.from_offset,
+        )
+    if header.sh_type == SHT_NULL:
+        return header
+    at_its_end = header.sh_type == SHT_NOBITS or (header.sh_flags & SHF_ALLOC and not header.sh_size)
+    return header._replace(sh_offset=(moved_empty if at_its_end else moved)(draft.gaps, header.sh_offset))
+
+
+def move_of(header: Shdr, moves: list[Move]) -> Move | None:
+    """Return the move that includes a section."""
+    if header.sh_type == SHT_NOBITS or not header.sh_flags & SHF_ALLOC:
+        return None
+    return next((item for item in moves if item.holds(header.sh_offset, header.sh_size)), None)
+
+
+def renumbered(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
+    """Return a header with the new numbers of the sections that it names; 0 stands for one that is gone."""
+    has_number = header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL)
+    info = numbers.get(header.sh_info, header.sh_info) if has_number else header.sh_info
+    return header._replace(sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)

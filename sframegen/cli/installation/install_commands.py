@@ -1,0 +1,124 @@
+"""The command that installs something where sframegen runs: Python packages in its environment, packages of the system."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from sframegen.program.libraries import library_of, required
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.program.libraries import Library
+
+OWN_ENVIRONMENT = "~/.local/share/sframegen"  # where the Python of the system may not be changed
+CHECKOUT = "  # in a checkout of sframegen"
+EXISTS, JOIN = os.path.exists, os.path.join  # not pathlib: an installation is described where little works
+
+
+def getting(libraries: Iterable[Library], *, again: bool = False) -> str:
+    """The command that installs libraries for this Python. `again`: also where they are there, but damaged."""
+    libraries = list(libraries)
+    wanted = required(one.project for one in libraries)
+    if _is_the_system() and all(one.debian for one in libraries) and shutil.which("apt-get"):
+        return as_root(f"apt-get install {'--reinstall ' * again}{' '.join(one.debian for one in libraries)}")
+    if _has("pipx_metadata.json"):
+        return shlex.join(["pipx", "inject", *["--force"] * again, os.path.basename(sys.prefix), *wanted])  # noqa: PTH119
+    return _installing(*["--force-reinstall"] * again, *wanted)
+
+
+def getting_again(*, is_built: bool = False) -> str:
+    """The command that installs sframegen again, from where it came; `is_built`: from its sources, and nothing else again."""
+    place = source()
+    if is_built and not os.path.isdir(place):  # noqa: PTH112 - a wheel has what it has
+        place = ""
+    what = ["--force-reinstall", *["--no-deps"] * is_built, place or "."]
+    if _has("pipx_metadata.json"):
+        command = shlex.join(["pipx", "runpip", os.path.basename(sys.prefix), "install", *what])  # noqa: PTH119
+    else:
+        command = _installing(*what)
+    return command + CHECKOUT * (not place)
+
+
+def _installing(*what: str) -> str:
+    """With pip; with uv in an environment that has no pip."""
+    python = shlex.quote(sys.executable)
+    arguments = shlex.join(what)
+    if _is_the_system():
+        own = f"{OWN_ENVIRONMENT}/bin/python"
+        make = f"{python} -m venv --system-site-packages {OWN_ENVIRONMENT}"
+        return f"{make} && {own} -m pip install {arguments}  # then run {own} -m sframegen"
+    if find_spec("pip") is not None:
+        return f"{python} -m pip install {arguments}"
+    if shutil.which("uv") or _has("uv-receipt.toml"):
+        return f"uv pip install --python {python} {arguments}".replace("--force-reinstall", "--reinstall")
+    return f"{python} -m ensurepip && {python} -m pip install {arguments}"
+
+
+def _has(name: str) -> bool:
+    """True if the environment has this file, with which a tool marks its own."""
+    return EXISTS(JOIN(sys.prefix, name))
+
+
+def _is_the_system() -> bool:
+    """True if the package manager of the system owns this Python, and pip may not change it (PEP 668)."""
+    return sys.prefix == sys.base_prefix and EXISTS(JOIN(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+
+
+def source() -> str:
+    """The directory or wheel that sframegen was installed from, if it is still there; else nothing: no package index has it."""
+    from importlib import metadata  # noqa: PLC0415 - takes longer than most commands to start
+
+    try:
+        origin = json.loads(metadata.distribution("sframegen").read_text("direct_url.json") or "{}").get("url", "")
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+    place = unquote(origin.removeprefix("file://")) if origin.startswith("file://") else ""
+    return place if EXISTS(place) else ""
+
+
+def lacks_to_compile() -> list[tuple[str, str]]:
+    """What this machine lacks to compile our modules: each in words, and the package of Debian."""
+    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[0]
+    lacking = []
+    if not (shutil.which(compiler) or shutil.which("cc") or shutil.which("gcc")):
+        lacking.append(("a C compiler", "gcc"))
+    if not EXISTS(JOIN(sysconfig.get_path("include"), "Python.h")):
+        lacking.append(("Python.h", "python3-dev"))
+    return lacking
+
+
+def compiling() -> str:
+    """The command that installs sframegen again, with compiled modules."""
+    packages = [debian for _, debian in lacks_to_compile()]
+    with_tools = as_root(f"apt-get install {' '.join(packages)}") if packages and shutil.which("apt-get") else ""
+    return " && ".join(filter(None, [with_tools, getting_again(is_built=True)]))
+
+
+def package(debian: str, provided: str) -> str:
+    """The command that installs a package of the system: with its name in Debian, elsewhere with what it provides."""
+    manager = next((name for name in ("apt-get", "dnf", "zypper") if shutil.which(name)), "")
+    name = debian if manager == "apt-get" else shlex.quote(provided)
+    return as_root(f"{manager} install {name}") if manager and name else ""
+
+
+def as_root(command: str) -> str:
+    return command if os.geteuid() == 0 else f"sudo {command}"
+
+
+def with_remedy(error: ImportError) -> str:
+    """One line: what cannot be imported, and the command that gets the library, if it is one that sframegen needs."""
+    library = library_of(error.name)
+    reason = " ".join(str(error).split())
+    if library is None:
+        return reason
+    is_absent = isinstance(error, ModuleNotFoundError) and error.name == library.module
+    return f"{reason}; to install it: {getting([library], again=not is_absent)}"

@@ -1,0 +1,71 @@
+"""What every command is: click's, with examples at the end of its help, and options that exclude one another."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Example(NamedTuple):
+    what: str  # the line does
+    line: str  # for a shell
+
+
+class Command(click.Command):
+    """`examples`: shown by --help. `exclusive`: groups of options, by their long names, of which a run can have one."""
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        examples: Sequence[Example] = (),
+        exclusive: Iterable[Sequence[str]] = (),
+        **options: Any,  # noqa: ANN401 - click's
+    ) -> None:
+        super().__init__(name, **options)
+        self.examples = tuple(examples)
+        self.exclusive = tuple(tuple(group) for group in exclusive)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            given = self._given(ctx)
+            for group in self.exclusive:
+                for one, other in combinations(group, 2):
+                    if one in given and other in given:
+                        raise click.UsageError(f"{one} and {other} exclude each other", ctx)
+        return rest
+
+    def _given(self, ctx: click.Context) -> set[str]:
+        """Options on the command line, under all their names."""
+        options = (one for one in self.params if isinstance(one, click.Option))
+        return {
+            name
+            for option in options
+            if ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+            for name in option.opts
+        }
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{example.what}:\n")
+                    formatter.write(f"{'':{formatter.current_indent}}    {example.line}\n")
+
+
+class Group(Command, click.Group):
+    """Commands with a name of two words. Without the second one, the help is printed, and the status is that of wrong usage."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)

@@ -1,0 +1,97 @@
+"""The Python packages that sframegen needs: what each is for, which releases, and how it is imported."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+REQUIREMENT = re.compile(r"(?P<project>[\w.-]+)(?P<extras>\[[\w,]+\])?\s*(?P<bounds>[^;\s]*)")
+
+
+class Library(NamedTuple):
+    """A package that pip installs, and the module that it gives."""
+
+    project: str
+    module: str
+    use: str  #: what needs it
+    debian: str = ""  #: the package of Debian; empty if there is none
+
+
+DEPENDENCIES = (
+    Library("click", "click", "every command except doctor", "python3-click"),
+    Library("capstone", "capstone", "synthesizing rows, and checking instructions", "python3-capstone"),
+    Library("lief", "lief", "reading back large files and many"),
+    Library("pyelftools", "elftools", "reading back, and check", "python3-pyelftools"),
+    *[Library("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),
+)
+FLEET = (
+    Library("altair", "altair", "fleet report"),
+    Library("distributed", "distributed", "fleet run"),
+    Library("fsspec", "fsspec", "fleet run"),
+    Library("pyarrow", "pyarrow", "fleet run, fleet report"),
+    Library("python-debian", "debian", "fleet run"),
+    Library("vl-convert-python", "vl_convert", "fleet report"),
+)
+
+
+class Requirement(NamedTuple):
+    """As pip reads it: `fsspec[http]>=2025.1`."""
+
+    project: str
+    extras: str = ""
+    bounds: str = ""
+
+    def __str__(self) -> str:
+        return self.project + self.extras + self.bounds
+
+
+def requirements() -> dict[str, Requirement]:
+    """By project, the releases that this installation of sframegen allows; empty where it has no metadata."""
+    from importlib import metadata  # noqa: PLC0415 - takes longer than most commands to start
+
+    try:
+        lines = metadata.requires("sframegen") or ()
+    except metadata.PackageNotFoundError:
+        return {}
+    found = (REQUIREMENT.match(line) for line in lines)
+    return {match["project"]: Requirement(match["project"], match["extras"] or "", match["bounds"]) for match in found if match}
+
+
+def required(projects: Iterable[str]) -> list[str]:
+    """What pip is asked for: the releases that sframegen needs."""
+    known = requirements()
+    return [str(known.get(project, project)) for project in projects]
+
+
+def library_of(module: str | None) -> Library | None:
+    """The library that a module is in, `elftools.elf.elffile` for instance."""
+    name = module or ""
+    return next((one for one in (*DEPENDENCIES, *FLEET) if f"{name}.".startswith(f"{one.module}.")), None)
+
+
+def imported(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one
+    """Return the module of a library. `names`: what it must have; else it is another project's, or damaged.
+
+    Raises ImportError, whatever the library raises, and MemoryError.
+    """
+    try:
+        found = import_module(module)
+        for name in names:
+            getattr(found, name)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, ImportError) and library_of(error.name):
+            raise
+        from sframegen.program.turn import lost_memory_error  # noqa: PLC0415 - no package but this one where it cannot start
+
+        if lost_memory_error(error):
+            raise MemoryError from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ImportError(f"{module} cannot be imported: {reason}", name=module) from error
+    return found

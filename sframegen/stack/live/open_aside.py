@@ -1,0 +1,141 @@
+"""Opens files that others have chosen: a helper touches them first, and copies those whose file system may stop answering.
+
+What it returns can be mapped, read and closed without waiting for anybody: even to close a file of FUSE may take its server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.elf.file import ElfFile
+from sframegen.elf.opening import map_descriptor, open_regular
+from sframegen.elf.records import SHF_ALLOC
+from sframegen.program.helper import Answer, helpers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+
+    from sframegen.elf.ranges import Range
+
+# f_type of statfs, of file systems whose server is this kernel. An overlay counts: containers run from them.
+LOCAL = {
+    0xEF53,  # ext2, ext3, ext4
+    0x58465342,  # XFS
+    0x9123683E,  # Btrfs
+    0xF2F52010,  # F2FS
+    0x2FC12FC1,  # ZFS
+    0xCA451A4E,  # bcachefs
+    0x01021994,  # tmpfs, memfd
+    0x858458F6,  # ramfs
+    0x958458F6,  # hugetlbfs
+    0x794C7630,  # overlay
+    0x73717368,  # squashfs
+    0xE0F5E1E2,  # EROFS
+    0x9660,  # ISO 9660
+    0x4D44,  # VFAT
+    0x2011BAB0,  # exFAT
+    0x7366746E,  # NTFS
+    0x3153464A,  # JFS
+    0x24051905,  # UBIFS
+}
+STATFS_BYTES = 256  # more than struct statfs has; f_type comes first
+F_TYPE_BYTES = 4
+MAX_COPY = 1 << 29  # bytes
+PIECE = 1 << 20
+UNREAD = (".debug_", ".zdebug_")  # names of sections that are not copied: they can be most of a file
+READ = ".debug_frame"
+
+
+class Opened(NamedTuple):
+    """`status`: of the file itself. `is_copy`: of its bytes; there is no descriptor of the file itself."""
+
+    descriptor: int
+    status: os.stat_result
+    is_copy: bool
+
+
+def opened(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> Opened:
+    """Call a function in a helper that returns what `handed_over` does. Raises what it raises, and NoAnswerError."""
+    answer = helpers().call(risk, work, *arguments)
+    [descriptor] = answer.descriptors
+    return Opened(descriptor, *answer.value)
+
+
+def open_elf_aside(risk: Hashable, path: str) -> tuple[ElfFile, bool]:
+    """Return the ELF file at a path, and whether it is a copy. Raises FormatError and OSError, such as NoAnswerError."""
+    found = opened(risk, file_at, path)
+    try:
+        data, _ = map_descriptor(found.descriptor, path)
+    finally:
+        os.close(found.descriptor)
+    return ElfFile(data, path, found.status), found.is_copy
+
+
+# -- in the helper
+
+
+def file_at(path: str) -> Answer:
+    return handed_over(open_regular(path, path), path)
+
+
+def handed_over(descriptor: int, shown: str) -> Answer:
+    """Return the file if it always answers, else a copy of it. Raises FormatError and OSError."""
+    status = os.fstat(descriptor)
+    if _is_local(descriptor):
+        return Answer((status, False), [descriptor])
+    try:
+        wanted = list(_wanted(descriptor, status.st_size, shown))
+        if sum(end - start for start, end in wanted) > MAX_COPY:
+            raise FormatError(f"more than {MAX_COPY >> 20} MiB on a file system that may stop answering", file=shown)
+        return Answer((status, True), [_copied(descriptor, status.st_size, wanted)])
+    finally:
+        os.close(descriptor)
+
+
+def _is_local(descriptor: int) -> bool:
+    found = ctypes.create_string_buffer(STATFS_BYTES)
+    if ctypes.CDLL(None).fstatfs(descriptor, found) != 0:
+        return False
+    return int.from_bytes(found.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL
+
+
+def _copied(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
+    """Return a file in memory with the same bytes, and zeros in place of sections that nobody reads."""
+    copy = os.memfd_create("copy", os.MFD_CLOEXEC)
+    try:
+        os.truncate(copy, size)
+        for start, end in wanted:
+            for at in range(start, end, PIECE):
+                os.pwrite(copy, os.pread(descriptor, min(PIECE, end - at), at), at)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+def _wanted(descriptor: int, size: int, shown: str) -> Iterator[Range]:
+    """Return the ranges of the file to copy, ascending."""
+    at = 0
+    for start, end in sorted(_unread(descriptor, size, shown)):
+        if at < start:
+            yield at, min(start, size)
+        at = max(at, end)
+    if at < size:
+        yield at, size
+
+
+def _unread(descriptor: int, size: int, shown: str) -> list[Range]:
+    if not size:
+        return []
+    data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    try:
+        sections = [section for section in ElfFile(data, shown).sections if section.name.startswith(UNREAD)]
+    except FormatError:
+        return []
+    headers = [section.header for section in sections if section.name != READ and not section.header.sh_flags & SHF_ALLOC]
+    return [(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]

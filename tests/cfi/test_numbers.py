@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from cfi.numbers import COMPILED, Numbers
+
+DATA = bytes([0x81, 2, 0x83, 4, 0x85, 6, 0x87, 8, 0x89, 0x90])
+
+
+@pytest.mark.parametrize("width", range(1, 9))
+@pytest.mark.parametrize("big", [False, True])
+def test_numbers_of_every_width_at_every_place(width: int, big: bool) -> None:
+    if COMPILED:
+        return  # then only compiled code can ask
+    numbers = Numbers(DATA, big)
+    for pos in range(len(DATA) - width + 1):
+        assert numbers.number(pos, width) == int.from_bytes(DATA[pos : pos + width], "big" if big else "little")
+    for pos in (-1, len(DATA) - width + 1, 1 << 40):
+        with pytest.raises(IndexError):
+            numbers.number(pos, width)

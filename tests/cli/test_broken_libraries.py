@@ -1,0 +1,91 @@
+"""A library that is missing or damaged, in whatever way, costs one line with the command that installs it; never a traceback."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RAISED = {
+    "missing": "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)",
+    "no shared library": "raise ImportError('libstdc++.so.6: cannot open\\nshared object file', name=__name__)",
+    "OSError": "raise OSError('broken\\nlibrary')",
+    "RuntimeError": "raise RuntimeError('broken library')",
+    "SystemError": "raise SystemError('initialization failed')",
+    "its own words": "raise ImportError('ERROR: fail to load the dynamic library.')",
+    "AttributeError": "raise AttributeError('no such function')",
+    "no Python": "x =",
+    "another project": "",
+}
+# What needs each, and the requirement that its remedy has.
+NEEDED_BY = {
+    "click": (("check", "/bin/true"), "'click>="),
+    "lief": (("add-section", "--verify", "lief"), "'lief>="),
+    "elftools": (("add-section", "--verify", "elftools"), "'pyelftools<"),
+    "capstone": (("add-section", "--synthesize", "--no-verify"), "'capstone<"),
+}
+
+
+def without(module: str, how: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    (folder / f"{module}.py").write_text(RAISED[how])
+    command = [sys.executable, "-P", "-m", "sframegen", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("how", RAISED)
+@pytest.mark.parametrize("module", NEEDED_BY)
+def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None:
+    arguments, requirement = NEEDED_BY[module]
+    file = tmp_path / "true"
+    file.write_bytes(Path("/bin/true").read_bytes())
+    before = file.read_bytes()
+    done = without(module, how, tmp_path, *arguments, *[file] * (module != "click"))
+    [line] = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line.startswith("sframegen: ")
+    assert module in line
+    _, _, remedy = line.partition("; to install it: ")
+    assert remedy.startswith(f"{shlex.quote(sys.executable)} -m pip install ")
+    assert requirement in remedy
+    assert ("--force-reinstall" in remedy) is (how != "missing")
+    assert file.read_bytes() == before
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("how", ["RuntimeError", "SystemError", "another project"])
+def test_results_are_read_back_with_the_other_library(how: str, tmp_path: Path) -> None:
+    """Where a library was not asked for by name, one that works is taken."""
+    script = "from linker.files.read_back import LARGE, chosen; print(chosen(True, LARGE))"
+    (tmp_path / "lief.py").write_text(RAISED[how])
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-P", "-c", script], check=False, capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == ("elftools\n", "")
+
+
+@pytest.mark.once
+def test_check_does_not_take_a_damaged_library_for_its_own_fault(tmp_path: Path) -> None:
+    import sframegen  # noqa: PLC0415 - for this test only
+
+    file = tmp_path / "true"
+    sframegen.add_section("/bin/true", output=file, verify=False)
+    done = without("elftools", "RuntimeError", tmp_path, "check", "--second-reader", file)
+    assert done.stderr.startswith(f"sframegen: {file}: elftools")
+    assert "; to install it: " in done.stderr
+    assert "fault" not in done.stderr
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("how", ["missing", "RuntimeError"])
+def test_fleet_too(how: str, tmp_path: Path) -> None:
+    for module in ("altair", "pyarrow", "vl_convert"):
+        pytest.importorskip(module)
+    done = without("pyarrow", how, tmp_path, "fleet", "report", tmp_path)
+    [line] = done.stderr.splitlines()
+    assert (done.returncode, line.startswith("sframegen: ")) == (1, True)
+    assert "'pyarrow>=" in line.partition("; to install it: ")[2]

@@ -1,0 +1,294 @@
+"""All commands, with those of two words, say things alike: docs/gates.md has the rules, and these tests go through click's tree."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from sframegen.cli.commands import COMMANDS, cli
+from sframegen.cli.shared.command import Command
+from tests import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+GATES = (ROOT / "docs" / "gates.md").read_text()
+METAVARS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", GATES.partition("\n## Options\n")[2], re.MULTILINE))
+CLICKS_OWN = re.compile(r"\b(?:INTEGER|FLOAT|TEXT|BOOLEAN|FILENAME|DIRECTORY|RANGE)\b|x[<>]=?\d|\d<=?x")
+
+
+def walked(context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            part = context.command.get_command(context, name)
+            assert part is not None
+            yield from walked(click.Context(part, info_name=name, parent=context))
+
+
+CONTEXTS = {one.command_path: one for one in walked(click.Context(cli, info_name="sframegen", **cli.context_settings))}
+ALL = pytest.mark.parametrize("path", CONTEXTS)
+
+
+def options_of(path: str) -> list[click.Option]:
+    return [one for one in CONTEXTS[path].command.get_params(CONTEXTS[path]) if isinstance(one, click.Option)]
+
+
+def command_of(path: str) -> Command:
+    command = CONTEXTS[path].command
+    assert isinstance(command, Command)
+    return command
+
+
+EXAMPLES = [(path, example.line) for path in CONTEXTS for example in command_of(path).examples]
+
+
+EXCLUSIVE = [
+    (path, one, other) for path in CONTEXTS for group in command_of(path).exclusive for one, other in combinations(group, 2)
+]
+
+
+def run(path: str, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, [*path.split()[1:], *arguments])
+    return result.exit_code, result.stderr
+
+
+def test_the_walk_sees_all_commands() -> None:
+    assert CONTEXTS.keys() >= {
+        "sframegen",
+        "sframegen fleet run",
+        "sframegen fleet report",
+        *(f"sframegen {one}" for one in COMMANDS),
+    }
+
+
+def test_an_option_has_the_same_short_name_everywhere() -> None:
+    shorts: dict[str, set[tuple[str, ...]]] = {}
+    longs: dict[str, set[str]] = {}
+    for path in CONTEXTS:
+        for option in options_of(path):
+            short = tuple(name for name in option.opts if not name.startswith("--"))
+            for name in set(option.opts) - set(short):
+                shorts.setdefault(name, set()).add(short)
+                for one in short:
+                    longs.setdefault(one, set()).add(name)
+    assert {name: found for name, found in shorts.items() if len(found) > 1} == {}
+    assert {name: found for name, found in longs.items() if len(found) > 1} == {}
+
+
+@ALL
+def test_values_of_options_have_the_names_of_the_page(path: str) -> None:
+    shown = {
+        option.opts[-1]: option.metavar
+        for option in options_of(path)
+        if not option.is_flag and not isinstance(option.type, click.Choice)
+    }
+    assert {name: metavar for name, metavar in shown.items() if metavar not in METAVARS} == {}
+
+
+@pytest.mark.parametrize("name", ["--output", "--jobs", "--debug-file", "--duration", "--tid", "--output-dir", "--sections"])
+def test_an_option_takes_the_same_value_everywhere(name: str) -> None:
+    """`-o` is a directory for fleet run, and `--debug-file` one for a tree, which has many files."""
+    found = {
+        option.metavar
+        for path in CONTEXTS
+        if not path.endswith((" run", "-tree"))
+        for option in options_of(path)
+        if name in option.opts
+    }
+    assert len(found) == 1
+
+
+@ALL
+def test_help_has_no_names_of_click(path: str) -> None:
+    assert CLICKS_OWN.findall(CONTEXTS[path].get_help()) == []
+
+
+@ALL
+def test_help_ends_with_examples(path: str) -> None:
+    command = command_of(path)
+    assert 1 <= len(command.examples) <= 3
+    _, _, shown = CONTEXTS[path].get_help().partition("\nExamples:\n")
+    lines = [line for example in command.examples for line in (f"  {example.what}:", f"      {example.line}")]
+    assert shown.rstrip("\n").splitlines() == lines
+    assert max(map(len, lines)) <= 80
+
+
+def parts_of(line: str) -> list[list[str]]:
+    """The commands of sframegen in a line for a shell."""
+    words = list(shlex.shlex(line, posix=True, punctuation_chars="();<>|&"))
+    starts = [number for number, word in enumerate(words) if word == "sframegen"]
+    ends = [next((n for n in range(start, len(words)) if set(words[n]) <= set("();<>|&")), len(words)) for start in starts]
+    return [words[start + 1 : end] for start, end in zip(starts, ends, strict=True)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the examples name is there; programs have no section yet."""
+    monkeypatch.chdir(tmp_path)
+    for directory in ("build/root/usr/bin", "store", "pool"):
+        (tmp_path / directory).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("path", "line"), EXAMPLES)
+def test_examples_are_of_their_command_and_have_its_options(path: str, line: str, place: Path) -> None:
+    assert place.is_dir()
+    found = [part for part in ([*parts_of(line)] or [[*shlex.split(line.partition("$(sframegen ")[2].partition(")")[0])]]) if part]
+    assert found
+    names = path.split()[1:]
+    assert any(part[: len(names)] == names for part in found)
+    for part in found:
+        if "--help" not in part:
+            depth = 2 if part[0] == "fleet" else 1
+            command_of(f"sframegen {' '.join(part[:depth])}").make_context("name", part[depth:])
+
+
+# They need a process of that number, a kernel that allows it, a linker's map, a package, a page or a tool, or print help.
+NOT_RUN = ("stack", "profile", "register --probe", "--core", "--map", "fleet", "--sections", "cmake", "--probe", "jq")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("line", [line for _, line in EXAMPLES if not any(word in line for word in NOT_RUN)])
+def test_examples_work(line: str, place: Path, compile_c: Compiler) -> None:
+    source = "int f(int x) { return x + 1; }\nint main(void) { return f(0) - 1; }\n"
+    program = compile_c(source, "-O1", "-Wl,--build-id")
+    for name in ("prog", "lib.so", "build/root/usr/bin/prog"):
+        shutil.copy(program, place / name)
+    for name in ("a", "b"):
+        shutil.copy(compile_c(f"int {name}(void) {{ return 1; }}", "-c", name=f"{name}.o"), place / f"{name}.o")
+    (place / "main.c").write_text("int main(void) { return 0; }\n")
+    start = compile_c("void _start(void) { for (;;); }", "-c", name="main.o")
+    shutil.copy(start, place / "main.o")
+    sframegen = f"{shlex.quote(sys.executable)} -P -m sframegen"
+    setup = f"{sframegen} add-section -q a.o b.o"
+    if not line.startswith("sframegen add"):
+        setup += " prog lib.so build/root/usr/bin/prog"
+    script = f"{setup} && {re.sub(r'(?<![-/.])sframegen (?=[a-z-])', sframegen + ' ', line)}"
+    done = subprocess.run(["sh", "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("path", "one", "other"), EXCLUSIVE)
+def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, other: str, place: Path) -> None:
+    """Each could only be dropped silently. Both are named."""
+    assert place.is_dir()
+    by_name = {name: option for option in options_of(path) for name in option.opts}
+    operands = {"sframegen register": ["/bin/true"]}.get(path, [])
+    given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1", "--number": "1"}
+    given |= {"--jobs": "1", "--workers": "1", "--tid": "1", "--backend": "copies", "--verify": "lief", "--output": "out.html"}
+    given["--scheduler"] = "tcp://127.0.0.1:1"
+    words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
+    required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
+    extra = required.get(path.removeprefix("sframegen "), [])
+    operands = operands or (["build/root"] if path.endswith("-tree") else ["/bin/true"])
+    status, said = run(path, *words, *extra, *operands)
+    assert (status, said.splitlines()[-1]) == (2, f"Error: {one} and {other} exclude each other")
+
+
+def test_wherever_there_is_verbose_and_quiet_they_exclude_each_other() -> None:
+    """As other pairs that mean the opposite, or two forms of the same output."""
+    pairs = (("--verbose", "--quiet"), ("--verify", "--no-verify"), ("--output", "--output-dir"), ("--json", "--folded"))
+    held = {(path, frozenset(pair)) for path, *pair in EXCLUSIVE}
+    for path in CONTEXTS:
+        names = {name for option in options_of(path) for name in option.opts}
+        for pair in pairs:
+            if names.issuperset(pair):
+                assert (path, frozenset(pair)) in held
+
+
+@ALL
+def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> None:
+    status, said = run(path)
+    none_needed = path in ("sframegen doctor", "sframegen integration")
+    assert status == (0 if none_needed else 2)
+    assert none_needed or said.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "lacking"),
+    [
+        ("add-section", {"--replace", "--detached", "--strict", "--per-function"}),
+        ("remove", set()),
+    ],
+)
+def test_the_page_names_what_commands_for_trees_lack(path: str, lacking: set[str]) -> None:
+    lacking |= {"--output", "--output-dir"}
+    tree = {"add-section": "add-tree"}.get(path, f"{path}-tree")
+    of_one, of_tree = ({name for option in options_of(f"sframegen {one}") for name in option.opts} for one in (path, tree))
+    assert {name for name in of_one - of_tree if name.startswith("--")} == lacking
+    [rule] = re.findall(r"^- (`remove-tree` has .*?)^- ", GATES, re.MULTILINE | re.DOTALL)
+    assert {name for name in lacking if f"`{name}`" not in rule} == set()
+
+
+@pytest.mark.parametrize("path", ["sframegen add-section", "sframegen add-tree"])
+def test_add_tree_has_what_add_section_has(path: str) -> None:
+    """Except what is for one file: `--replace` is what it always does."""
+    names = {name for option in options_of(path) for name in option.opts}
+    assert names >= {
+        "--json",
+        "--force",
+        "--debug-file",
+        "--min-coverage",
+        "--synthesize",
+        "--unloaded",
+        "--compress",
+        "--min-kernel",
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("0", "0 is too little: at least 1"),
+        ("-3", "-3 is too little: at least 1"),
+        ("1.5", "'1.5' is not a whole number"),
+        ("many", "'many' is not a whole number"),
+        ("1000001", "1000001 is too much: at most 1,000,000"),
+    ],
+)
+def test_a_number_that_is_not_allowed_is_said_in_words(value: str, why: str) -> None:
+    status, said = run("sframegen profile", "--frequency", value, "--system")
+    assert (status, said.splitlines()[-1]) == (2, f"Error: Invalid value for '-F' / '--frequency': {why}")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "line"),
+    [
+        ("add-section", ["--min-coverage", "nan", "f"], "Invalid value for '--min-coverage': nan is not a finite number"),
+        (
+            "register",
+            ["--probe", "--interface", "prctl", "--number", "99999999999999999999"],
+            "Invalid value for '--number': 99999999999999999999 is too much: at most 2,147,483,647",
+        ),
+        ("check", ["-j", "5000000", "f"], "Invalid value for '-j' / '--jobs': 5000000 is too much: at most 4,194,304"),
+        ("profile", ["-e", "", "--", "true"], "Invalid value for '-e' / '--event': the name is empty"),
+    ],
+)
+def test_a_value_that_nothing_can_have_is_wrong_usage(command: str, arguments: list[str], line: str) -> None:
+    status, said = run(f"sframegen {command}", *arguments)
+    assert (status, said.splitlines()[-1]) == (2, f"Error: {line}")
+
+
+def test_an_unknown_event_is_wrong_usage() -> None:
+    status, said = run("sframegen profile", "-e", "bogus", "--", "true")
+    assert status == 2
+    assert said.splitlines()[-1].startswith("Error: Invalid value for '-e' / '--event': bogus: unknown event")
+
+
+@pytest.mark.parametrize(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is too little: more than 0")])
+def test_no_duration(value: str, why: str) -> None:
+    status, said = run("sframegen stack", "-d", value, "1")
+    assert (status, said.splitlines()[-1]) == (2, f"Error: Invalid value for '-d' / '--duration': {why}")

@@ -1,0 +1,251 @@
+"""An exception that nothing expects, while one file is worked on: one line and status 1, and the other files are done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen import add_section
+from sframegen.elf.file import ElfFile
+from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.package_work import work_on
+from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.run_options import Mode, RunOptions
+from sframegen.fleet.sources.items import Item
+from sframegen.program.turn import TRACEBACK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+MARK = b"PLANTED"
+# The command line, in which files that end with the mark show a fault: in the process itself, or in those that it forks.
+PLANTED = """
+import struct, sys
+from sframegen.cli.commands import main
+from sframegen.elf.file import ElfFile
+
+counts = ElfFile._counts
+
+def planted(elf):
+    if bytes(elf.data[-{length}:]) == {mark!r}:
+        raise {exception}
+    return counts(elf)
+
+ElfFile._counts = planted
+main()
+"""
+EXCEPTIONS = (
+    "IndexError('planted')",
+    "OverflowError('planted\\n')",
+    "struct.error('planted')",
+    "KeyError('planted')",
+    "AssertionError('planted')",
+    "RecursionError('planted')",
+    "EOFError('planted')",
+    "SystemError('planted')",
+)
+
+
+def run(*arguments: object, exception: str = EXCEPTIONS[0], **environment: str) -> subprocess.CompletedProcess[str]:
+    code = PLANTED.format(length=len(MARK), mark=MARK, exception=exception)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+
+
+def faults_in(done: subprocess.CompletedProcess[str], *names: str) -> None:
+    """The run's standard error has a line for each of these, and nothing else of the kind."""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if "fault" in line]
+    assert len(lines) == len(names), done.stderr
+    for line, name in zip(lines, names, strict=True):
+        assert name in line
+        assert "sframegen fault, please report it: " in line
+        assert "planted" in line
+    assert done.returncode == 1
+
+
+@pytest.fixture
+def files(tmp_path: Path, compile_c: Compiler) -> Path:
+    """A directory with `good` and `bad`, both with sections, and without these `good.plain` and `bad.plain`, and objects."""
+    program = compile_c("int main(void) { return 0; }", "-O2")
+    made = compile_c("int f(int x) { return x + 1; }", "-O2", "-c", name="f.o")
+    for name in ("good", "bad"):
+        end = MARK if name == "bad" else b""
+        (tmp_path / f"{name}.plain").write_bytes(program.read_bytes() + end)
+        (tmp_path / f"{name}.o").write_bytes(made.read_bytes() + end)
+        add_section(program, output=tmp_path / name)
+        with (tmp_path / name).open("ab") as file:
+            file.write(end)
+    return tmp_path
+
+
+@pytest.mark.parametrize("exception", EXCEPTIONS)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_exception_is_one_line(exception: str, jobs: int, files: Path) -> None:
+    before = (files / "bad.plain").read_bytes()
+    done = run("add-section", f"-j{jobs}", files / "bad.plain", files / "good.plain", exception=exception)
+    faults_in(done, f"{files}/bad.plain")
+    assert "good.plain: " in done.stdout
+    assert (files / "bad.plain").read_bytes() == before
+
+
+def test_a_memory_error_that_was_lost_is_one(files: Path) -> None:
+    done = run(
+        "add-section",
+        files / "bad.plain",
+        files / "good.plain",
+        exception="SystemError('returned NULL without setting an exception')",
+    )
+    assert done.stderr == f"sframegen: {files}/bad.plain: not enough memory\n"
+    assert done.returncode == 1
+
+
+# What is given between the command and its files, and what is printed for the good one.
+COMMANDS: dict[str, tuple[list[str], str, str]] = {
+    "add-section": ([], ".plain", "good.plain: "),
+    "check": ([], "", "good: "),
+    "convert": (["--format", "2"], "", "good: "),
+    "dump": ([], "", "Contents of the SFrame section"),
+    "register": (["--dry-run"], "", "good: "),
+    "remove": ([], "", "good: "),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_other_files_of_a_run_are_done(command: str, files: Path) -> None:
+    options, ending, printed = COMMANDS[command]
+    done = run(command, *options, files / f"bad{ending}", files / f"good{ending}")
+    faults_in(done, f"{files}/bad{ending}")
+    assert printed in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["lookup", "bad", "main"], ["merge", "-o", "merged.o", "bad.o", "good.o"], ["merge", "-o", "merged.o", "good.o", "bad.o"]],
+    ids=lambda arguments: "-".join(arguments[:1] + arguments[-2:]),
+)
+def test_commands_with_one_turn(arguments: list[str], files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    faults_in(run(*arguments), "")
+    assert not (files / "merged.o").exists()
+
+
+@pytest.mark.parametrize("command", ["add-tree", "remove-tree"])
+def test_the_other_files_of_a_tree_are_done(command: str, files: Path) -> None:
+    tree = files / "tree"
+    tree.mkdir()
+    ending = ".plain" if command == "add-tree" else ""
+    for name in ("good", "bad", "other"):
+        shutil.copy(files / f"{name.replace('other', 'good')}{ending}", tree / name)
+    before = {name: (tree / name).read_bytes() for name in ("good", "bad", "other")}
+    faults_in(run(command, "-q", tree), f"{tree}/bad")
+    assert [name for name in before if (tree / name).read_bytes() == before[name]] == ["bad"]
+
+
+@pytest.mark.parametrize("command", ["add-section", "remove"])
+def test_the_other_files_of_a_package_are_done(command: str, files: Path) -> None:
+    ending = ".plain" if command == "add-section" else ""
+    package, made = files / "package.tar", files / "made.tar"
+    with tarfile.open(package, "w") as tar:
+        for name in ("bad", "good"):
+            tar.add(files / f"{name}{ending}", name)
+    faults_in(run(command, "-q", "-o", made, package), "bad")
+    with tarfile.open(package) as before, tarfile.open(made) as after:
+        changed = []
+        for name in ("bad", "good"):
+            given, kept = before.extractfile(name), after.extractfile(name)
+            assert given is not None
+            assert kept is not None
+            if given.read() != kept.read():
+                changed.append(name)
+    assert changed == ["good"]
+
+
+def test_the_other_files_of_a_package_in_a_fleet_are_done(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = files / "package.tar"
+    with tarfile.open(package, "w") as tar:
+        for name in ("bad", "good"):
+            tar.add(files / f"{name}.plain", name)
+    counts = ElfFile._counts
+
+    def planted(elf: ElfFile) -> tuple[int, int, int]:
+        if bytes(elf.data[-len(MARK) :]) == MARK:
+            raise struct.error("planted")
+        return counts(elf)
+
+    monkeypatch.setattr(ElfFile, "_counts", planted)
+    with OutputDirectory.opened(str(files / "out"), make=True) as out:
+        finished = work_on(Item("package.tar", str(package)), RunOptions(Mode.REWRITE), out)
+        rows = out.read_result(finished.key).files
+    assert finished.outcome is Outcome.FAILED
+    assert "bad: sframegen fault, please report it: error: planted" in finished.reason
+    assert [(row.path, row.outcome) for row in rows] == [("bad", Outcome.REFUSED), ("good", Outcome.ADDED)]
+    assert list((files / "out").rglob("package.tar"))
+
+
+def test_a_link_ends_well(files: Path) -> None:
+    linker = files / "ld"
+    linker.write_text('#!/bin/sh\ncp "$3" "$2"\n')
+    linker.chmod(0o755)
+    done = run("link", "--", linker, "-o", files / "linked", files / "bad.plain")
+    assert done.returncode == 0
+    assert f"warning: {files}/linked: sframegen fault, please report it: IndexError: planted" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (files / "linked").read_bytes() == (files / "bad.plain").read_bytes()
+    faults_in(run("link", "--fatal", "--", linker, "-o", files / "linked", files / "bad.plain"), f"{files}/linked")
+
+
+# Where commands that are given no ELF file begin their work, and their arguments.
+ELSEWHERE: dict[str, tuple[str, list[str]]] = {
+    "stack": ("sframegen.cli.stack.of_core", ["--core", "core"]),
+    "profile": ("sframegen.cli.profile.read_perf_data", ["--perf-data", "perf.data"]),
+    "doctor": ("sframegen.cli.doctor.command.callback", []),
+    "integration": ("sframegen.cli.integration.command.callback", []),
+}
+
+
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_other_commands_end_in_one_line(command: str) -> None:
+    place, arguments = ELSEWHERE[command]
+    module, *names = place.removeprefix("sframegen.cli.").split(".")
+    code = f"""
+import sys
+from importlib import import_module
+from sframegen.cli.commands import main
+
+def planted(*_, **__):
+    raise LookupError("planted")
+
+holder = import_module("sframegen.cli.{module}")
+for name in {names[:-1]}:
+    holder = getattr(holder, name)
+setattr(holder, {names[-1]!r}, planted)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, command, *arguments], capture_output=True, text=True, check=False)
+    faults_in(done, "")
+
+
+def test_the_traceback_is_there_for_those_who_ask(files: Path) -> None:
+    done = run("add-section", files / "bad.plain", **{TRACEBACK: "1"})
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"sframegen: {files}/bad.plain: sframegen fault, please report it: ")
+    assert "(sframegen.elf.file:" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("exception", ["KeyboardInterrupt", "SystemExit(7)"])
+def test_what_ends_the_program_ends_it(exception: str, files: Path) -> None:
+    done = run("add-section", "-j1", files / "bad.plain", files / "good.plain", exception=exception)
+    assert done.returncode == (7 if "7" in exception else 130)
+    assert "fault" not in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,181 @@
+"""Programs with fixed addresses: pages before the first segment hold the headers; what other tools and old bytes make of that."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from linker.existing.original import original_of
+from linker.inject import undo_record
+from linker.inject.before_layout import MIN_ADDRESS, PAGE
+from linker.inject.gaps import Gap
+from linker.inject.plan import plan_injection
+from linker.inject.verify import verify as verify_with
+from sframegen import add_section, remove
+from sframegen.checks.placement import in_file
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.notes import build_id_of
+from sframegen.elf.records import PT_DYNAMIC, PT_INTERP, PT_LOAD, PT_NOTE
+from tests.linker.inject.test_plan import with_segment
+from tests.support.inputs.linker_inputs import inject, restored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler, Peers
+
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int answer(void) { return 42; }
+extern const char __ehdr_start[];
+int main(void) {
+    int (*found)(void) = dlsym(RTLD_DEFAULT, "answer");
+    printf("%d %d\n", found ? found() : 0, memcmp(__ehdr_start, "\177ELF", 4));
+    return 0;
+}
+"""
+FLAGS = ("-g", "-O1", "-fno-pie", "-no-pie", "-rdynamic", "-Wl,--build-id", "-Wl,-rpath,/opt")
+PATCHES = (
+    ["--set-rpath", "/o"],
+    ["--set-rpath", "/" + "long" * 900],
+    ["--page-size", "65536", "--set-rpath", "/o"],
+    ["--add-needed", "libm.so.6"],
+    ["--no-default-lib", "--set-rpath", "/lib:/lib64:/usr/lib/x86_64-linux-gnu"],
+)
+
+
+def answer_of(file: Path) -> str:
+    file.chmod(0o755)
+    return subprocess.run([file], capture_output=True, text=True, check=True).stdout
+
+
+def test_every_old_byte_is_where_it_was(compile_c: Compiler, tmp_path: Path) -> None:
+    original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"
+    plan = inject(original, result)
+    before, after = open_elf(original), open_elf(result)
+    assert plan.layout == "before"
+    symbols = before.section(".symtab")
+    assert symbols is not None
+    for offset, size in plan.changed():
+        assert symbols.header.sh_offset <= offset < offset + size <= symbols.header.sh_offset + symbols.header.sh_size
+    for load in (s for s in before.segments if s.p_type == PT_LOAD):
+        assert after.at(load.p_vaddr, load.p_filesz) == before.data[load.p_offset : load.p_offset + load.p_filesz]
+    assert restored(result.read_bytes()) == original.read_bytes()
+    assert answer_of(result) == answer_of(original) == "42 0\n"
+
+
+def test_interpreter_and_build_id_are_in_the_first_page(compile_c: Compiler, tmp_path: Path) -> None:
+    original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"
+    inject(original, result)
+    elf = open_elf(result)
+    build_id = build_id_of(elf)
+    assert build_id is not None
+    assert build_id == build_id_of(open_elf(original))
+    assert build_id in bytes(elf.data[:0x1000])
+    [interpreter] = (s for s in elf.segments if s.p_type == PT_INTERP)
+    assert interpreter.p_offset + interpreter.p_filesz <= 0x1000
+    first = next(s for s in elf.segments if s.p_type == PT_LOAD)
+    assert [s.p_type for s in elf.segments].index(PT_INTERP) < elf.segments.index(first)
+
+
+@pytest.mark.parametrize("arguments", PATCHES, ids=" ".join)
+def test_patchelf_and_then_the_program_runs(arguments: list[str], compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """.dynamic stays where ld.so can write, whatever patchelf puts before it."""
+    original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"
+    add_section(original, output=result)
+    subprocess.run([peers.tool("patchelf"), *arguments, result], check=True)
+    assert answer_of(result) == "42 0\n"
+    assert in_file(open_elf(result)) == []
+    remove(result)
+    assert answer_of(result) == "42 0\n"
+
+
+@pytest.mark.parametrize("arguments", PATCHES, ids=" ".join)
+def test_the_output_of_patchelf_gets_a_section(arguments: list[str], compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """It has .dynamic right after its program headers."""
+    original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"
+    subprocess.run([peers.tool("patchelf"), *arguments, "--output", tmp_path / "patched", original], check=True)
+    assert plan_injection(open_elf(tmp_path / "patched"), 28).layout == "before"
+    add_section(tmp_path / "patched", output=result)
+    assert answer_of(result) == answer_of(tmp_path / "patched")
+    assert restored(result.read_bytes()) == (tmp_path / "patched").read_bytes()
+
+
+@pytest.mark.parametrize("kind", [FLAGS, ("-g", "-fPIE", "-pie"), ("-g", "-fPIC", "-shared")], ids=["exec", "pie", "so"])
+def test_dwz_takes_the_result(kind: tuple[str, ...], compile_c: Compiler, tmp_path: Path) -> None:
+    if shutil.which("dwz") is None:
+        pytest.skip("no dwz on this machine")
+    result = tmp_path / "result"
+    add_section(compile_c(PROGRAM, *kind), output=result)
+    subprocess.run(["dwz", result], check=True)
+    assert in_file(open_elf(result)) == []
+
+
+def test_check_finds_a_dynamic_section_that_cannot_be_written(compile_c: Compiler, tmp_path: Path) -> None:
+    """As patchelf 0.14 and 0.18 leave it in a file with a hole before .dynamic: the program ends in ld.so."""
+    result = tmp_path / "result"
+    add_section(compile_c(PROGRAM, *FLAGS), output=result)
+    data, elf = result.read_bytes(), open_elf(result)
+    holder = next(
+        number
+        for number, s in enumerate(elf.segments)
+        for dynamic in elf.segments
+        if dynamic.p_type == PT_DYNAMIC and s.p_type == PT_LOAD and s.p_vaddr <= dynamic.p_vaddr < s.p_vaddr + s.p_memsz
+    )
+    result.write_bytes(with_segment(data, holder, p_flags=4))
+    assert {finding.rule for finding in in_file(open_elf(result))} == {"dynamic-read-only"}
+
+
+def test_no_pages_before_a_low_address(compile_c: Compiler, tmp_path: Path) -> None:
+    """Kernels map nothing below vm.mmap_min_addr: the metadata moves instead, as in programs without fixed addresses."""
+    original, result = compile_c(PROGRAM, *FLAGS, f"-Wl,-Ttext-segment={MIN_ADDRESS + PAGE - 0x1000:#x}"), tmp_path / "result"
+    plan = inject(original, result)
+    assert plan.layout == "front"
+    assert answer_of(result) == "42 0\n"
+    assert verify_with(plan, open_elf(original), result, "elftools") == []
+
+
+def test_data_that_is_all_zero(tmp_path: Path) -> None:
+    """GNU ld gives its segment, which has no bytes in the file, the offset 0: it is not the one with the headers."""
+    source = ".globl _start\n.comm common,64,16\n_start: .cfi_startproc\nmov $60,%eax\nxor %edi,%edi\nsyscall\n.cfi_endproc\n"
+    (tmp_path / "source.s").write_text(source)
+    original, result = tmp_path / "original", tmp_path / "result"
+    subprocess.run(["as", "-o", tmp_path / "a.o", tmp_path / "source.s"], check=True)
+    subprocess.run(["ld", "-o", original, tmp_path / "a.o"], check=True)
+    add_section(original, output=result)
+    assert answer_of(result) == ""
+    remove(result)
+    assert result.read_bytes() == original.read_bytes()
+
+
+def test_a_record_with_a_gap_in_code_restores_nothing(compile_c: Compiler, tmp_path: Path) -> None:
+    """Its checksum is right; the bytes that it would take out are loaded."""
+    result = tmp_path / "result"
+    add_section(compile_c(PROGRAM, *FLAGS), output=result)
+    data = result.read_bytes()
+    record = undo_record.read(memoryview(data))
+    assert record is not None
+    last = record.gaps[-1]
+    forged = record._replace(gaps=(*record.gaps[:-1], Gap(last.at - 0x10, last.size)))
+    covered = [data[start:end] for start, end in forged.covered]
+    result.write_bytes(data[: record.start] + undo_record.pack(forged, covered))
+    assert undo_record.read(memoryview(result.read_bytes())) == forged
+    assert original_of(open_elf(result)) is None
+
+
+def test_a_note_segment_over_bytes_that_are_no_notes(compile_c: Compiler, tmp_path: Path) -> None:
+    """objcopy --remove-section .note.* may leave one; the program runs."""
+    original = compile_c(PROGRAM, *FLAGS)
+    data = bytearray(original.read_bytes())
+    note = next(s for s in open_elf(original).segments if s.p_type == PT_NOTE)
+    data[note.p_offset + 4 : note.p_offset + 8] = (1 << 20).to_bytes(4, "little")
+    plan_injection(ElfFile(memoryview(bytes(data))), 28)
+    original.write_bytes(data)
+    add_section(original, output=tmp_path / "result")
+    assert answer_of(tmp_path / "result") == "42 0\n"

@@ -1,0 +1,122 @@
+"""Where bytes of an original are once gaps have opened between them: each place, the one before it, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from linker.files.copying import Part
+from linker.inject.gaps import (
+    Gap,
+    is_grown,
+    moved,
+    moved_back,
+    moved_empty,
+    moved_end,
+    moved_segment,
+    opened,
+    parts_of,
+    spread,
+    total,
+)
+from sframegen.elf.records import PT_LOAD, Phdr
+
+GAPS = (Gap(0, 0x1000), Gap(0x200, 0x30))
+LOAD = Phdr(PT_LOAD, 4, 0x100, 0x40_0100, 0x40_0100, 0x80, 0x90, 0x1000)
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, 0x1000), (1, 0x1001), (0x1FF, 0x11FF), (0x200, 0x1230), (0x300, 0x1330)])
+def test_bytes_after_a_gap_move_by_its_size(old: int, new: int) -> None:
+    assert moved(GAPS, old) == new
+    assert moved_back(GAPS, new) == old
+    assert moved((), old) == moved_back((), old) == old
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, 0), (1, 0x1001), (0x200, 0x1200), (0x201, 0x1231)])
+def test_the_end_of_a_range_does_not_reach_across_a_gap(old: int, new: int) -> None:
+    assert moved_end(GAPS, old) == new
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, 0x1000), (0x200, 0x1200), (0x201, 0x1201)])
+def test_what_has_no_bytes_moves_only_with_everything(old: int, new: int) -> None:
+    assert moved_empty(GAPS, old) == new
+    assert moved_empty(GAPS[1:], old) == old
+
+
+def test_gaps_in_the_new_file() -> None:
+    assert opened(GAPS) == [(0, 0x1000), (0x1200, 0x1230)]
+    assert total(GAPS) == 0x1030
+
+
+def test_parts_are_cut_where_a_gap_opens_within_them() -> None:
+    assert parts_of(GAPS, 0x300) == [Part(0, 0x1000, 0x200), Part(0x200, 0x1230, 0x100)]
+    assert parts_of(GAPS, 0x200) == [Part(0, 0x1000, 0x200)]
+    assert spread(GAPS, [Part(0x10, 0x180, 0x80), Part(0x500, 0x200, 0x10)]) == [
+        Part(0x10, 0x1180, 0x80),
+        Part(0x500, 0x1230, 0x10),
+    ]
+    assert spread(GAPS, [Part(0x10, 0x180, 0x81)]) == [Part(0x10, 0x1180, 0x80), Part(0x90, 0x1230, 1)]
+
+
+def test_a_segment_moves_with_its_bytes() -> None:
+    assert moved_segment(GAPS, LOAD) == LOAD._replace(p_offset=0x1100)
+    after = LOAD._replace(p_offset=0x200, p_vaddr=0x40_0200)
+    assert moved_segment(GAPS, after) == after._replace(p_offset=0x1230, p_align=0x10)
+    assert moved_segment(GAPS, after._replace(p_align=0x10)).p_align == 0x10
+    assert moved_segment(GAPS, after._replace(p_align=0)).p_align == 0
+
+
+def test_a_segment_without_bytes_in_the_file_moves_only_with_everything() -> None:
+    bss = LOAD._replace(p_offset=0x200, p_vaddr=0x40_0200, p_filesz=0)
+    assert moved_segment(GAPS, bss) == bss._replace(p_offset=0x1200)
+    assert moved_segment(GAPS, bss._replace(p_memsz=0)) == bss._replace(p_memsz=0)
+    assert moved_segment(GAPS, LOAD._replace(p_memsz=0)) == LOAD._replace(p_memsz=0, p_offset=0x1100)
+
+
+FIRST = LOAD._replace(p_offset=0, p_vaddr=0x40_0000, p_paddr=0x40_0000)
+BEFORE = FIRST._replace(p_vaddr=0x3F_F000, p_paddr=0x3F_F000, p_filesz=0x1080, p_memsz=0x1090)
+
+
+@pytest.mark.parametrize(
+    ("old", "fields", "grown"),
+    [
+        (LOAD, {}, True),
+        (LOAD, {"p_filesz": 0x81}, True),
+        (LOAD, {"p_filesz": 0x107F, "p_memsz": 0x1080}, True),
+        (LOAD, {"p_filesz": 0x1080, "p_memsz": 0x1080}, False),
+        (LOAD, {"p_filesz": 0x7F}, False),
+        (LOAD, {"p_memsz": 0x8F}, False),
+        (LOAD, {"p_memsz": 0x91}, True),
+        (LOAD, {"p_align": 0x10}, True),
+        (LOAD, {"p_vaddr": 0x40_0101}, False),
+        (LOAD, {"p_flags": 5}, False),
+    ],
+)
+def test_a_load_may_grow_in_its_last_page(old: Phdr, fields: dict[str, int], grown: bool) -> None:
+    assert is_grown(old, old._replace(**fields), ()) is grown
+
+
+@pytest.mark.parametrize(
+    ("fields", "grown"),
+    [
+        ({}, True),
+        ({"p_filesz": 0x107F}, False),
+        ({"p_filesz": 0x1081}, True),
+        ({"p_memsz": 0x108F}, False),
+        ({"p_vaddr": 0x40_0000}, False),
+        ({"p_paddr": 0x40_0000}, False),
+        ({"p_offset": 0x1000}, False),
+    ],
+)
+def test_the_first_load_begins_with_the_gap_before_it(fields: dict[str, int], grown: bool) -> None:
+    assert is_grown(FIRST, BEFORE._replace(**fields), GAPS) is grown
+
+
+def test_physical_addresses_wrap() -> None:
+    assert is_grown(FIRST._replace(p_paddr=0), BEFORE._replace(p_paddr=(1 << 64) - 0x1000), GAPS)
+
+
+def test_only_a_load_with_bytes_after_a_gap_at_0_begins_with_it() -> None:
+    for old in (FIRST._replace(p_filesz=0), LOAD):
+        new = old._replace(p_offset=old.p_offset + 0x1000)
+        assert is_grown(old, new, GAPS)
+    assert is_grown(FIRST, FIRST, GAPS[1:])

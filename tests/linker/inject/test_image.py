@@ -1,0 +1,368 @@
+"""What an injection takes from a file: where new bytes have room, what is refused, and what lies around the program headers."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from cfi.errors import FormatError, SframegenError
+from linker.inject import before_layout
+from linker.inject.before_layout import before, is_possible
+from linker.inject.front_layout import cleared_end, fits, is_unused, make_room, places
+from linker.inject.image import (
+    MAX_PROGRAM_HEADERS,
+    Image,
+    check_header,
+    check_sections,
+    fault_of,
+    find_build_id,
+    read_image,
+    room_of,
+)
+from linker.inject.layout import NoRoomError, gap_after, insert_loads
+from linker.inject.movable import unexplained, valid_align
+from sframegen.elf.file import ElfFile
+from sframegen.elf.ranges import Extent, align_up
+from sframegen.elf.records import (
+    EHDR_SIZE,
+    ET_DYN,
+    ET_EXEC,
+    PHDR_SIZE,
+    PT_GNU_PROPERTY,
+    PT_LOAD,
+    PT_NOTE,
+    PT_PHDR,
+    RECORDS,
+    SHDR_SIZE,
+    SHF_ALLOC,
+    SHT_NOBITS,
+    SHT_NOTE,
+    SHT_PROGBITS,
+    Phdr,
+    Shdr,
+)
+from tests.linker.inject.test_plan import elf_of, with_header, with_segment
+from tests.support.inputs.linker_inputs import Writer, small_file, without_sections
+
+FIRST_PAGE = 0x1000
+LOAD = Phdr(PT_LOAD, 4, 0, 0x1000, 0x1000, 0x100, 0x100, 0x1000)
+
+
+def with_section(data: bytes, name: str, **fields: int) -> bytes:
+    elf = elf_of(data)
+    section = elf.section(name)
+    assert section
+    at = elf.header.e_shoff + section.number * SHDR_SIZE
+    return data[:at] + RECORDS[Shdr, "little"].pack(*section.header._replace(**fields)) + data[at + SHDR_SIZE :]
+
+
+@pytest.mark.parametrize(
+    ("fields", "end", "fault"),
+    [
+        ({}, 0x1000, ""),
+        ({}, 0x1001, "is out of order"),
+        ({"p_align": 0}, 0, ""),
+        ({"p_align": 3}, 0, "is aligned to 0x3"),
+        ({"p_align": 1 << 40}, 0, ""),
+        ({"p_align": 1 << 41}, 0, "is aligned"),
+        ({"p_filesz": 0x101}, 0, "has more bytes in the file than in memory"),
+        ({"p_vaddr": (1 << 63) - 0x100}, 0, ""),
+        ({"p_vaddr": (1 << 63) - 0xFF}, 0, "ends above 0x8000000000000000"),
+    ],
+)
+def test_faults_of_a_load(fields: dict[str, int], end: int, fault: str) -> None:
+    found = fault_of(LOAD._replace(**fields), end)
+    assert found.startswith(fault)
+    assert bool(found) == bool(fault)
+
+
+def test_as_many_program_headers_as_kernels_read() -> None:
+    elf = elf_of(small_file())
+    room = MAX_PROGRAM_HEADERS - elf.phnum
+    assert MAX_PROGRAM_HEADERS == 1170  # 64 KiB
+    check_header(elf, room)
+    with pytest.raises(SframegenError, match="program headers"):
+        check_header(elf, room + 1)
+
+
+def test_program_headers_follow_the_elf_header() -> None:
+    check_header(elf_of(with_header(small_file(), e_phoff=EHDR_SIZE)), 0)
+    with pytest.raises(FormatError, match="has no program header table after its ELF header"):
+        check_header(elf_of(with_header(small_file(), e_phoff=EHDR_SIZE - 1)), 0)
+
+
+def test_no_section_has_bytes_of_the_elf_header() -> None:
+    data = small_file()
+    check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE)))
+    check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE - 1, sh_size=0)))
+    check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE - 1, sh_type=SHT_NOBITS)))
+    with pytest.raises(FormatError, match=r"overlaps the ELF header"):
+        check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE - 1)))
+    end = len(data) - 16
+    check_sections(elf_of(with_section(data, ".text", sh_offset=end)))
+    with pytest.raises(FormatError, match=r"\.text"):
+        check_sections(elf_of(with_section(data, ".text", sh_offset=end + 1)))
+
+
+def test_a_table_of_names_that_is_loaded_cannot_grow() -> None:
+    with pytest.raises(FormatError, match="has no table of names that could grow"):
+        check_sections(elf_of(with_section(small_file(), ".shstrtab", sh_flags=SHF_ALLOC)))
+
+
+def test_new_bytes_have_room_after_what_segments_have() -> None:
+    """At the file's end if that would cut a section, or if a loaded one follows."""
+    data = small_file()
+    elf = elf_of(data)
+    [end] = {s.header.sh_offset + s.header.sh_size for s in elf.sections if s.name == ".dynamic"}
+    assert room_of(elf) == end < len(data)
+    for fields, room in (
+        ({"sh_offset": end, "sh_size": 1}, end),
+        ({"sh_offset": end - 1, "sh_size": 1}, end),
+        ({"sh_offset": end - 1, "sh_size": 2}, len(data)),
+        ({"sh_offset": end, "sh_size": 1, "sh_flags": SHF_ALLOC}, len(data)),
+        ({"sh_offset": end, "sh_size": 0, "sh_flags": SHF_ALLOC}, end),
+        ({"sh_offset": end - 1, "sh_size": 2, "sh_type": SHT_NOBITS}, end),
+    ):
+        assert room_of(elf_of(with_section(data, ".strtab", **fields))) == room, fields
+    bare = without_sections(data)
+    assert room_of(elf_of(bare)) == len(bare)
+    assert room_of(elf_of(with_header(bare, e_phoff=len(bare) - elf.phnum * PHDR_SIZE))) == len(bare)
+
+
+def test_new_bytes_follow_the_program_headers() -> None:
+    """Also where these follow all that segments have."""
+    data = without_sections(small_file())
+    elf = elf_of(data)
+    table = bytes(data[elf.header.e_phoff :][: elf.phnum * PHDR_SIZE])
+    assert room_of(elf_of(with_header(data + table + bytes(8), e_phoff=len(data)))) == len(data) + len(table)
+
+
+@pytest.mark.parametrize(("place", "found"), [(FIRST_PAGE - 36, True), (FIRST_PAGE - 35, False), (FIRST_PAGE - 32, False)])
+def test_a_build_id_is_in_the_first_page_or_not(place: int, found: bool) -> None:
+    """To its last byte: 16 of header and name, 20 of id."""
+    writer = Writer("little", 1)
+    writer.data.extend(bytes(place - len(writer.data)))
+    content = struct.pack("<III", 4, 20, 3) + b"GNU\0" + bytes(20)
+    note = writer.put(".note.gnu.build-id", SHT_NOTE, 2, content, 1)
+    segment = Phdr(PT_NOTE, 4, note.sh_offset, 0, 0, note.sh_size, note.sh_size, 4)
+    elf = ElfFile(memoryview(writer.finish([segment])))
+    assert find_build_id(elf) == (place if found else None)
+
+
+def test_addresses_follow_all_loads_and_offsets_keep_the_largest_alignment() -> None:
+    data = small_file()
+    image = read_image(elf_of(data))
+    last = image.loads[-1]
+    assert image.end_address == last.p_vaddr + last.p_memsz
+    assert (image.page, image.align_after) == (0x1000, 8)
+    assert read_image(elf_of(with_segment(data, 3, p_align=0x4000))).page == 0x4000
+    for align, after in ((16, 16), (FIRST_PAGE, FIRST_PAGE), (24, 8), (2 * FIRST_PAGE, 8)):
+        assert read_image(elf_of(with_section(data, ".symtab", sh_addralign=align))).align_after == after
+    assert read_image(elf_of(with_section(data, ".text", sh_addralign=64))).align_after == 8
+
+
+def test_what_is_not_loaded_makes_way() -> None:
+    image = read_image(elf_of(small_file()))
+    size, room = len(image.elf.data), image.room
+    assert gap_after(image, room + 1) == (((room, 8),), size + 8)
+    assert gap_after(image, room + 8) == (((room, 8),), size + 8)
+    assert gap_after(image, room + 9) == (((room, 16),), size + 16)
+    assert gap_after(image._replace(align_after=32), room + 9) == (((room, 32),), size + 32)
+    assert gap_after(image._replace(room=size), size + 9) == ((), size + 9)
+
+
+def test_new_loads_follow_the_last_one() -> None:
+    note, new = LOAD._replace(p_type=PT_NOTE), LOAD._replace(p_vaddr=0x9000)
+    assert insert_loads([note, LOAD, note, LOAD, note], [new]) == [note, LOAD, note, LOAD, new, note]
+    assert insert_loads([LOAD], [new]) == [LOAD, new]
+
+
+def test_alignments_are_powers_of_2_up_to_a_page() -> None:
+    valid = [align for align in range(2 * FIRST_PAGE + 1) if valid_align(align)]
+    assert valid == [0, *(1 << bit for bit in range(13))]
+
+
+def test_only_what_the_headers_segment_holds_may_move() -> None:
+    """To its last byte; what reaches out of it stays."""
+    data = small_file()
+    elf = elf_of(data)
+    hashes, strings = elf.section(".hash"), elf.section(".dynstr")
+    assert hashes
+    assert strings
+    end = hashes.header.sh_offset + hashes.header.sh_size
+    for size, moves in ((end, True), (end - 1, False)):
+        image = read_image(elf_of(with_segment(data, 2, p_filesz=size, p_memsz=size)))
+        names = {name for piece in image.pieces for name in piece.names}
+        assert ((".hash" in names), ".dynstr" in names) == (moves, False)
+        blocked = {name for block in image.blocks for name in block.names}
+        assert {".dynstr"} <= blocked
+        assert (".hash" in blocked) is not moves
+
+
+# -- pages before the first segment
+
+
+def at_address(address: int) -> Image:
+    """The image of a program that is linked there: its first segment has the headers."""
+    image = read_image(elf_of(with_header(small_file(), e_type=ET_EXEC)))
+
+    def linked(segments: list[Phdr]) -> list[Phdr]:
+        return [s._replace(p_vaddr=s.p_vaddr + address, p_paddr=s.p_paddr + address) for s in segments]
+
+    loads = linked(image.loads)
+    end = image.end_address + address
+    return image._replace(loads=loads, load=loads[0], segments=linked(image.segments), end_address=end)
+
+
+def test_pages_go_before_programs_that_begin_with_their_headers() -> None:
+    image = at_address(0x40_0000)
+    first = image.loads[0]
+    assert is_possible(image)
+    header = image.elf.header
+    for other in (
+        image._replace(elf=elf_of(with_header(small_file(), e_type=ET_DYN))),
+        image._replace(elf=elf_of(with_header(bytes(image.elf.data), e_phoff=header.e_phoff + 8, e_phnum=1))),
+        image._replace(load=image.loads[1]),
+        image._replace(load=first._replace(p_offset=8), loads=[first._replace(p_offset=8)]),
+        at_address(0x40_0800),
+    ):
+        assert not is_possible(other)
+    for page, possible in ((0x1000, True), (0x2000, False), (0x10000, False)):
+        assert is_possible(at_address(0x40_1000)._replace(page=page)) is possible
+    assert is_possible(at_address(0x41_0000)._replace(page=0x20_0000))
+
+
+def test_pages_begin_where_kernels_map_them() -> None:
+    draft = before(at_address(0x2_0000), 28)
+    [first, *_] = [s for s in draft.segments if s.p_type == PT_LOAD]
+    assert (first.p_vaddr, first.p_offset) == (0x1_0000, 0)
+    with pytest.raises(NoRoomError, match="too near to address 0"):
+        before(at_address(0x2_0000 - 1), 28)
+
+
+def test_pages_hold_headers_and_metadata() -> None:
+    """At addresses below the first segment; every other byte keeps its own."""
+    image = at_address(0x40_0000)
+    draft = before(image, 28)
+    pages = 0x1_0000
+    [old, *_], [first, *_] = image.loads, [s for s in draft.segments if s.p_type == PT_LOAD]
+    assert first == old._replace(p_vaddr=0x3F_0000, p_paddr=0x3F_0000, p_filesz=old.p_filesz + pages, p_memsz=old.p_memsz + pages)
+    size = (len(image.segments) + 2) * PHDR_SIZE
+    [table] = [s for s in draft.segments if s.p_type == PT_PHDR]
+    assert table[2:7] == (EHDR_SIZE, 0x3F_0000 + EHDR_SIZE, 0x3F_0000 + EHDR_SIZE, size, size)
+    at = EHDR_SIZE + size
+    for item in draft.moves:
+        assert at <= item.to_offset < at + 8
+        assert item.to_address == 0x3F_0000 + item.to_offset
+        assert item.from_address == 0x40_0000 + item.from_offset
+        at = item.to_offset + item.size
+    [(_, room), (_, headers)] = draft.covers
+    assert (room.sh_addr, room.sh_offset, room.sh_size) == (0x3F_0000 + at, at, pages - at)
+    assert (headers.sh_addr, headers.sh_offset) == (0x40_0000, pages)
+    kept = image.elf.section(".hash")
+    assert kept
+    assert headers.sh_size == kept.header.sh_offset
+    assert draft.gaps[0] == (0, pages)
+    assert draft.section.sh_addr % image.page == draft.section.sh_offset % image.page
+    assert draft.section.sh_offset == align_up(image.room + pages, 8)
+
+
+def test_the_last_new_address_after_the_pages_is_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = at_address(0x40_0000)
+    draft = before(image, 28)
+    end = draft.section.sh_addr + 28
+    monkeypatch.setattr(before_layout, "MAX_ADDRESS", end)
+    assert before(image, 28) == draft
+    monkeypatch.setattr(before_layout, "MAX_ADDRESS", end - 1)
+    with pytest.raises(NoRoomError, match="no addresses are left after it"):
+        before(image, 28)
+
+
+# -- the front layout
+
+
+def near(pieces: list[Extent], blocks: list[Extent] | None = None, build_id: int | None = None) -> Image:
+    """An image whose program headers end at 0x100, in a segment that reaches far."""
+    image = read_image(elf_of(small_file()))
+    load = LOAD._replace(p_offset=0, p_filesz=0x3000, p_memsz=0x3000)
+    table = Extent(0x40, 0x100)
+    return image._replace(table=table, load=load, loads=[load], pieces=pieces, blocks=blocks or [], build_id=build_id)
+
+
+ID = Extent(0x100, 0x124, ("id",), 4)
+HASH = Extent(0x128, 0x200, ("hash",), 8)
+NAMES = Extent(0x200, 0x220, ("names",), 1)
+
+
+def test_pieces_in_the_way_move() -> None:
+    image = near([ID, HASH, NAMES])
+    assert make_room(image, 0x100) == ([], [])
+    assert make_room(image, 0x101) == ([ID], [])
+    assert make_room(image, 0x128) == ([ID], [])
+    assert make_room(image, 0x129) == ([ID, HASH], [])
+
+
+def test_a_block_in_the_way_leaves_no_room() -> None:
+    block = Extent(0x180, 0x190, (".init",))
+    assert make_room(near([], [block]), 0x180) == ([], [])
+    with pytest.raises(NoRoomError, match=r"\.init cannot move"):
+        make_room(near([], [block]), 0x181)
+    with pytest.raises(NoRoomError, match=r"a segment cannot move"):
+        make_room(near([], [Extent(0x180, 0x190)]), 0x181)
+
+
+def test_the_build_id_takes_the_place_that_moves_least() -> None:
+    """Of the first page's; after the table, or after another piece."""
+    image = near([ID, HASH, NAMES], build_id=0x100)
+    assert make_room(image, 0x110) == ([], [(ID, 0x220)])  # after all others
+    for end, moved in ((0x224, ([NAMES], [(ID, 0x200)])), (0x223, ([HASH], [(ID, 0x110)]))):
+        assert make_room(near([ID, HASH, NAMES], [Extent(end, FIRST_PAGE, ("code",))], 0x100), 0x110) == moved
+    assert make_room(near([ID, HASH], [Extent(0x200, FIRST_PAGE, ("code",))], 0x100), 0x110) == ([HASH], [(ID, 0x110)])
+    with pytest.raises(NoRoomError, match="the build-id note would leave the first page"):
+        make_room(near([ID], [Extent(0x140, FIRST_PAGE, ("code",))], 0x100), 0x120)
+    assert make_room(near([ID, HASH], build_id=0x128), 0x120)[0] == [ID]  # it is not in the way
+
+
+def test_places_for_a_piece_are_aligned_and_in_the_first_page() -> None:
+    image = near([HASH, NAMES], [Extent(0x300, 0x301), Extent(0x400, FIRST_PAGE)])
+    assert places(image, 0x128, ID) == [0x128, 0x200, 0x220, 0x304]
+    assert places(image, 0x200, ID) == [0x200, 0x220, 0x304]
+    assert places(image, 0x201, ID) == [0x204, 0x220, 0x304]
+
+
+@pytest.mark.parametrize(("place", "fit"), [(FIRST_PAGE - 0x24, True), (FIRST_PAGE - 0x20, False), (0x1DC, True), (0x1E0, False)])
+def test_a_piece_fits_before_what_cannot_move_and_the_page_s_end(place: int, fit: bool) -> None:
+    assert fits(near([], [Extent(0x200, 0x300)]), place, ID) is fit
+
+
+def test_remains_of_moved_pieces_are_cleared_up_to_the_page_s_end() -> None:
+    assert cleared_end(near([ID, HASH, NAMES]), 0x110) == 0x124
+    assert cleared_end(near([ID, HASH, NAMES]), 0x124) == 0x124
+    assert cleared_end(near([ID, HASH, NAMES]), 0x126) == 0x126
+    assert cleared_end(near([Extent(0x100, 0x2000)]), 0x110) == FIRST_PAGE
+
+
+def test_headers_that_nobody_reads() -> None:
+    note = LOAD._replace(p_type=PT_NOTE)
+    assert is_unused(LOAD._replace(p_type=0), [])
+    assert is_unused(note, [note, note._replace(p_type=PT_GNU_PROPERTY)])
+    assert not is_unused(note, [note, note._replace(p_type=PT_GNU_PROPERTY, p_offset=1)])
+    assert not is_unused(LOAD, [LOAD, LOAD._replace(p_type=PT_GNU_PROPERTY)])
+
+
+def test_padding_is_short_and_filled() -> None:
+    """What linkers and patchelf leave; other bytes may be read by someone."""
+    writer = Writer("little", 0)
+    content = bytearray(64)
+    content[20] = 1
+    offset = writer.put(".data", SHT_PROGBITS, 2, bytes(content)).sh_offset
+    elf = ElfFile(memoryview(writer.finish([])))
+    known = [Extent(0, offset), Extent(offset + 15, offset + 16), Extent(offset + 30, offset + 31), Extent(offset + 47, 1 << 63)]
+
+    def holes(padding: int) -> list[tuple[int, int]]:
+        return [(item.start - offset, item.end - offset) for item in unexplained(elf, known, offset, 1 << 63, padding)]
+
+    assert holes(15) == [(16, 30), (31, 47)]
+    assert holes(16) == [(16, 30)]
+    assert holes(14) == [(0, 15), (16, 30), (31, 47)]

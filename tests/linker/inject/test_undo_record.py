@@ -1,0 +1,136 @@
+"""What a record covers and holds: overlapping writes, holes between new bytes, limits of what is read."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from linker.files.copying import Part
+from linker.inject import undo_record
+from linker.inject.gaps import Gap
+from linker.inject.undo_record import CHUNK, END, ENTRY, MAX_RANGES, TRAILER, Undo, Write
+
+ORIGINAL = bytes(range(100))
+GAPS = (Gap(0, 16), Gap(40, 8))
+
+
+def test_the_last_of_overlapping_writes_counts() -> None:
+    writes = [Write(10, b"aaaa"), Write(30, b"c"), Write(12, b"bbbb"), Write(31, b"d"), Write(11, b"x")]
+    assert [(at, bytes(data)) for at, data in undo_record.contents(writes)] == [(10, b"axbbbb"), (30, b"c"), (31, b"d")]
+
+
+@pytest.mark.parametrize(
+    ("offset", "found"),
+    [
+        (0, []),  # new, before everything
+        (15, []),
+        (16, [(0, 4)]),
+        (16 + 39, [(39, 4)]),
+        (16 + 40, []),  # new, in the second gap
+        (16 + 47, []),
+        (16 + 48, [(40, 4)]),
+        (16 + 8 + 99, [(99, 4)]),
+        (16 + 8 + 100, []),  # new, after the end
+    ],
+)
+def test_what_is_overwritten_is_in_no_gap(offset: int, found: list[tuple[int, int]]) -> None:
+    assert undo_record.overwritten(100, [(offset, 4)], GAPS) == found
+
+
+def test_zeros_around_new_bytes_are_covered() -> None:
+    pieces = [(4, bytearray(b"ab")), (8, bytearray(b"c"))]
+    assert b"".join(undo_record.with_holes(2, pieces, 11)) == b"\0\0ab\0\0c\0\0"
+    assert b"".join(undo_record.with_holes(4, pieces, END)) == b"ab\0\0c"
+    assert b"".join(undo_record.with_holes(3, [], 5)) == b"\0\0"
+    assert list(undo_record.with_holes(3, [], END)) == []
+
+
+@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
+def test_a_large_hole_comes_in_chunks(size: int) -> None:
+    chunks = list(undo_record.with_holes(7, [], 7 + size))
+    assert sum(map(len, chunks)) == size
+    assert max(map(len, chunks)) <= CHUNK
+
+
+def made(writes: list[Write], gaps: tuple[Gap, ...] = (), start: int | None = None) -> bytes:
+    """The changed file with its record; the record's place is `start`, or the end of all that is written."""
+    new = bytearray()
+    for at, byte in enumerate(ORIGINAL):
+        new += bytes(sum(gap.size for gap in gaps if gap.at == at)) + bytes([byte])
+    for offset, data in writes:
+        new += bytes(max(0, offset + len(data) - len(new)))
+        new[offset : offset + len(data)] = data
+    new += bytes(max(0, (start or 0) - len(new)))
+    return bytes(new) + undo_record.record(memoryview(ORIGINAL), writes, gaps, start)
+
+
+WRITES = [Write(3, b"gap"), Write(20, b"old"), Write(16 + 41, b"in"), Write(16 + 8 + 100, b"after")]
+
+
+@pytest.mark.parametrize("start", [None, 150])
+def test_a_record_is_read_back(start: int | None) -> None:
+    changed = made(WRITES, GAPS, start)
+    found = undo_record.read(memoryview(changed))
+    assert found == Undo(100, [(4, ORIGINAL[4:7])], start or 129, GAPS)
+    assert found.parts == [Part(16, 0, 40), Part(64, 40, 60)]
+    assert found.covered == [(20, 23), (0, 16), (56, 64), (124, start or 129)]
+    size = undo_record.record_size(undo_record.overwritten(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS)
+    assert size == len(changed) - found.start
+
+
+@pytest.mark.parametrize("place", [0, 15, 20, 22, 56, 63, 124, 128])
+def test_a_change_of_what_is_covered_spoils_the_record(place: int) -> None:
+    changed = bytearray(made(WRITES, GAPS))
+    changed[place] ^= 1
+    assert undo_record.parse(memoryview(changed)) is not None
+    assert undo_record.read(memoryview(changed)) is None
+
+
+@pytest.mark.parametrize("place", [16, 19, 23, 55, 64, 123])
+def test_a_change_elsewhere_does_not(place: int) -> None:
+    changed = bytearray(made(WRITES, GAPS))
+    changed[place] ^= 1
+    assert undo_record.read(memoryview(changed)) is not None
+
+
+def trailer(body: bytes, *, original_size: int = 0, count: int = 0, size: int | None = None) -> memoryview:
+    size = len(body) + TRAILER.size if size is None else size
+    return memoryview(body + TRAILER.pack(original_size, count, 0, size, undo_record.MAGIC))
+
+
+def test_a_record_is_within_its_file() -> None:
+    data = bytes(10)
+    for size in (TRAILER.size, TRAILER.size + 10):
+        assert undo_record.parse(trailer(data, size=size)) == Undo(0, [], 10 + TRAILER.size - size)
+    for size in (0, TRAILER.size - 1, TRAILER.size + 11):
+        assert undo_record.parse(trailer(data, size=size)) is None
+    assert undo_record.parse(trailer(data, original_size=10, size=TRAILER.size)) is not None
+    assert undo_record.parse(trailer(data, original_size=11, size=TRAILER.size)) is None
+    assert undo_record.parse(trailer(b"")[1:]) is None
+
+
+@pytest.mark.parametrize(("offset", "length"), [(97, 3), (98, 3), (0, 4)])
+def test_an_entry_is_within_the_record_and_the_original(offset: int, length: int) -> None:
+    """Its bytes are in the record, and their place in the original."""
+    body = ENTRY.pack(offset, length) + b"abc"
+    found = undo_record.parse(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=1))))
+    assert found == (Undo(100, [(97, b"abc")], 100) if (offset, length) == (97, 3) else None)
+    for count in (0, 2):
+        other = undo_record.parse(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=count))))
+        assert other == (None if count else Undo(100, [], 100))
+
+
+def test_the_number_of_entries_has_a_limit() -> None:
+    body = ENTRY.pack(0, 0) * (MAX_RANGES + 1)
+    assert undo_record.parse(trailer(body, count=MAX_RANGES)) is not None
+    assert undo_record.parse(trailer(body, count=MAX_RANGES + 1)) is None
+
+
+def test_the_checksum_runs_over_all_pieces() -> None:
+    assert undo_record.checksum([b"ab", b"", b"c"]) == zlib.crc32(b"abc")
+    assert undo_record.checksum([]) == 0
+
+
+def test_a_write_says_its_range() -> None:
+    assert str(Write(0x40, b"abc")) == "written over: 0x3 bytes at offset 0x40"

@@ -1,0 +1,114 @@
+"""A frame pointer that leads from a coroutine's stack to another stack is not followed: three walks give one answer."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.events.names import event_named
+from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.sampling_plan import Plan
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.live import command, spinning
+
+if TYPE_CHECKING:
+    from sframegen.profile.report.named import NamedStack
+    from tests.support.peers import Compiler
+
+pytestmark = [
+    needs_bpf,
+    pytest.mark.once,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64"),
+]
+
+SAMPLES = 60
+# start switches to a coroutine, which spins. Nothing describes the code that a coroutine returns to; there the frame pointer is
+# still that of whoever made the coroutine. through() has a frame pointer and no CFI.
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline, noclone))
+enum { SIZE = 65536, PAGE = 4096 };
+volatile long after;
+static ucontext_t caller, coroutine, second;
+void through(void (*callee)(void));
+__asm__(".pushsection .text\n.type through,@function\nthrough: push %rbp\n mov %rsp,%rbp\n sub $32,%rsp\n call *%rdi\n leave\n"
+        " ret\n.size through,.-through\n.popsection");
+KEPT void spin(void) {
+    if (write(1, "here\n", 5) != 5) _exit(9);
+    for (;;) after++;
+}
+KEPT void work(void) { spin(); after++; }
+KEPT void entry(void) { through(work); after++; }
+KEPT void resumes(void) { swapcontext(&coroutine, &second); after++; }
+KEPT void *mapped(void) {
+    char *pages = mmap(0, SIZE + 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < SIZE + 2 * PAGE; i += 512) pages[i] = 1;
+    mprotect(pages, PAGE, PROT_NONE);
+    mprotect(pages + PAGE + SIZE, PAGE, PROT_NONE);
+    return pages + PAGE;
+}
+KEPT void *allocated(void) { char *room = malloc(4 * SIZE); for (int i = 0; i < 4 * SIZE; i += 512) room[i] = 1; return room; }
+KEPT void make(ucontext_t *made, void *stack, size_t size, void (*function)(void), ucontext_t *next) {
+    getcontext(made);
+    made->uc_stack.ss_sp = stack;
+    made->uc_stack.ss_size = size;
+    made->uc_link = next;
+    makecontext(made, function, 0);
+}
+"""
+MAPPED = "KEPT void start(void) { make(&coroutine, mapped(), SIZE, entry, &caller); swapcontext(&caller, &coroutine); after++; }"
+ALLOCATED = MAPPED.replace("mapped(), SIZE", "allocated(), 4 * SIZE")
+# The second coroutine's stack is right below the first one's, with a guard page between them.
+NEIGHBOURS = r"""
+KEPT void makes_second(void *stack) { make(&second, stack, 4 * PAGE, entry, &coroutine); resumes(); after++; }
+KEPT void first_entry(void) { makes_second((char *)coroutine.uc_stack.ss_sp - 5 * PAGE); }
+KEPT void start(void) {
+    char *pages = mapped();
+    mprotect(pages + 4 * PAGE, PAGE, PROT_NONE);
+    make(&coroutine, pages + 5 * PAGE, SIZE - 5 * PAGE, first_entry, &caller);
+    swapcontext(&caller, &coroutine);
+    after++;
+}
+"""
+REST = "KEPT void middle(void) { start(); after++; } int main(void) { middle(); after++; }"
+FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FORTIFY_SOURCE=0")
+
+
+def sampled(pid: int, backend: str) -> list[NamedStack]:
+    """At least SAMPLES samples."""
+    session, _ = open_session(Plan(frozenset([pid]), event_named("cpu-clock"), 999), backend)
+    with session:
+        session.begin()
+        while session.samples < SAMPLES:
+            session.turn()
+        collected = session.finish()
+    assert not collected.lost
+    return name_stacks(collected).stacks
+
+
+def folded(stacks: list[NamedStack]) -> Counter[str]:
+    """Samples by the names of their frames, the outermost first."""
+    found: Counter[str] = Counter()
+    for stack in stacks:
+        found[";".join(frame.label for frame in stack.frames)] += stack.count
+    return found
+
+
+@pytest.mark.parametrize("source", [MAPPED, ALLOCATED, NEIGHBOURS], ids=["mapped", "allocated", "neighbours"])
+def test_a_guess_stays_on_its_stack(source: str, compile_c: Compiler) -> None:
+    with spinning(compile_c(SOURCE + source + REST, *FLAGS)) as pid:
+        found = {backend: folded(sampled(pid, backend)) for backend in BACKENDS}
+        (line,) = command("--convert", "--folded", pid).stdout.splitlines()
+    thread, _, stack = line.rpartition(" ")[0].partition(";")
+    assert thread
+    assert re.fullmatch(r"\[callers unknown\];[^;]+;entry \[guess\];through;work;spin", stack)  # a function of libc is between
+    assert {backend: set(stacks) for backend, stacks in found.items()} == {backend: {stack} for backend in BACKENDS}

@@ -1,0 +1,181 @@
+"""While an exception's handler is installed, its runtime overwrites its own frame: no stack lacks frames without a mark."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.code.function.handler_installation import UNKNOWN, Installation
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
+from sframegen.elf.file import open_elf
+from sframegen.format.abi import AMD64
+from sframegen.format.model import Rule, Where
+from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.events.names import event_named
+from sframegen.profile.following.files import Span
+from sframegen.profile.packed_frames import GUESSED, End, unpacked
+from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.tables import handler_installations
+from sframegen.profile.tables.make_table import make_table
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.stack.live.process import Process
+from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.frames import End as StackEnd
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.live import stopped_at
+from tests.support.processes.single_step import Traced
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.stack.walking.frames import Thread
+    from tests.support.processes.single_step import Step
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine"),
+]
+
+SAMPLES = 3000
+FUNCTIONS = ["main", "f1", "f2", "f3", "f4"]
+SOURCE = r"""
+#define KEPT extern "C" __attribute__((noinline, noclone))
+volatile long after;
+struct Cleans { int n; ~Cleans() { after += n; } };
+KEPT void f4(int n) { Cleans c{n}; if (n) throw n; after++; }
+KEPT void f3(int n) { Cleans c{n}; f4(n); after++; }
+KEPT void f2(int n) { Cleans c{n}; f3(n); after++; }
+KEPT void f1(int n) { try { f2(n); } catch (int m) { after += m; } after++; }
+int main(int count, char **) { do f1(3); while (count > 1); }
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With frame pointers, so that each frame needs the FP of the one before; it throws once, or for ever."""
+    folder = tmp_path_factory.mktemp("thrower")
+    (folder / "thrower.cc").write_text(SOURCE)
+    flags = ("-O1", "-fno-omit-frame-pointer", "-static", "-no-pie")
+    done = subprocess.run(["g++", *flags, "-o", folder / "thrower", folder / "thrower.cc"], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("g++ makes no static programs here")
+    return folder / "thrower"
+
+
+@pytest.fixture(scope="module")
+def installations(program: Path) -> list[Installation]:
+    elf = open_elf(program)
+    table = convert_sources(find_sources(elf), elf.executable_ranges(), AMD64).table
+    chosen = [handler_installations._installations(table, number, elf, AMD64) for number in range(len(table))]
+    found = [one for group in chosen for one in group]
+    assert len(found) >= 3  # _Unwind_RaiseException, _Unwind_Resume, ...
+    return found
+
+
+def places(program: Path, functions: list[str]) -> list[tuple[int, int, str]]:
+    """(start, end, name) of functions, and those of the parts that gcc moved away from them."""
+    lines = subprocess.run(["nm", "-S", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    rows = [line.split() for line in lines if len(line.split()) == 4]
+    return [
+        (int(at, 16), int(at, 16) + int(size, 16), name.partition(".")[0])
+        for at, size, _, name in rows
+        if name.partition(".")[0] in functions
+    ]
+
+
+def resume_of(program: Path) -> tuple[int, int]:
+    """Where _Unwind_Resume is; of its parts the longest: another one only calls abort()."""
+    start, end, _ = max(places(program, ["_Unwind_Resume"]), key=lambda place: place[1] - place[0])
+    return start, end
+
+
+def is_possible(names: list[str]) -> bool:
+    """The outermost first: each is called by the one before."""
+    own = [name for name in names if name in FUNCTIONS]
+    return own == FUNCTIONS[: len(own)]
+
+
+def test_each_instruction_from_the_first_cleanup_on(program: Path, installations: list[Installation]) -> None:
+    """Of every stack that is complete and not guessed, all frames are there; some are, and some are not, in that code."""
+    elf = open_elf(program)
+    known = places(program, FUNCTIONS)
+    walker = CopyWalker(AMD64, lambda _: elf)
+    walker.add_table(1, make_table(elf).table)
+    spans = span_columns([Span(start, end, 0, 1) for start, end in elf.executable_ranges()])
+    ends: dict[bool, set[End]] = {True: set(), False: set()}
+    wrong: list[tuple[str, list[str]]] = []
+    traced = Traced(program, resume_of(program)[0])
+
+    def look(step: Step) -> None:
+        sp = step.registers[7]
+        stack = os.pread(traced.memory, 1 << 16, (sp & ~7) - 128)
+        values = [*step.registers[:16], *[0] * 16]
+        end = walker.walk(spans, Start(values, (1 << 16) - 1, step.pc), (sp & ~7) - 128, stack)
+        frames = walker.frames()
+        installs = any(one.copied <= unpacked(frame).address < one.end for frame in frames for one in installations)
+        ends[installs].add(end)
+        names = [name for frame in frames for start, last, name in known if start <= unpacked(frame).address < last]
+        if end in (End.OUTERMOST, End.NO_RETURN) and not any(frame & GUESSED for frame in frames) and not is_possible(names[::-1]):
+            wrong.append((hex(step.pc), names))
+
+    try:
+        traced.run(look)
+    finally:
+        traced.end()
+    assert not wrong
+    assert End.UNKNOWN_REGISTER in ends[True]
+    assert End.OUTERMOST in ends[False]
+
+
+def stack_at(program: Path, address: int) -> Thread:
+    stopped = stopped_at(program, address)
+    with Process(stopped.process.pid) as process:
+        [thread] = Tracer(convert=True).trace_process(process)
+    stopped.finish()
+    return thread
+
+
+def test_the_tracer_marks_such_a_stack(program: Path, installations: list[Installation]) -> None:
+    """A direct call, of five bytes, copies. The frame pointer is still the function's own when the handler's address is written."""
+    start, end = resume_of(program)
+    [one] = [one for one in installations if start <= one.copied < end]
+    copied, written = stack_at(program, one.copied + 5), stack_at(program, one.written)
+    assert copied.end is StackEnd.UNKNOWN_REGISTER
+    assert not any(frame.guessed for frame in copied.frames)
+    assert written.frames[1].guessed
+
+
+def test_what_holds_of_a_rule() -> None:
+    saved = Rule(Where(6, 16), Where(None, -8, deref=True), Where(None, -16, deref=True))
+    kept = Rule(Where(7, 8), Where(None, -8, deref=True))
+    one = Installation(0x10, 0x20, 0x30)
+    assert [one.rule_at(at, saved) for at in (0xF, 0x10, 0x1F, 0x20, 0x2F, 0x30)] == [
+        saved, saved._replace(fp=UNKNOWN), saved._replace(fp=UNKNOWN), None, None, saved,
+    ]  # fmt: skip
+    assert one.rule_at(0x10, kept) == kept
+
+
+@needs_bpf
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_sample_lacks_frames(program: Path, backend: str) -> None:
+    with subprocess.Popen([program, "for ever"]) as process:
+        try:
+            session, _ = open_session(Plan(frozenset([process.pid]), event_named("cpu-clock"), 2999), backend)
+            with session:
+                session.begin()
+                while session.samples < SAMPLES:
+                    session.turn()
+                collected = session.finish()
+        finally:
+            process.kill()
+    for stack in name_stacks(collected).stacks:
+        names = [frame.function for frame in stack.frames]
+        assert not stack.complete or any(frame.guessed for frame in stack.frames) or is_possible(names), names

@@ -1,0 +1,110 @@
+"""Programs and libraries on a mount whose server stops answering: what others do goes on, and what is known is shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.silent_mount import SilentMount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.once
+
+BUSY = """
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <fcntl.h>
+#include <unistd.h>
+volatile unsigned long sum;
+__attribute__((noinline)) void inner(void) { for (;;) sum++; }
+__attribute__((noinline)) int outer(void) { inner(); return sum & 1; }
+int main(int count, char **arguments) {
+    if (count > 1) mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, open(arguments[1], O_RDONLY), 0); /* is never touched */
+    if (write(1, "here\\n", 5) != 5) return 1;
+    return outer();
+}
+"""
+SILENT = "its file system does not answer"
+GUARD = 20  # seconds: a freeze fails a test
+
+
+class Silent(NamedTuple):
+    """Processes that run, busy: `healthy`; one whose program is on the silent mount; one that has only mapped a file there."""
+
+    mount: Path
+    healthy: int
+    program: int
+    mapped: int
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Silent]:
+    folder = tmp_path_factory.mktemp("silent")
+    (folder / "busy.c").write_text(BUSY)
+    healthy, mount = folder / "healthy", folder / "mount"
+    subprocess.run(["gcc", "-O2", "-fno-optimize-sibling-calls", folder / "busy.c", "-o", healthy], check=True)
+    mount.mkdir()
+    with ExitStack() as opened:
+        processes: list[subprocess.Popen[bytes]] = []
+        opened.callback(lambda: [process.communicate() for process in processes])  # after the mount has gone: they may wait for it
+        try:
+            server = opened.enter_context(SilentMount(mount, {"victim": healthy.read_bytes(), "library": healthy.read_bytes()}))
+        except OSError as error:
+            pytest.skip(f"no BPF: no FUSE either: {error.strerror}")
+        mapping = shutil.copy(healthy, folder / "mapping")
+        for command in ([healthy], [mount / "victim"], [mapping, mount / "library"]):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE)
+            processes.append(process)
+            opened.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"here\n"
+        server.be_silent()
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+        yield Silent(mount, *(process.pid for process in processes))
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sframegen", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+
+
+def functions_of(profile: dict[str, Any], pid: int) -> set[tuple[str, ...]]:
+    return {
+        tuple(profile["frames"][number]["function"] for number in stack["frames"])[-2:]
+        for stack in profile["stacks"]
+        if stack["pid"] == pid and stack["complete"]
+    }
+
+
+@pytest.mark.parametrize("which", ["program", "mapped"])
+def test_a_stack_is_printed(silent: Silent, which: str) -> None:
+    pid = getattr(silent, which)
+    done = run("stack", "--convert", pid)
+    assert (done.returncode, f"PID {pid}" in done.stdout) == (0, True)
+    assert SILENT in done.stderr
+    assert ("inner" in done.stdout) == (which == "mapped"), "its own program is elsewhere"
+
+
+@needs_bpf
+@pytest.mark.parametrize("backend", ["kernel", "copies"])
+@pytest.mark.parametrize("which", ["program", "mapped"])
+def test_the_others_are_profiled(silent: Silent, backend: str, which: str) -> None:
+    pid = getattr(silent, which)
+    done = run("profile", "--json", "-d", "0.5", "--backend", backend, pid, silent.healthy)
+    assert done.returncode == 0, done.stderr
+    profile = json.loads(done.stdout)
+    assert functions_of(profile, silent.healthy) == {("outer", "inner")}
+    if which == "mapped":
+        assert functions_of(profile, pid) == {("outer", "inner")}
+    else:
+        assert any(SILENT in note for note in profile["notes"])

@@ -1,0 +1,451 @@
+"""Each limit of a step, a place before it and at it: spans, tables, the copy's two ends, registers that are known or not."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.format.abi import AARCH64, AMD64, Abi
+from sframegen.format.model import OUTERMOST, Rule, Where
+from sframegen.profile.following.files import Span
+from sframegen.profile.packed_frames import MAX_DEPTH, End, Frame, unpacked
+from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.stack.abi.machines import conventions_of
+from tests.profile.walk.test_copied_stack import (
+    BIAS,
+    CODE,
+    FILE,
+    FUNCTION,
+    RETURN_AT_SP,
+    SIZE,
+    SP,
+    SPANS,
+    addresses,
+    place,
+    stack_of,
+    start_of,
+    table_of_rules,
+    walker_with,
+)
+from tests.support.inputs.linker_inputs import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RAX, RBX, RBP, RSP = 0, 3, 6, 7
+BY_RBP = Rule(Where(RBP, 16), Where(None, -8, deref=True))
+PAGE = 0x100
+
+
+def end_of(walker: CopyWalker, start: Start, stack: bytes) -> End:
+    return walker.walk(SPANS, start, SP, stack)
+
+
+def depth(walker: CopyWalker) -> int:
+    return len(walker.frames())
+
+
+# -- spans
+
+
+def test_an_address_belongs_to_the_span_that_holds_it() -> None:
+    """Two spans touch, a third lies apart. The same walker asks up and down, as the span found last is tried first."""
+    ends = [(0x1000, 0x2000, 1), (0x2000, 0x3000, 2), (0x5000, 0x6000, 3)]
+    spans = span_columns([Span(start, end, 0x100 * file, file) for start, end, file in reversed(ends)])
+    walker = CopyWalker(AMD64, lambda _: None)
+    places = {0xFFF: 0, 0x1000: 1, 0x1FFF: 1, 0x2000: 2, 0x2FFF: 2, 0x3000: 0, 0x4FFF: 0, 0x5000: 3, 0x5FFF: 3, 0x6000: 0}
+    for pc in [*places, *reversed(places)]:
+        end = walker.walk(spans, start_of({RSP: SP}, pc), SP, b"")
+        file = places[pc]
+        assert end is (End.NO_TABLE if file else End.NO_MAPPING)
+        assert list(map(unpacked, walker.frames())) == [Frame(file, pc - 0x100 * file)]
+        assert not file or walker.missing == file
+
+
+def test_a_return_to_the_first_byte_of_a_span_is_a_call_before_it() -> None:
+    walker = walker_with(AMD64, [OUTERMOST])
+    assert end_of(walker, start_of({RSP: SP}, CODE.start, exact=False), b"") is End.NO_MAPPING
+    assert depth(walker) == 0
+    assert end_of(walker, start_of({RSP: SP}, CODE.start + 1, exact=False), b"") is End.OUTERMOST
+    assert addresses(walker) == [CODE.start - BIAS]
+    assert end_of(walker, start_of({RSP: SP}, CODE.stop, exact=False), b"") is not End.NO_MAPPING
+
+
+def test_code_that_runs_where_nothing_is_mapped_adds_a_frame_only_if_there_is_room() -> None:
+    walker = walker_with(AMD64, [OUTERMOST])
+    for count, found in ((MAX_DEPTH - 1, MAX_DEPTH), (MAX_DEPTH, MAX_DEPTH), (MAX_DEPTH + 1, MAX_DEPTH)):
+        start = start_of({RSP: SP}, CODE.stop, frames=tuple(range(1, count + 1)))
+        assert end_of(walker, start, b"") is End.NO_MAPPING
+        assert depth(walker) == found
+        assert walker.frames()[-1] == (CODE.stop if count < MAX_DEPTH else MAX_DEPTH)
+
+
+def test_there_is_room_for_just_as_many_frames() -> None:
+    walker = walker_with(AMD64, [OUTERMOST])
+    for count, end in ((MAX_DEPTH - 1, End.OUTERMOST), (MAX_DEPTH, End.TOO_DEEP)):
+        assert end_of(walker, start_of({RSP: SP}, place(0), frames=(0,) * count), b"") is end
+        assert depth(walker) == MAX_DEPTH
+
+
+def test_of_an_address_48_bits_are_kept() -> None:
+    """More would reach into the number of the file. One before the file's first address has them all."""
+    walker = CopyWalker(AMD64, lambda _: None)
+    assert end_of(walker, start_of({RSP: SP}, 1 << 63 | 0x1234), b"") is End.NO_MAPPING
+    assert list(map(unpacked, walker.frames())) == [Frame(0, 0x1234)]
+    spans = span_columns([Span(0x1000, 0x2000, 0x3000, FILE)])
+    assert walker.walk(spans, start_of({RSP: SP}, 0x1000), SP, b"") is End.NO_TABLE
+    assert list(map(unpacked, walker.frames())) == [Frame(FILE, (1 << 48) - 0x2000)]
+
+
+# -- tables
+
+
+def test_a_file_with_the_next_number_has_no_table_yet() -> None:
+    walker = CopyWalker(AMD64, lambda _: None)
+    walker.add_table(FILE - 1, table_of_rules([OUTERMOST]))
+    assert end_of(walker, start_of({RSP: SP}, place(0)), b"") is End.NO_TABLE
+    assert walker.missing == FILE
+
+
+@pytest.mark.parametrize("part", ["index", "rows", "rules"])
+def test_each_part_of_a_table_may_reach_the_end_of_its_data(part: str) -> None:
+    table = table_of_rules([RETURN_AT_SP, None, OUTERMOST])
+    assert len(table.data) % ELEMENT == 0
+    rows = table.rows + table.rows % 2
+    pages = table.pages + 1 - table.pages % 2  # both fill whole elements
+    elements = {"index": (pages + 1) // 2, "rows": rows // 2, "rules": table.rules * RULE_ELEMENTS}[part]
+    at = len(table.data) // ELEMENT - elements
+
+    def placed(at: int) -> DecodedTable:
+        moved = table._replace(pages=pages, rows=rows)
+        return {"index": moved._replace(index_at=at), "rows": moved._replace(rows_at=at), "rules": moved._replace(rules_at=at)}[
+            part
+        ]
+
+    walker = CopyWalker(AMD64, lambda _: None)
+    walker.add_table(FILE, placed(at))
+    for wrong in (placed(at + 1), placed(at)._replace(data=bytes(table.data)[:-ELEMENT])):
+        with pytest.raises(FormatError, match="cut off"):
+            walker.add_table(FILE, wrong)
+
+
+WITHOUT_RULES = {
+    "before the table": CODE.start - 1,
+    "before the first row, in its page": CODE.start + FUNCTION - 1,
+    "rule 0": place(2),
+    "the last page's end": CODE.start + 2 * PAGE - 1,
+    "after the last page": CODE.start + 2 * PAGE,
+}
+
+
+@pytest.mark.parametrize("guessed", [False, True])
+@pytest.mark.parametrize("where", WITHOUT_RULES)
+def test_frame_pointers_lead_on_from_code_without_a_rule_only_where_they_may(where: str, guessed: bool) -> None:
+    walker = CopyWalker(AMD64, lambda _: None)
+    walker.add_table(FILE, table_of_rules([None, OUTERMOST, None]), guessed=guessed)
+    spans = span_columns([Span(CODE.start - PAGE, CODE.stop, BIAS, FILE)])
+    start = start_of({RSP: SP, RBP: SP + 0x10}, WITHOUT_RULES[where])
+    end = walker.walk(spans, start, SP, stack_of({SP + 0x18: place(1)}))
+    assert (end, depth(walker)) == ((End.OUTERMOST, 2) if guessed else (End.NO_RULE, 1))
+
+
+def test_a_table_without_pages_lets_frame_pointers_lead_on_only_where_they_may() -> None:
+    walker = CopyWalker(AMD64, lambda _: None)
+    start, stack = start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack_of({SP + 0x18: 0})
+    walker.add_table(FILE, None)
+    assert end_of(walker, start, stack) is End.NO_RETURN
+    walker.add_table(FILE, None, guessed=False)
+    assert end_of(walker, start, stack) is End.NO_RULE
+
+
+def with_words(table: DecodedTable, words: dict[int, int]) -> DecodedTable:
+    data = array("I", bytes(table.data))
+    for at, word in words.items():
+        data[at] = word
+    return table._replace(data=data.tobytes())
+
+
+def test_rows_and_rules_that_a_table_does_not_have_are_damage() -> None:
+    """The first row's rule, and the rows of the first page, at the limit and one more."""
+    table = table_of_rules([OUTERMOST])
+    index, rows = 2 * table.index_at, 2 * table.rows_at
+    first, end = array("I", bytes(table.data))[index : index + 2]
+    last = table.rules - 1
+    cases = [
+        ({rows: last << 16}, False),
+        ({rows: table.rules << 16}, True),
+        ({index + 1: table.rows}, False),
+        ({index + 1: table.rows + 1}, True),
+        ({index: end}, False),
+        ({index: end + 1}, True),
+    ]
+    assert first == 0
+    for words, damaged in cases:
+        walker = CopyWalker(AMD64, lambda _: None)
+        walker.add_table(FILE, with_words(table, words))
+        assert (end_of(walker, start_of({RSP: SP}, place(0)), b"") is End.DAMAGED_TABLE) is damaged
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_rule_holds_for_the_first_and_the_last_byte_of_its_function(number: int) -> None:
+    """Also where a page begins between two functions."""
+    rules: list[Rule | None] = [Rule(Where(RSP, 8 * n), Where(RSP, 8 * n, deref=True)) for n in range(1, 5)]
+    walker = walker_with(AMD64, [*rules, OUTERMOST])
+    stack = stack_of({SP + 8 * n: place(4) + n for n in range(1, 5)})
+    for offset in (0, FUNCTION - 1):
+        assert end_of(walker, start_of({RSP: SP}, place(number, offset)), stack) is End.OUTERMOST
+        assert addresses(walker) == [place(number, offset) - BIAS, place(4) + number - BIAS]
+
+
+# -- the copy
+
+
+def test_the_last_word_of_a_copy_is_read() -> None:
+    walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
+    stack = stack_of({SP + 8: place(1)}, 16)
+    assert end_of(walker, start_of({RSP: SP}, place(0)), stack) is End.OUTERMOST
+    assert end_of(walker, start_of({RSP: SP}, place(0)), stack[:-1]) is End.COPY_TOO_SHORT
+
+
+@pytest.mark.parametrize(("size", "end"), [(7, End.COPY_TOO_SHORT), (8, End.OUTERMOST)])
+def test_a_copy_of_one_word_is_read(size: int, end: End) -> None:
+    walker = walker_with(AMD64, [Rule(Where(RSP, 8), Where(None, -8, deref=True)), OUTERMOST])
+    assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP: place(1)}, 8)[:size]) is end
+
+
+def test_the_caller_s_sp_is_in_the_copy_or_at_its_end() -> None:
+    walker = walker_with(AMD64, [Rule(Where(RSP, 24), Where(RSP, 0, deref=True)), OUTERMOST])
+    for size, end in ((24, End.OUTERMOST), (23, End.COPY_TOO_SHORT)):
+        assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP: place(1)}, 24)[:size]) is end
+
+
+def test_what_is_below_the_copy_cannot_be_read() -> None:
+    walker = walker_with(AMD64, [Rule(Where(RSP, 16), Where(RSP, -8, deref=True))])
+    assert end_of(walker, start_of({RSP: SP}, place(0)), bytes(SIZE)) is End.UNREADABLE
+
+
+def test_an_sp_that_is_not_known_ascends_from_the_begin_of_the_copy() -> None:
+    """Then only the frame pointer says where the frame is."""
+    walker = walker_with(AMD64, [BY_RBP, OUTERMOST])
+    stack = stack_of({SP: place(1), SP + 8: place(1)})
+    for rbp, end in ((SP - 8, End.OUTERMOST), (SP - 16, End.UNREADABLE)):
+        assert end_of(walker, start_of({RBP: rbp}, place(0)), stack) is end
+    guessing = walker_with(AMD64, [None, OUTERMOST])
+    for rbp, end in ((SP - 8, End.OUTERMOST), (SP - 24, End.GUESS_FAILED)):
+        assert end_of(guessing, start_of({RBP: rbp}, place(0)), stack) is end
+
+
+def test_a_return_address_of_0_ends_the_stack() -> None:
+    """Any other is looked up."""
+    walker = walker_with(AMD64, [RETURN_AT_SP])
+    for ra, end in ((0, End.NO_RETURN), (1, End.NO_MAPPING), (1 << 63, End.NO_MAPPING)):
+        assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP + 8: ra})) is end
+        assert depth(walker) == 1
+
+
+@pytest.mark.parametrize(("rbp", "end"), [(SP + 0xF8, End.OUTERMOST), (SP + 0xE8, End.NOT_ASCENDING)])
+def test_an_sp_that_is_known_ascends_from_itself(rbp: int, end: End) -> None:
+    """Though the copy begins below it."""
+    walker = walker_with(AMD64, [BY_RBP, OUTERMOST])
+    stack = stack_of({rbp + 8: place(1)})
+    assert end_of(walker, start_of({RSP: SP + 0x100, RBP: rbp}, place(0)), stack) is end
+
+
+# -- registers
+
+
+@pytest.mark.parametrize("rule", [Rule(Where(RBX, 16), Where(None, -8, deref=True)), Rule(Where(RSP, 16), Where(RBX, 0))])
+def test_where_a_register_is_not_known_the_frame_pointer_leads_on(rule: Rule) -> None:
+    walker = walker_with(AMD64, [rule, OUTERMOST])
+    stack = stack_of({SP + 0x18: place(1)})
+    assert end_of(walker, start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack) is End.OUTERMOST
+    assert list(map(unpacked, walker.frames()))[1:] == [Frame(FILE, place(1) - 1 - BIAS, guessed=True)]
+    for lost in ({RSP: SP}, {RSP: SP, RBP: SP + 0x20}):
+        assert end_of(walker, start_of(lost, place(0)), stack) is End.UNKNOWN_REGISTER
+        assert depth(walker) == 1
+
+
+def test_only_sp_and_fp_are_known_in_the_caller() -> None:
+    by_rbx = Rule(Where(RBX, 16), Where(None, -8, deref=True))
+    walker = walker_with(AMD64, [by_rbx, by_rbx, OUTERMOST])
+    stack = stack_of({SP + 8: place(1)})
+    assert end_of(walker, start_of({RSP: SP, RBX: SP}, place(0)), stack) is End.UNKNOWN_REGISTER
+    assert depth(walker) == 2
+
+
+def test_a_return_address_in_a_register_is_not_read_from_the_stack() -> None:
+    """Also where the CFA is; if the rule says so, the register has its place."""
+    stack = stack_of({SP + 0x10: SP + 0x40, SP + 0x20: place(2)})
+    for ra, value in ((Where(RBX, 0), place(2)), (Where(RBX, 8, deref=True), SP + 0x18)):
+        walker = walker_with(
+            AMD64, [Rule(Where(RSP, 16, deref=True), ra), Rule(Where(RSP, 8), Where(None, -8, deref=True)), OUTERMOST]
+        )
+        assert end_of(walker, start_of({RSP: SP, RBX: value}, place(0)), stack) is End.OUTERMOST
+        assert addresses(walker) == [place(0) - BIAS, place(2) - 1 - BIAS]
+
+
+def test_a_frame_pointer_is_where_the_rule_says() -> None:
+    """At a CFA that is read from the stack, or itself next to that; in a register; in one that is not known: then it is lost."""
+    by_cfa = Rule(Where(RSP, 16, deref=True), Where(None, -8, deref=True), Where(None, -16, deref=True))
+    beside_cfa = by_cfa._replace(fp=Where(None, 0x40))
+    in_rbx = Rule(Where(RSP, 16), Where(None, -8, deref=True), Where(RBX, 8))
+    for rule, values in ((by_cfa, {}), (beside_cfa, {}), (in_rbx, {RBX: SP + 0x78}), (in_rbx, {})):
+        walker = walker_with(AMD64, [rule, BY_RBP, OUTERMOST])
+        words = {SP + 8: place(1), SP + 0x10: SP + 0x40, SP + 0x38: place(1), SP + 0x30: SP + 0x80, SP + 0x88: place(2)}
+        end = end_of(walker, start_of({RSP: SP, RBP: 0, **values}, place(0)), stack_of(words))
+        lost = rule is in_rbx and not values
+        assert (end, depth(walker)) == ((End.UNKNOWN_REGISTER, 2) if lost else (End.OUTERMOST, 3))
+
+
+def test_a_frame_pointer_saved_after_the_copy_ends_the_walk() -> None:
+    walker = walker_with(AMD64, [Rule(Where(RSP, 16), Where(None, -8, deref=True), Where(RSP, 16, deref=True)), OUTERMOST])
+    stack = stack_of({SP + 8: place(1)}, 24)
+    assert end_of(walker, start_of({RSP: SP}, place(0)), stack) is End.OUTERMOST
+    assert end_of(walker, start_of({RSP: SP}, place(0)), stack[:-1]) is End.COPY_TOO_SHORT
+
+
+@pytest.mark.parametrize(("abi", "end"), [(AMD64, End.OUTERMOST), (AARCH64, End.UNKNOWN_REGISTER)], ids=["amd64", "aarch64"])
+def test_after_a_guess_sp_is_known_where_the_frame_record_is_next_to_it(abi: Abi, end: End) -> None:
+    record = conventions_of(abi).frame_record
+    assert record
+    assert record.rule.cfa
+    assert record.rule.ra
+    walker = walker_with(abi, [None, Rule(Where(abi.sp, 16), Where(abi.sp, 8, deref=True)), OUTERMOST])
+    fp = SP + 0x20
+    cfa = fp + record.rule.cfa.offset
+    words = {cfa + record.rule.ra.offset: place(1), cfa + 8: place(2)}
+    assert end_of(walker, start_of({abi.sp: SP, abi.fp: fp}, place(0)), stack_of(words)) is end
+    assert [frame.guessed for frame in map(unpacked, walker.frames())] == [False, True, False][: 2 + (end is End.OUTERMOST)]
+
+
+# -- guesses
+
+
+def guess(words: dict[int, int], fp: int, size: int = SIZE) -> End:
+    return end_of(walker_with(AMD64, [None, OUTERMOST]), start_of({RSP: SP, RBP: fp}, place(0)), stack_of(words, size))
+
+
+def test_how_a_guess_ends() -> None:
+    assert guess({SP + 0x10: place(1)}, SP + 8) is End.OUTERMOST
+    assert guess({SP + 0x10: 0}, SP + 8) is End.NO_RETURN
+    assert guess({SP + 0x10: CODE.stop + 1}, SP + 8) is End.GUESS_FAILED  # no call is there
+    assert guess({SP + 0x14: place(1)}, SP + 0xC) is End.GUESS_FAILED  # not aligned
+    assert guess({}, SP + 0x10, size=0x18) is End.COPY_TOO_SHORT
+    assert guess({SP: place(1)}, SP - 8) is End.OUTERMOST
+    assert guess({SP: place(1)}, SP - 0x18) is End.GUESS_FAILED  # below SP
+
+
+def test_without_a_frame_pointer_nothing_is_guessed() -> None:
+    walker = walker_with(AMD64, [None, OUTERMOST])
+    assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP + 8: place(1)})) is End.NO_RULE
+
+
+def test_code_without_a_file_is_walked_with_frame_pointers() -> None:
+    """To it and from it: nothing says where its calls are."""
+    walker = walker_with(AMD64, [None, OUTERMOST])
+    spans = span_columns([Span(0x1000, 0x2000, 0, 0), Span(CODE.start, CODE.stop, BIAS, FILE)])
+    stack = stack_of({SP + 8: 0x1000 + 1, SP: SP + 0x10, SP + 0x18: place(1)})
+    assert walker.walk(spans, start_of({RSP: SP, RBP: SP}, place(0)), SP, stack) is End.OUTERMOST
+    assert list(map(unpacked, walker.frames())) == [
+        Frame(FILE, place(0) - BIAS),
+        Frame(0, 0x1000, guessed=True),
+        Frame(FILE, place(1) - 1 - BIAS, guessed=True),
+    ]
+
+
+# -- signals
+
+
+def elf_with(content: bytes) -> tuple[ElfFile, int]:
+    """(a file with that code, its link-time address)."""
+    writer = Writer("little", 1)
+    base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
+    segment = Phdr(PT_LOAD, 5, base, base, base, len(content), len(content), 0x100)
+    return ElfFile(memoryview(writer.finish([segment]))), base
+
+
+@pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
+def test_where_a_handler_returns_to_needs_no_rule(abi: Abi) -> None:
+    """The kernel's code for that is known by its bytes. What it interrupted is exact, and has all its registers."""
+    context = conventions_of(abi).contexts[0]
+    elf, base = elf_with(context.code + bytes(16))
+    walker = CopyWalker(abi, {9: elf}.get)
+    walker.add_table(9, None)
+    walker.add_table(FILE, table_of_rules([None, Rule(Where(3, 16), Where(None, -8, deref=True)), OUTERMOST]))
+    spans = span_columns([Span(0x1000, 0x2000, 0x1000 - base, 9), Span(CODE.start, CODE.stop, BIAS, FILE)])
+    words = {context.pc: place(1, 0), context.places[abi.sp]: SP + 0xC00, context.places[3]: SP + 0xD00}
+    stack = stack_of({SP + at: word for at, word in words.items()} | {SP + 0xD08: place(2)})
+    handler = 0x1000 + context.instructions[0]
+    assert walker.walk(spans, start_of({abi.sp: SP}, handler), SP, stack) is End.OUTERMOST
+    assert addresses(walker) == [base + context.instructions[0], place(1, 0) - BIAS, place(2) - 1 - BIAS]
+    assert not any(frame.guessed for frame in map(unpacked, walker.frames()))
+
+
+SIGNAL_RETURN = Rule(Where(RSP, 160, deref=True), Where(RSP, 168, deref=True), Where(RSP, 120, deref=True))
+
+
+def interrupted(register: int, words: dict[int, int], ra: Where | None = None, sp: int = SP + 0x400) -> tuple[End, int]:
+    """(the end, depth) of a walk from a handler's return to code that needs a register."""
+    rule = SIGNAL_RETURN._replace(ra=ra) if ra else SIGNAL_RETURN
+    by_register = Rule(Where(register, 0), Where(None, -8, deref=True))
+    walker = walker_with(AMD64, [rule, by_register, OUTERMOST], frozenset({0}))
+    context = conventions_of(AMD64).contexts[0]
+    stack = stack_of({SP + context.pc: place(1), SP + context.places[RSP]: sp, SP + 0x7F8: place(2)} | words)
+    return end_of(walker, start_of({RSP: SP}, place(0)), stack), depth(walker)
+
+
+@pytest.mark.parametrize("register", range(16))
+def test_interrupted_code_has_each_register(register: int) -> None:
+    at = SP + conventions_of(AMD64).contexts[0].places[register]
+    assert interrupted(register, {at: SP + 0x800}, sp=SP + 0x800) == (End.OUTERMOST, 3)
+
+
+@pytest.mark.parametrize("register", [16, 17, 31])
+def test_interrupted_code_has_no_other_register(register: int) -> None:
+    assert interrupted(register, {}) == (End.UNKNOWN_REGISTER, 2)
+
+
+def test_registers_that_belong_to_another_pc_are_not_taken() -> None:
+    """Of the context only SP and the frame pointer, as the rule says."""
+    at = SP + conventions_of(AMD64).contexts[0].places[RBX]
+    other_pc = {SP + 0x500: place(1), at: SP + 0x800}
+    assert interrupted(RBX, other_pc, Where(RSP, 0x500, deref=True)) == (End.OUTERMOST, 3)
+    assert interrupted(RBX, {SP + 0x500: place(1) + 1, at: SP + 0x800}, Where(RSP, 0x500, deref=True)) == (End.UNKNOWN_REGISTER, 2)
+    assert interrupted(RSP, {SP + 0x500: place(1) + 1}, Where(RSP, 0x500, deref=True), sp=SP + 0x800) == (End.OUTERMOST, 3)
+
+
+@pytest.mark.parametrize(("sp", "end"), [(SP, End.OUTERMOST), (SP + SIZE, End.OUTERMOST), (SP + SIZE + 1, End.COPY_TOO_SHORT)])
+def test_the_interrupted_code_s_stack_is_the_copy_up_to_its_end(sp: int, end: End) -> None:
+    """Code on another stack, whose memory the copy has not, is not called unreadable."""
+    below = Rule(Where(RSP, 0), Where(RAX, 0))
+    unreadable = Rule(Where(RSP, 8), Where(RSP, 0, deref=True))
+    context = conventions_of(AMD64).contexts[0]
+    words = {SP + context.pc: place(1), SP + context.places[RSP]: sp, SP + context.places[RAX]: place(2)}
+    walker = walker_with(AMD64, [SIGNAL_RETURN, unreadable if end is End.COPY_TOO_SHORT else below, OUTERMOST], frozenset({0}))
+    assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of(words)) is end
+
+
+def values_of(numbers: Iterable[int]) -> dict[int, int]:
+    return dict.fromkeys(numbers, SP)
+
+
+def test_every_register_can_be_the_cfa_s() -> None:
+    for register in range(32):
+        walker = walker_with(AMD64, [Rule(Where(register, 16), Where(None, -8, deref=True)), OUTERMOST])
+        assert end_of(walker, start_of(values_of([register]), place(0)), stack_of({SP + 8: place(1)})) is End.OUTERMOST
+        others = [number for number in range(32) if number not in (register, RBP)]
+        assert end_of(walker, start_of(values_of(others), place(0)), stack_of({SP + 8: place(1)})) is End.UNKNOWN_REGISTER
+
+
+def test_registers_beyond_the_last_are_never_known() -> None:
+    """A table may name any of 256."""
+    for register in (32, 255):
+        walker = walker_with(AMD64, [Rule(Where(register, 16), Where(None, -8, deref=True)), OUTERMOST])
+        known = start_of(values_of(number for number in range(32) if number != RBP), place(0))
+        assert end_of(walker, known, stack_of({SP + 8: place(1)})) is End.UNKNOWN_REGISTER

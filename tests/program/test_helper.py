@@ -1,0 +1,161 @@
+"""Functions that are called in another process: what they return, and what becomes of those that never do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.program import helper
+from sframegen.program.helper import MAX_MESSAGE, Answer, Helpers, NoAnswerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def called() -> Iterator[Helpers]:
+    helpers = Helpers(seconds=60, patience=60)
+    yield helpers
+    helpers.close()
+
+
+@pytest.fixture
+def impatient() -> Iterator[Helpers]:
+    """Waits as shortly as may be: what does not answer, does not however long one waits."""
+    helpers = Helpers(seconds=0, patience=0)
+    yield helpers
+    helpers.close()
+
+
+def twice(text: str) -> Answer:
+    return Answer(2 * text)
+
+
+def long() -> Answer:
+    return Answer(2 * MAX_MESSAGE * "a")
+
+
+def process(*_: object) -> Answer:
+    return Answer(os.getpid())
+
+
+def of_file(text: str, given: int) -> Answer:
+    file = os.memfd_create("test")
+    os.write(file, os.read(given, 100) + text.encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return Answer(None, [file])
+
+
+def refusal() -> Answer:
+    raise FormatError("not this", ".text", 8, "a file")
+
+
+def death() -> Answer:
+    os.kill(os.getpid(), signal.SIGBUS)
+    return Answer(None)
+
+
+def until_told(pipe: int) -> Answer:
+    """As a file whose server does not answer: no signal ends it but SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.read(pipe, 1)
+    return Answer("at last")
+
+
+def held() -> Answer:
+    """What it has open, and can write to."""
+    found = [os.readlink(path) for path in map(str, Path("/proc/self/fd").iterdir()) if os.path.lexists(path)]  # noqa: PTH115
+    return Answer([path for path in found if path != os.devnull and not path.startswith(("socket:", "/proc"))])
+
+
+def test_what_is_returned_comes_back(called: Helpers) -> None:
+    assert called.call("risk", twice, "ab").value == "abab"
+    assert len(called.call("risk", long).value) == 2 * MAX_MESSAGE
+    first = called.call("risk", process).value
+    assert os.getpid() != first == called.call("another", process).value
+
+
+def test_descriptors_go_and_come(called: Helpers) -> None:
+    read, write = os.pipe()
+    os.write(write, b"given, ")
+    answer = called.call("risk", of_file, "returned", descriptors=[read])
+    [file] = answer.descriptors
+    assert os.read(file, 100) == b"given, returned"
+    for descriptor in (read, write, file):
+        os.close(descriptor)
+
+
+def test_what_is_raised_comes_back(called: Helpers) -> None:
+    with pytest.raises(FormatError, match="not this") as caught:
+        called.call("risk", refusal)
+    assert (caught.value.file, caught.value.offset) == ("a file", 8)
+
+
+def test_one_that_dies_costs_its_call_only(called: Helpers) -> None:
+    with pytest.raises(OSError, match="could not be read"):
+        called.call("risk", death)
+    assert called.call("risk", twice, "a").value == "aa"
+
+
+def test_it_holds_nothing_of_ours(called: Helpers) -> None:
+    """Else whoever reads our output waits for the end of a process that cannot end."""
+    read, write = os.pipe()
+    assert called.call("risk", held).value == []
+    os.close(read)
+    os.close(write)
+
+
+def test_what_does_not_answer_is_left_alone(impatient: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    with pytest.raises(NoAnswerError, match="does not answer"):
+        impatient.call("dead", until_told, descriptors=[read])
+    monkeypatch.setattr(helper, "AT_LEAST", 60)
+    with pytest.raises(NoAnswerError):
+        impatient.call("dead", twice, "is not asked")
+    assert not impatient.answers("dead")
+    assert impatient.call("alive", twice, "a").value == "aa"
+    os.write(write, b".")
+    while not impatient.answers("dead"):
+        pass
+    assert impatient.call("dead", twice, "b").value == "bb"
+    os.close(read)
+    os.close(write)
+
+
+def test_there_are_not_too_many(impatient: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "MAX_STUCK", 2)
+    read, write = os.pipe()
+    for number in range(2):
+        with pytest.raises(NoAnswerError):
+            impatient.call(number, until_told, descriptors=[read])
+    monkeypatch.setattr(helper, "AT_LEAST", 60)
+    with pytest.raises(NoAnswerError):
+        impatient.call("alive", twice, "is not asked")
+    os.close(read)
+    os.close(write)
+
+
+def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    clock = iter(range(0, 1000, 3))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))  # each wait in vain takes three seconds
+
+    def has_answered(_: object, seconds: float) -> bool:
+        waits.append(seconds)
+        return False
+
+    monkeypatch.setattr(helper._Helper, "has_answered", has_answered)
+    helpers = Helpers(seconds=2, patience=4)
+    for risk in range(3):
+        with pytest.raises(NoAnswerError):
+            helpers.call(risk, twice, "a")
+    helpers.close()
+    assert waits == [2, 1, helper.AT_LEAST]

@@ -1,0 +1,51 @@
+"""Pages of docs/reports name the sframegen that their figures are of. Older ones give a line at the end, no failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corpus.report_pages import MEASURED_WITH, measured_with, write_page
+from sframegen import __version__
+from tests import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.once
+
+REPORTS = ROOT / "docs/reports"
+PAGES = sorted(path.name for path in REPORTS.glob("*.md"))
+
+
+def minor(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")[:2]]
+
+
+def oldest(text: str) -> str:
+    """The version of a page's oldest part."""
+    versions: list[str] = MEASURED_WITH.findall(text)
+    return min(versions, key=minor)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_report_names_the_version_that_wrote_it(page: str, record_property: Callable[[str, object], None]) -> None:
+    """conftest.py prints what is recorded as `old report`."""
+    text = (REPORTS / page).read_text()
+    assert MEASURED_WITH.findall(text), f"no line {measured_with()}. in {page}"
+    assert minor(oldest(text)) <= minor(__version__)
+    if minor(oldest(text)) < minor(__version__):
+        record_property("old report", f"{page} ({oldest(text)})")
+
+
+def test_the_oldest_part_counts() -> None:
+    assert oldest("Measured with sframegen 0.10.1.\n\nMeasured with sframegen 0.9.0, Python 3.11.7.\n") == "0.9.0"
+
+
+def test_what_writes_a_page_names_its_version(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.md", "# A title\n\nText.\n")
+    assert (tmp_path / "page.md").read_text() == f"# A title\n\nMeasured with sframegen {__version__}.\n\nText.\n"
+    write_page(tmp_path / "page.md", "# A title\n\nText.\n", "0.0.1")
+    assert oldest((tmp_path / "page.md").read_text()) == "0.0.1"

@@ -1,0 +1,1 @@
+"""README's commands → what they do in roots that have nothing: `make test-bare`."""

@@ -1,0 +1,84 @@
+"""README's commands where nothing is installed: `make test-bare`. Exit status 1: one of them failed.
+
+Each root is a minimal Debian, made for the run, in which README says what to install. Needs root, and mmdebstrap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PACKAGES = "apt,gcc,git,make,python3,python3-venv"  # in-chroot's: a variant of mmdebstrap, and all that README does not install
+
+
+class Root(NamedTuple):
+    suite: str
+    user: str
+    folder: str  # of the checkout
+    umask: str
+
+    def __str__(self) -> str:
+        return f"{self.suite}, {self.user}, umask {self.umask}, in {self.folder!r}"
+
+
+ROOTS = (
+    Root("bookworm", "root", "sframegen", "022"),
+    Root("trixie", "someone", "a check out/sframegen", "077"),
+    Root("sid", "someone", "sframegen", "022"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.bare", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="roots with TEXT in their line")
+    options = parser.parse_args()
+    chosen = [root for root in ROOTS if options.only in str(root)]
+    failed = [root for root in chosen if not tried(root)]
+    for root in failed:
+        print(f"failed: {root}", file=sys.stderr)
+    return 1 if failed or not chosen else 0
+
+
+def tried(root: Root) -> bool:
+    """True if all went well. What is committed is tried."""
+    print(f"== {root}", flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bare-", dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:  # noqa: S108 - on a disk
+        Path(folder).chmod(0o755)
+        clone = Path(folder, root.folder)
+        subprocess.run(["git", "-c", "safe.directory=*", "clone", "--quiet", "--no-hardlinks", CHECKOUT, clone], check=True)
+        settings, paths = pip_settings()
+        Path(folder, "pip.conf").write_text(settings)
+        binds = [f"--bind={path}" for path in paths]
+        inside = ["python3", f"{root.folder}/tools/bare/inside.py", root.user, root.folder, root.umask]
+        done = subprocess.run([CHECKOUT / "tools/in-chroot", *binds, root.suite, PACKAGES, folder, *inside], check=False)
+    print(f"== {root}: {'done' if done.returncode == 0 else 'failed'} after {time.monotonic() - began:.0f} s", flush=True)
+    return done.returncode == 0
+
+
+def pip_settings() -> tuple[str, list[str]]:
+    """Return the machine's, as a configuration file, and the files and folders that they name."""
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=False, text=True, capture_output=True).stdout
+    values: dict[str, str] = {}
+    for name, value in re.findall(r"^(?:global|install|:env:)\.([\w-]+)=(.*)$", listed, re.MULTILINE):
+        values[name] = str(ast.literal_eval(value))
+    words = " ".join(values.values()).split()
+    # Beside an index are the files that it names.
+    paths = [word for word in words if word.startswith("/")] + [
+        str(Path(word.removeprefix("file://")).parent) for word in words if word.startswith("file:///")
+    ]
+    settings = "[global]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
+    return settings, [path for path in dict.fromkeys(paths) if Path(path).exists()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What tools.bare runs in each root, as its root user: inside.py USER CHECKOUT UMASK. Exit status 1: a command failed.
+
+The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+REMEDY = re.compile(r"To install: sudo (apt-get install .*)")
+AT_THE_END = 1000  # characters: a remedy there is for what failed
+ID = 1000
+USUAL_FILES = 1024  # descriptors, where nobody has set another limit
+SETPRIV = ("setpriv", f"--reuid={ID}", f"--regid={ID}", "--clear-groups")
+# A program of the root, with a section from the package that the wheel installed.
+TRIAL = """
+python3 -m venv "$HOME/installed"
+"$HOME/installed/bin/pip" install --quiet dist/sframegen-*-manylinux_*_"$(uname -m)".whl
+cp "$(command -v bash)" "$HOME/bash"
+"$HOME/installed/bin/sframegen" add-section "$HOME/bash"
+"$HOME/bash" -c 'echo still runs'
+"$HOME/installed/bin/sframegen" remove "$HOME/bash"
+cmp "$HOME/bash" "$(command -v bash)"
+"""
+
+
+class User(NamedTuple):
+    name: str
+    home: Path
+    checkout: Path
+    umask: int
+    temporary: Path
+
+    def run(self, script: str) -> None:
+        """Run a script in the checkout; if it fails with a remedy, once more after that. Ends the program if it fails."""
+        status, lines = self._printed(script)
+        if status and (remedies := REMEDY.findall(lines[-AT_THE_END:])):
+            ROOT.run(unattended(remedies[-1]))
+            status, lines = self._printed(script)
+        if status:
+            raise SystemExit(f"failed with status {status}: {script}")
+
+    def _printed(self, script: str) -> tuple[int, str]:
+        """The exit status, and all lines, which are printed."""
+        print(f"$ {script.strip()}", flush=True)
+        began = time.monotonic()
+        environment = os.environ | {"HOME": str(self.home), "TMPDIR": str(self.temporary), "SFRAMEGEN_NO_SKIP": "1"}
+        process = subprocess.Popen(
+            [*([] if self.name == "root" else SETPRIV), "bash", "-euo", "pipefail", "-c", script],
+            cwd=self.checkout,
+            env=environment,
+            umask=self.umask,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        lines = []
+        with process:
+            for line in process.stdout or ():
+                lines.append(line)
+                print("  " + line, end="", flush=True)
+        print(f"-- {time.monotonic() - began:.0f} s", flush=True)
+        return process.returncode, "".join(lines)
+
+
+ROOT = User("root", Path("/root"), Path(), 0o022, Path("/tmp"))  # noqa: S108 - TMPDIR's default
+
+
+def main() -> None:
+    name, checkout, umask = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    shutil.copy("pip.conf", "/etc/pip.conf")
+    home = Path("/root" if name == "root" else f"/home/{name}")
+    user = User(name, home, Path(checkout), int(umask, 8), ROOT.temporary if name == "root" else home / "tmp")
+    [asked, *commands] = set_up(Path(checkout, "README.md").read_text())
+    if name != "root":
+        with Path("/etc/passwd").open("a") as users, Path("/etc/group").open("a") as groups:
+            users.write(f"{name}:x:{ID}:{ID}::{home}:/bin/bash\n")
+            groups.write(f"{name}:x:{ID}:\n")
+        home.mkdir(0o700)
+        user.temporary.mkdir(0o700)  # where nobody else can write
+        subprocess.run(["chown", "-R", f"{ID}:{ID}", home, Path(checkout).parts[0]], check=True)
+        ROOT.run("apt-get -qq update; " + unattended(asked.removeprefix("sudo ")))
+    # The wheels of all machines are made in one root only, for the time.
+    wheels = "make release" if name == "root" else f"make wheel WHEEL_FLAGS='--machine {os.uname().machine}'"
+    for command in (*commands, wheels, TRIAL):
+        user.run(command)
+
+
+def unattended(command: str) -> str:
+    """The command of apt-get, which asks nothing and adds nothing that is only recommended."""
+    return command.replace("install", "install -qq --yes --no-install-recommends", 1)
+
+
+def set_up(readme: str) -> list[str]:
+    """README's commands that set up a checkout and test it."""
+    [block] = re.findall(r"^    (sudo apt-get install .*\n(?:    .*\n)*)", readme, re.MULTILINE)
+    return [line.split("  #")[0].strip() for line in block.splitlines()]
+
+
+main()
