@@ -146,6 +146,7 @@ class HeldSamples:
     def _publish(self, *pids: int) -> None:
         """Give the kernel program the mappings of the processes, and of others that have changed, and the tables for them."""
         self._follower.drain()
+        self._follower.check_files()
         for ended in self._follower.processes.ended:
             self._walker.forget(ended)
             self._published.pop(ended, None)

@@ -16,6 +16,7 @@ import socket
 import time
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sframegen.program.signals import ENDING, signals_held
@@ -53,7 +54,7 @@ class Helpers:
         self._seconds = seconds
         self._patience = patience
         self._idle: _Helper | None = None
-        self._stuck: dict[Hashable, _Helper] = {}
+        self._stuck: dict[Hashable, tuple[_Helper, float]] = {}  # with the seconds that were waited for it
 
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return what `work(*arguments)` returns; it gets the descriptors last. Raises what that raises, and NoAnswerError."""
@@ -66,12 +67,15 @@ class Helpers:
         try:
             helper.ask(work, arguments, descriptors)
             answered = helper.has_answered(max(AT_LEAST, min(self._seconds, self._patience)))
+            while not answered and helper.is_running() and time.monotonic() - began < self._seconds:
+                answered = helper.has_answered(AT_LEAST)  # it waits for a CPU, not for a file system
         except BaseException:
             helper.end(waits=False)  # its answer would be taken for that of the next call
             raise
         if not answered:
-            self._patience -= time.monotonic() - began
-            self._stuck[risk] = helper
+            waited = time.monotonic() - began
+            self._patience -= waited
+            self._stuck[risk] = helper, waited
             raise NoAnswerError
         answer = helper.answer()
         self._keep(helper)
@@ -84,12 +88,13 @@ class Helpers:
 
     def answers(self, risk: Hashable) -> bool:
         """Return True if nothing of that risk waits for an answer. One that came late is thrown away: it is asked again."""
-        helper = self._stuck.get(risk)
+        helper, waited = self._stuck.get(risk, (None, 0.0))
         if helper is None:
             return True
         if not helper.has_answered(0):
             return False
         del self._stuck[risk]
+        self._patience += waited  # not in vain: it was only slow
         try:
             for descriptor in helper.answer().descriptors:
                 os.close(descriptor)
@@ -99,7 +104,7 @@ class Helpers:
         return True
 
     def close(self) -> None:
-        for helper in self._stuck.values():
+        for helper, _ in self._stuck.values():
             helper.end(waits=False)
         if self._idle:
             self._idle.end()
@@ -137,6 +142,13 @@ class _Helper:
         poll = select.poll()
         poll.register(self.pipe, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
+
+    def is_running(self) -> bool:
+        """Return True if it runs, or would if a CPU were free."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].startswith("R")
+        except OSError:
+            return False
 
     def answer(self) -> Answer:
         """Raises OSError if the process has died."""

@@ -159,3 +159,47 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
             helpers.call(risk, twice, "a")
     helpers.close()
     assert waits == [2, 1, helper.AT_LEAST]
+
+
+def busy_until_told(pipe: int) -> Answer:
+    """It is always ready to run, as on a machine whose CPUs all have other work."""
+    os.set_blocking(pipe, False)
+    while True:
+        try:
+            return Answer(os.read(pipe, 1))
+        except BlockingIOError:
+            pass
+
+
+def test_one_that_only_lacks_a_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers = Helpers(seconds=60, patience=0)
+    read, write = os.pipe()
+    answers = iter([False, False, False])
+
+    class Slow(helper._Helper):
+        def has_answered(self, seconds: float) -> bool:
+            if not next(answers, True):
+                return super().has_answered(seconds * 0)
+            os.write(write, b".")
+            return super().has_answered(60)
+
+    monkeypatch.setattr(helper, "_Helper", Slow)
+    assert helpers.call("busy", busy_until_told, descriptors=[read]).value == b"."
+    helpers.close()
+    os.close(read)
+    os.close(write)
+
+
+def test_patience_comes_back_with_a_late_answer() -> None:
+    helpers = Helpers(seconds=0, patience=1)
+    read, write = os.pipe()
+    with pytest.raises(NoAnswerError):
+        helpers.call("slow", until_told, descriptors=[read])
+    assert helpers._patience < 1
+    os.write(write, b".")
+    while not helpers.answers("slow"):
+        pass
+    assert helpers._patience == pytest.approx(1)
+    helpers.close()
+    os.close(read)
+    os.close(write)
