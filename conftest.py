@@ -18,6 +18,7 @@ os.umask(0o022)  # the user's may be another one: dpkg-deb refuses what others c
 # The asserts of helpers, too, are to say what they compared.
 pytest.register_assert_rewrite("tests", "corpus")
 
+from sframegen.program.helper import helpers  # noqa: E402
 from tests.support import peers as foreign  # noqa: E402
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ def pytest_runtest_teardown() -> None:
     """What a failed attempt holds open is in a cycle with its exception; CPython 3.14 collects it late. 1,024 is usual."""
     if len(os.listdir("/proc/self/fd")) > MANY_FILES:  # noqa: PTH208 - after each test
         gc.collect()
+
+
+def pytest_sessionfinish() -> None:
+    helpers().close()
 
 
 def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -67,13 +67,12 @@ class Helpers:
         try:
             helper.ask(work, arguments, descriptors)
             answered = helper.has_answered(max(AT_LEAST, min(self._seconds, self._patience)))
-            while not answered and helper.is_running() and time.monotonic() - began < self._seconds:
+            while not answered and (waited := time.monotonic() - began) < self._seconds and helper.is_running():
                 answered = helper.has_answered(AT_LEAST)  # it waits for a CPU, not for a file system
         except BaseException:
             helper.end(waits=False)  # its answer would be taken for that of the next call
             raise
         if not answered:
-            waited = time.monotonic() - began
             self._patience -= waited
             self._stuck[risk] = helper, waited
             raise NoAnswerError

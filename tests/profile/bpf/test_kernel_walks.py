@@ -24,6 +24,8 @@ from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import spinning
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.once]
