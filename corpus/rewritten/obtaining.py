@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.fetch.__main__ import download
@@ -13,6 +12,7 @@ from tests import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 APT_SUITE = ROOT / "tools" / "apt-suite"
 HOME = "rewritten"
