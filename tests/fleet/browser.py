@@ -102,21 +102,23 @@ def browser() -> Iterator[Browser]:
         try:
             address = next(match[1].decode() for line in process.stderr or () if (match := ADDRESS.search(line)))
             with asyncio.Runner() as runner:
-                session = runner.run(_session())
+                session, socket = runner.run(_connected(address))
                 try:
-                    socket = runner.run(_connected(session, address))
                     yield Browser(runner.get_loop(), socket)
                 finally:
-                    runner.run(session.close())
+                    runner.run(_close(socket, session))
         finally:
             process.kill()
 
 
-async def _session() -> aiohttp.ClientSession:
+async def _connected(address: str) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
     import aiohttp  # noqa: PLC0415 - of the extra `fleet`
 
-    return aiohttp.ClientSession()
+    session = aiohttp.ClientSession()
+    return session, await session.ws_connect(address, max_msg_size=0)
 
 
-async def _connected(session: aiohttp.ClientSession, address: str) -> aiohttp.ClientWebSocketResponse:
-    return await session.ws_connect(address, max_msg_size=0)
+async def _close(socket: aiohttp.ClientWebSocketResponse, session: aiohttp.ClientSession) -> None:
+    """The session would leave the connection to a collection, which warns in whatever test runs then."""
+    await socket.close()
+    await session.close()

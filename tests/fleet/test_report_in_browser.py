@@ -25,6 +25,7 @@ FILES = 130
 def chromium() -> Iterator[Browser]:
     with browser() as one:
         yield one
+    assert one.socket.closed
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import gzip
 import hashlib
 import io
@@ -16,7 +17,7 @@ from cfi.errors import FormatError
 from sframegen.fleet.sources import fetching, repository_indexes
 from sframegen.fleet.sources.items import Item, ItemKind, is_url, place_below, shown
 from sframegen.fleet.sources.listing import items_of, items_of_one
-from tests.fleet.made_packages import served, write_tar
+from tests.fleet.made_packages import Handler, served, write_tar
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
 
@@ -258,6 +259,19 @@ def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: p
         for wrong, why in ((item._replace(size=10), "has more than 10"), (item._replace(place=f"{url}/none"), "cannot be fetched")):
             with pytest.raises(fetching.FetchError, match=why), fetching.fetched(wrong):
                 pass
+
+
+def test_a_file_that_is_gone_leaves_no_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has it when its size is asked for, and not when it is fetched: it says so with a long page."""
+    connector = pytest.importorskip("aiohttp.connector")
+    monkeypatch.setattr(Handler, "error_message_format", "x" * (1 << 20))
+    (tmp_path / "p.tar").write_bytes(bytes(10))
+    with served(tmp_path, lambda *_: (tmp_path / "p.tar").unlink()) as (url, requests):
+        (item,) = items_of_one(f"{url}/p.tar")
+        with pytest.raises(fetching.FetchError, match="cannot be fetched"), fetching.fetched(item):
+            pass
+        assert requests == ["/p.tar"]
+        assert not [one for one in gc.get_objects() if isinstance(one, connector.Connection) and one.protocol is not None]
 
 
 def test_results_have_no_secrets_of_urls() -> None:

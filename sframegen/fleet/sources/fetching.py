@@ -25,8 +25,17 @@ MAX_PACKAGE_BYTES = 16 << 30
 VERSIONS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
 STREAMED = ("http:", "https:")  # in one request: not all servers give ranges
 URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
-# aiohttp takes proxies from the environment only if it is asked to.
-OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": {"trust_env": True}} for scheme in ("http", "https")}
+
+
+async def _released(response: Any) -> None:  # noqa: ANN401 - aiohttp's
+    """What says only why there is no file is not read: fsspec would leave its connection open in an exception's traceback."""
+    if not response.ok:
+        response.release()
+
+
+# aiohttp takes proxies from the environment only if it is asked to. The other option is for what looks at the status of responses.
+CLIENT = {"trust_env": True, "raise_for_status": _released}
+OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": CLIENT} for scheme in ("http", "https")}
 
 
 class FetchError(OSError):
