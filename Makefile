@@ -242,7 +242,7 @@ lint: .venv/lint-tools ## ruff and mypy
 	    -r $(call requirements,["project"]["optional-dependencies"]["bench"])
 	touch $@
 
-# Warnings are errors: a link that leads nowhere, a page that index.md does not list, a name that the reference lacks.
+# Warnings are errors: a link that leads nowhere, a page that no list has, a name that the reference lacks.
 sphinx = PYTHONSAFEPATH=1 .venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees
 
 .PHONY: docs

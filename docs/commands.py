@@ -50,6 +50,13 @@ def man_pages() -> list[tuple[str, str, str, list[str], int]]:
     return [(f"reference/{page}", name, line.rstrip("."), [], 1) for page, (name, line) in names.items()]
 
 
+def reference_lines() -> list[tuple[str, str, str]]:
+    """Each page of the reference, its title, and a line about it."""
+    lines = {PROGRAM: "exit statuses, environment"} | {name: marked(line.rstrip(".")) for name, line in COMMANDS.items()}
+    titles = [(f"reference/{page}", page if page == PROGRAM else f"{PROGRAM} {page}", line) for page, line in lines.items()]
+    return [*titles, ("reference/python", "Python functions", "what they return and raise, and the types of their parameters")]
+
+
 def context_of(name: str) -> click.Context:
     """As the program makes it for a command, or for itself: help is -h too."""
     program = click.Context(cli, info_name=PROGRAM, **cli.context_settings)
@@ -136,7 +143,7 @@ def marked(text: str) -> str:
 
 def python_page() -> Iterator[str]:
     """The public names: functions, what they return and raise, and the types of their parameters."""
-    yield "# Python\n\nExamples, and what stays stable: [library.md](../library.md).\n"
+    yield "# Python functions\n\nRecipes, and which names are stable: [library.md](../library.md).\n"
     public = {name: getattr(sframegen.api, name) for name in sframegen.api.__all__}
     for heading, belongs in (("Functions", isfunction), ("Values", isclass)):
         yield f"## {heading}\n"

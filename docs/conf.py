@@ -1,4 +1,4 @@
-"""Sphinx' configuration: `make docs`, `make man`. The pages of the site are those that index.md lists, in its order."""
+"""Sphinx' configuration: `make docs`, `make man`. The pages of the site are those that the pages of LISTS list, in their order."""
 
 from __future__ import annotations
 
@@ -60,20 +60,26 @@ man_pages = commands.man_pages()
 CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
 FILE_NAME = re.compile(r"\[[\w-]+\.md(?:#[\w-]+)?\]\((?=[^)]+\.md)")
 PICTURE = re.compile(r"(?P<picture>!\[[^]]*\]\((?P<name>[\w-]+)\.svg\))")
-LISTED = re.compile(r"^- \[([^]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
+LISTED = re.compile(r"^- \[[^]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
+LISTS = ("contributing", "reports")  # of pages that the side bar shows below them
+
+
+def contents(pages: list[str], *options: str) -> str:
+    return "\n".join(["\n```{toctree}", ":hidden:", *options, "", *pages, "```\n"])
 
 
 def add_contents(_app: Sphinx, document: str, source: list[str]) -> None:
-    """The side bar lists what index.md does, so that index.md is a page like any other; reference.md has the generated pages."""
+    """The side bar lists what index.md does; the pages that LISTS and reference.md list are below these in it."""
     if document == "index":
         for caption, text in CAPTIONED.findall(source[0]):
-            pages = LISTED.findall(text)
-            if pages:
-                entries = [f"{title} <{page}>" for title, page in pages]
-                source[0] += "\n".join(["\n```{toctree}", ":hidden:", f":caption: {caption}\n", *entries, "```\n"])
+            if pages := LISTED.findall(text):
+                source[0] += contents(pages, f":caption: {caption}")
+    elif document in LISTS:
+        source[0] += contents(LISTED.findall(source[0]))
     elif document == "reference":
-        pages = [f"reference/{name}" for name in ("sframegen", *commands.COMMANDS, "python")]
-        source[0] += "\n".join(["\n```{toctree}", ":maxdepth: 1\n", *pages, "```\n"])
+        pages = commands.reference_lines()
+        source[0] += "\n".join(["", *(f"- [{title}]({page}.md): {line}" for page, title, line in pages), ""])
+        source[0] += contents([page for page, _title, _line in pages])
 
 
 def add_dark_pictures(_app: Sphinx, document: str, source: list[str]) -> None:

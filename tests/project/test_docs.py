@@ -30,6 +30,14 @@ LISTED = re.compile(r"^- \[([^]]+)\]\(([^)]+)\): ", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
+LISTS = ("index.md", "contributing.md", "reports.md")
+
+
+def listed_pages() -> list[tuple[str, str]]:
+    """Title and page, as the side bar lists them."""
+    return [pair for name in LISTS for pair in LISTED.findall((DOCS / name).read_text())]
+
+
 def options_of(name: str) -> Iterator[tuple[str, str]]:
     """Each option's names, and the first words of its help."""
     context = commands.context_of(name)
@@ -38,13 +46,13 @@ def options_of(name: str) -> Iterator[tuple[str, str]]:
             yield from ((flag, (option.help or "").split()[0]) for flag in option.opts)
 
 
-def test_every_page_is_in_the_index_once() -> None:
-    listed = [page for _title, page in LISTED.findall((DOCS / "index.md").read_text())]
+def test_every_page_is_listed_once() -> None:
+    listed = [page for _title, page in listed_pages()]
     assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in PAGES if path.name != "index.md")
 
 
-def test_pages_have_the_titles_that_the_index_gives() -> None:
-    listed = {page: title for title, page in LISTED.findall((DOCS / "index.md").read_text())}
+def test_pages_have_the_titles_that_the_lists_give() -> None:
+    listed = {page: title for title, page in listed_pages()}
     assert {page: (DOCS / page).read_text().partition("\n")[0].removeprefix("# ") for page in listed} == listed
 
 
