@@ -18,8 +18,9 @@ from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, cr
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.packed_frames import MAX_FILES, End
+from sframegen.profile.packed_frames import MAX_FILES
 from sframegen.stack.abi.machines import HOSTS, conventions_of
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,8 @@ import pytest
 from sframegen.profile.bpf import extents
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.libbpf import is_loaded
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.packed_frames import unpacked
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import HOLD
