@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cfi.columns import zeros
 from sframegen.conversion.resolve import ascends
 from sframegen.format.model import OUTERMOST, FdeType
+from sframegen.profile.machines import LINK_REGISTER
 from sframegen.profile.tables.decoded_table import ELEMENT, MAX_RULES, RULE, RULE_ELEMENTS, DecodedTable
 from sframegen.profile.tables.paginate import Paginator, RuleNumbers
 from sframegen.stack.walking.step import numbers_of
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 RULE_BYTES = struct.Struct(RULE)
 NO_RULE = bytes(RULE_BYTES.size)
-LINK_REGISTER = 30  # AArch64's; on x86-64 no rule has the return address in its register
 MAX_BYTES = 1 << 31  # of text: its index then takes 32 MiB
 MAX_REPEATED = 1 << 20  # rows of PC type MASK: a hostile function could repeat a row 4 billion times
 OFFSETS = range(-(1 << 31), 1 << 31)

@@ -10,6 +10,7 @@ import pytest
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, object_files
 from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.libbpf import LoadError
+from sframegen.profile.machines import BPF_TARGETS
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, MAX_DEPTH, NO_FILE
 from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS
 from sframegen.stack.walking.ends import End
@@ -123,5 +124,5 @@ def test_an_installation_without_the_program_says_how_to_get_it(monkeypatch: pyt
 
 def test_without_clang_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert object_files.compile_objects(object_files.HERE, tmp_path) == "there is no clang"
+    assert object_files.compile_objects(object_files.HERE, tmp_path, BPF_TARGETS) == "there is no clang"
     assert not list(tmp_path.iterdir())
