@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
-from sframegen.profile.packed_frames import COMPLETE, unpacked
+from sframegen.profile.packed_frames import unpacked
 from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.program.build import build_kind
+from sframegen.stack.walking.ends import COMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.profile.collected import Collected
-    from sframegen.profile.packed_frames import End
+    from sframegen.stack.walking.ends import End
 
 FREQUENCY = 499
 SOURCE = """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
 from sframegen.profile.bpf.kernel_walker import Held, KernelWalker, Sampling
 from sframegen.profile.following.follower import Follower
-from sframegen.profile.packed_frames import NO_FILE, End, unpacked
+from sframegen.profile.packed_frames import NO_FILE, unpacked
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from sframegen.profile.following.files import Span
     from sframegen.profile.tables.make_table import Made
+    from sframegen.stack.walking.ends import End
 
 FREQUENCY = 997
 PATIENCE = 30.0  # seconds without a sample

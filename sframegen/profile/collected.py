@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.packed_frames import End
     from sframegen.stack.names.perf_map import PerfMap
+    from sframegen.stack.walking.ends import End
 
 
 class Stack(NamedTuple):

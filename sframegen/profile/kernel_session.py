@@ -18,7 +18,7 @@ from sframegen.profile.collected import Collected, Moment, Stack, notes_of
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
-from sframegen.profile.packed_frames import MAX_FILES, End, files_of
+from sframegen.profile.packed_frames import MAX_FILES, files_of
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -27,6 +27,7 @@ from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -351,7 +352,7 @@ class KernelSession:
             self._wait(record, spans)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
-            end = End.NO_STACK
+            end = End.STACK_GONE
         tid = record.tid if self.plan.tells_threads else 0
         stack = Stack.of(record.pid, tid, self._copies.frames(), end)
         self._in_stacks.update(files_of(stack.frames))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.text import printable
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import COMPLETE
+from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 UNKNOWN = "??"
 GUESSED = " [guess]"  # frames reached through a frame pointer of code without a rule
 SIGNAL = "<signal handler called>"
-BOTTOM = {End.OUTERMOST, End.NO_RETURN}  # the whole stack was walked
 
 
 class Sample(NamedTuple):
@@ -42,8 +42,8 @@ def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
             if line is None:
                 line = lines[known] = f"{pc:#018x}{'' if raw else _named(frame, symbols)}{GUESSED * guessed}"
             yield f"#{number:<2} {line}"
-        if thread.end not in BOTTOM:
-            yield f"    {thread.end.value}" + (f": {thread.detail}" if thread.detail else "")
+        if thread.end not in COMPLETE:
+            yield f"    {thread.end.words}" + (f": {thread.detail}" if thread.detail else "")
 
 
 def _named(frame: Frame, symbols: Symbols) -> str:
@@ -68,8 +68,8 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
             "name": thread.name,
             "idle": thread.idle,
             "frames": [_frame(frame, symbols) for frame in thread.frames],
-            "end": thread.end.value,
-            "complete": thread.end in BOTTOM,
+            "end": thread.end.words,
+            "complete": thread.end in COMPLETE,
             "detail": thread.detail,
         }
         for thread in sample.threads

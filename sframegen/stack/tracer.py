@@ -14,8 +14,9 @@ from sframegen.stack.objects.loaded_objects import Objects
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.memory import NotCopiedError
 from sframegen.stack.snapshot.snapshot import StackError
-from sframegen.stack.walking.frames import End, How, Thread
-from sframegen.stack.walking.walk import MAX_FRAMES, Described, guess, walk
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How, Thread
+from sframegen.stack.walking.walk import MAX_FRAMES, described, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.walking.walk import Described
 
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
-UNSETTLED = (End.PENDING, End.DAMAGED)  # will change; has a detail to report each time
+UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # will change; has a detail to report each time
 MAX_STACK_BYTES = 1 << 23  # copied of one stack
 STOPPED_SECONDS = 0.2  # for tables of code made at run time while the process is stopped: it was running when they were first read
 
@@ -152,8 +154,8 @@ class _View:
             return End.NOT_READ
         except FormatError as error:
             self.detail = str(error)
-            return End.DAMAGED
-        return Described(found.rule, found.kind.signal, How.REGISTERED) if found else End.NOT_COVERED
+            return End.DAMAGED_SECTION
+        return described(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
     def _find(self, pc: int, address: int) -> Described | End:
         loaded = self.objects.at(address)
@@ -166,10 +168,10 @@ class _View:
             found = loaded.look_up(address)
         except FormatError as error:
             self.detail = str(error)
-            return End.DAMAGED
+            return End.DAMAGED_SECTION
         rule = self._rule_of(loaded, found, address) if found else None
         if found and rule:
-            return Described(rule, found.kind.signal, loaded.how)
+            return described(rule, self.abi, loaded.how, signal=found.kind.signal)
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
     def _rule_of(self, loaded: LoadedObject, found: Found, address: int) -> Rule | None:
@@ -184,7 +186,7 @@ class _View:
         """Recognise code that returns from a signal handler: not every C library describes it."""
         for context in self.known.contexts:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
-                return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
+                return described(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
         return None
 
     def _undescribed(self, loaded: LoadedObject) -> End:

@@ -19,7 +19,7 @@ from sframegen.format.model import Rule, Where
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import GUESSED, End, unpacked
+from sframegen.profile.packed_frames import GUESSED, unpacked
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import Plan
 from sframegen.profile.tables import handler_installations
@@ -27,7 +27,7 @@ from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End as StackEnd
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import stopped_at
 from tests.support.processes.single_step import Traced
@@ -148,7 +148,7 @@ def test_the_tracer_marks_such_a_stack(program: Path, installations: list[Instal
     start, end = resume_of(program)
     [one] = [one for one in installations if start <= one.copied < end]
     copied, written = stack_at(program, one.copied + 5), stack_at(program, one.written)
-    assert copied.end is StackEnd.UNKNOWN_REGISTER
+    assert copied.end is End.UNKNOWN_REGISTER
     assert not any(frame.guessed for frame in copied.frames)
     assert written.frames[1].guessed
 

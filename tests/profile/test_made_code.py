@@ -13,9 +13,10 @@ import pytest
 import sframegen
 from sframegen.profile.events.names import event_named
 from sframegen.profile.kernel_session import KernelSession
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.packed_frames import unpacked
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import Plan
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:

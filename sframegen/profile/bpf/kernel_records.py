@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
-from sframegen.profile.packed_frames import End
+from sframegen.stack.walking.ends import End
 
 STACK, UNFINISHED, MOMENT, AREA = 1, 2, 3, 4
 EXACT, GUESSED = 1, 2  # flags of a walk that stopped

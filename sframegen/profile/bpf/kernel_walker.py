@@ -18,8 +18,9 @@ from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, cr
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.packed_frames import MAX_FILES, End
+from sframegen.profile.packed_frames import MAX_FILES
 from sframegen.stack.abi.machines import HOSTS, conventions_of
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -226,6 +227,11 @@ class KernelWalker:
         self._program.close()
 
     @property
+    def program_fd(self) -> int:
+        """The descriptor of the program that takes samples."""
+        return self._program.fd(EVENT_PROGRAM)
+
+    @property
     def fileno(self) -> int:
         """Readable when there are records."""
         return self._ring.fileno
@@ -399,11 +405,6 @@ class KernelWalker:
         lost = Counter({reason: totals[number] for number, reason in LOST.items() if totals[number]})
         said = {name: totals[number] for name, number in STATISTICS.items()}
         return Statistics(**said, ends=ends, lost=lost, processes_full=totals[PROCESSES_FULL], moments_lost=totals[MOMENTS_LOST])
-
-    @property
-    def program_id(self) -> int:
-        """As `bpftool prog` lists it."""
-        return self._program.number_of(EVENT_PROGRAM)
 
 
 def _filled(table: DecodedTable) -> int:

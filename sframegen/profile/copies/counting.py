@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.profile.collected import Collected, Moment, Stack
 from sframegen.profile.events.event_records import REGISTERS_64
-from sframegen.profile.packed_frames import IN_WORDS, KERNEL_FILE, End, Frame
+from sframegen.profile.packed_frames import KERNEL_FILE, Frame
 from sframegen.profile.walk.copied_stack import CopyWalker, Start
-from sframegen.profile.walk.steps import REGISTERS
 from sframegen.profile.walk.walk_queue import CopiedSample, WalkQueue
 from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,7 @@ class Counting:
         """Count a sample now, or when its tables are there: of a process whose mappings are those of this moment."""
         pid, tid, spans = sample.pid, sample.tid, processes.spans(sample.pid)
         if spans is None:
-            self._lose(IN_WORDS[End.NO_PROCESS])
+            self._lose(End.NO_PROCESS.words)
             return
         name = self.collected.commands[pid] = processes.name_of(pid)
         self.collected.threads[tid] = processes.thread_name_of(pid, tid) or name

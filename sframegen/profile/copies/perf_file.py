@@ -15,6 +15,7 @@ from sframegen.profile.copies.recorded_events import RecordedEvent, RecordedEven
 from sframegen.profile.events.attributes import EventAttributes
 from sframegen.profile.events.event_records import HEADER, Record, RecordKind
 from sframegen.profile.events.names import EVENTS
+from sframegen.profile.machines import PROFILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +102,7 @@ class PerfFile:
 
     def _read(self) -> None:
         if bytes(self.data[:8]) == SWAPPED_MAGIC:
-            raise self.error("it was recorded on a big-endian machine; only x86-64 and AArch64 are read")
+            raise self.error(f"it was recorded on a big-endian machine; only {' and '.join(PROFILED)} are read")
         if bytes(self.data[:8]) != MAGIC:
             raise self.error("not a perf.data file")
         (size,) = WORD.unpack_from(self.data, 8)

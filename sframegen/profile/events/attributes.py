@@ -13,9 +13,10 @@ from struct import Struct
 from typing import Self
 
 from cfi.errors import FormatError, SframegenError
+from sframegen.profile.machines import PERF_EVENT_OPEN
 from sframegen.program.privileges import root_in_words
 
-TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, TYPE_CACHE, TYPE_RAW = range(5)
+TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
 FIRST_SIZE = 64  # bytes of the first published structure: no kernel writes fewer
@@ -23,7 +24,6 @@ SIZE = 128
 LAYOUT = Struct("=IIQQQQQIIQQQQIiQIHHIIQ")
 CLOEXEC = 8
 ENABLE, DISABLE = 0x2400, 0x2401  # requests of ioctl
-SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 OWN_EVENTS = 2  # the highest level of paranoia that allows events of own processes, outside of the kernel
@@ -37,21 +37,15 @@ class EventFlag(IntFlag):
 
     DISABLED = 1 << 0
     INHERIT = 1 << 1
-    PINNED = 1 << 2
-    EXCLUSIVE = 1 << 3
-    EXCLUDE_USER = 1 << 4
     EXCLUDE_KERNEL = 1 << 5
     EXCLUDE_HYPERVISOR = 1 << 6
-    EXCLUDE_IDLE = 1 << 7
     MMAP = 1 << 8
     COMM = 1 << 9
     FREQUENCY = 1 << 10  # `period` is a frequency in Hz
-    ENABLE_ON_EXEC = 1 << 12
     TASK = 1 << 13  # FORK and EXIT
     WATERMARK = 1 << 14  # `wakeup` counts bytes, else samples
     MMAP_DATA = 1 << 17
     SAMPLE_ID_ALL = 1 << 18
-    EXCLUDE_CALLCHAIN_KERNEL = 1 << 21
     EXCLUDE_CALLCHAIN_USER = 1 << 22
     MMAP2 = 1 << 23
     COMM_EXEC = 1 << 24
@@ -130,9 +124,9 @@ def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "
 
     `pid` -1: all processes on that CPU; `cpu` -1: that thread on all CPUs.
     """
-    number = SYSTEM_CALLS.get(os.uname().machine)
+    number = PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
-        raise EventError(f"this machine ({os.uname().machine}) is not supported, only {', '.join(SYSTEM_CALLS)}", errno.ENOSYS)
+        raise EventError(f"this machine ({os.uname().machine}) is not supported, only {', '.join(PERF_EVENT_OPEN)}", errno.ENOSYS)
     structure = ctypes.create_string_buffer(attributes.packed(), SIZE)
     arguments = (structure, ctypes.c_int(pid), ctypes.c_int(cpu), ctypes.c_int(-1), ctypes.c_ulong(CLOEXEC))
     descriptor: int = _LIBC.syscall(ctypes.c_long(number), *arguments)

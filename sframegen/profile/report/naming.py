@@ -6,13 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sframegen.elf.text import printable
-from sframegen.profile.packed_frames import COMPLETE, FILE_SHIFT, GUESSED, IN_WORDS, KERNEL_FILE, NO_FILE, unpacked
+from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, unpacked
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, Kind, Named, NamedFrame, NamedMoment, NamedStack
 from sframegen.profile.report.runtime_frames import MADE, collapse, read_name
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.mappings import DELETED
+from sframegen.stack.walking.ends import COMPLETE
 
 if TYPE_CHECKING:
     from sframegen.profile.collected import Collected, Stack
@@ -52,7 +53,7 @@ def _stack(collected: Collected, stack: Stack, count: int, namer: _Namer, collap
         process,
         printable(collected.threads.get(stack.tid, "")) or process,
         frames if complete else (MISSING, *frames),
-        IN_WORDS[stack.end],
+        stack.end.words,
         complete,
         count,
     )

@@ -17,6 +17,7 @@ from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
+from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.table_of import table_of
@@ -66,7 +67,7 @@ def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | N
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET_EXEC, ET_DYN):
-            return Made(None, Origin.NOTHING, f"{elf.name}: no program or library of x86-64 or AArch64")
+            return Made(None, Origin.NOTHING, f"{elf.name}: no program or library of {' or '.join(PROFILED)}")
         keeper = _Keeper(elf, cache, stores)
         try:
             with naming(elf.name):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.packed_frames import End
 from sframegen.profile.walk.copied_stack import span_columns
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes
     from sframegen.profile.following.files import Span
     from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.profile.walk.columns import SpanColumns
     from sframegen.profile.walk.copied_stack import CopyWalker, Start
+    from sframegen.profile.walk.steps import SpanColumns
 
 
 class CopiedSample(NamedTuple):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sframegen.stack.objects.section_from_cfi import Converter
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
-    from sframegen.stack.walking.frames import End
+    from sframegen.stack.walking.ends import End
     from sframegen.stack.walking.walk import Described
 
 Answers: TypeAlias = "tuple[dict[int, Described | End], dict[int, Described | End]]"  # by PC: of calls; where the PC is exact

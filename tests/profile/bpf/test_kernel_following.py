@@ -12,8 +12,9 @@ import pytest
 
 from sframegen.profile.bpf import extents
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.libbpf import is_loaded
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.bpf.libbpf import library
+from sframegen.profile.packed_frames import unpacked
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import HOLD
@@ -165,12 +166,21 @@ def test_processes_that_end_leave_no_entry(compile_c: Compiler) -> None:
         assert not known & ended
 
 
+def is_loaded(number: int) -> bool:
+    """True if the kernel has a program with this number."""
+    fd = library().functions.bpf_prog_get_fd_by_id(number)
+    if fd >= 0:
+        os.close(fd)
+    return bool(fd >= 0)
+
+
 @needs_bpf
 def test_a_killed_profiler_leaves_nothing() -> None:
     code = (
         "from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling\n"
         "walker = KernelWalker(None, Sampling(frequency=999)); walker.attach()\n"
-        "print(walker.program_id, flush=True)\n"
+        "info = open(f'/proc/self/fdinfo/{walker.program_fd}')\n"
+        "print(*[line.split()[1] for line in info if line.startswith('prog_id')], flush=True)\n"
         "while True: walker.poll(10)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:

@@ -13,12 +13,13 @@ from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Sampling
-from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, MAX_DEPTH, End, unpacked
+from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, MAX_DEPTH, unpacked
 from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import Process, host_abi
 from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import spinning

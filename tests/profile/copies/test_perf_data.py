@@ -18,11 +18,12 @@ from sframegen.elf.notes import build_id_of
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.profile.copies.counting import Wanted, registers_mask
 from sframegen.profile.copies.perf_data import NOT_WRITTEN, read_perf_data
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.packed_frames import unpacked
 from sframegen.profile.report.naming import name_stacks
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.ends import End
 from tests.support.inputs.perf_data_writer import (
     COMPRESSED,
     Place,

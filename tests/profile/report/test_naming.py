@@ -13,13 +13,14 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.profile.collected import Collected, Moment, Stack
 from sframegen.profile.following.files import TracedFile
-from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, End, Frame
+from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, Frame
 from sframegen.profile.report import naming
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, Kind
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.runtime_frames import collapse, read_name
 from sframegen.stack.names.perf_map import PerfMap
+from sframegen.stack.walking.ends import End
 from tests.support.named_stacks import frame
 
 if TYPE_CHECKING:

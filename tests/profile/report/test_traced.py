@@ -13,7 +13,8 @@ from sframegen.profile.report.named import Kind
 from sframegen.profile.report.traced import TracedStacks
 from sframegen.stack.names.frame_names import Place
 from sframegen.stack.report import Sample
-from sframegen.stack.walking.frames import End, Frame, Thread
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import Frame, Thread
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:

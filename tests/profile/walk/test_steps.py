@@ -13,10 +13,11 @@ from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import MAX_DEPTH, End, Frame, unpacked
+from sframegen.profile.packed_frames import MAX_DEPTH, Frame, unpacked
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.walking.ends import End
 from tests.profile.walk.test_copied_stack import (
     BIAS,
     CODE,

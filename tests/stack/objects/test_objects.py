@@ -43,7 +43,8 @@ from sframegen.stack.objects.loaded_objects import Objects
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
 from sframegen.stack.snapshot.memory import CopiedMemory, Memory, NotCopiedError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -298,7 +299,7 @@ def test_a_section_that_is_none(data: bytearray, message: str) -> None:
     snapshot.threads_registers[1] = Registers(BASE + TEXT, {AMD64.sp: STACK})
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
     (thread,) = Tracer().trace(snapshot)
-    assert thread.end is End.DAMAGED
+    assert thread.end is End.DAMAGED_SECTION
     assert message in thread.detail
 
 

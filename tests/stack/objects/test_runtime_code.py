@@ -21,7 +21,8 @@ from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
 from sframegen.stack.snapshot.memory import Memory
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import section_bytes
 

@@ -14,8 +14,9 @@ from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.stack.abi.conventions import ALL_BITS
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import Registers, registers_of
-from sframegen.stack.walking.frames import End, How
-from sframegen.stack.walking.walk import Described, guess, walk
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.walk import Described, described, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.stack.objects.loaded_objects import Answers
@@ -67,7 +68,8 @@ class Space:
 
     def function(self, number: int, rule: Rule, *, signal: bool = False, sp_is_cfa: bool = True) -> int:
         """Its first address."""
-        self.functions[CODE.start // FUNCTION + number] = Described(rule, signal, How.SFRAME, sp_is_cfa)
+        found = self.functions[CODE.start // FUNCTION + number] = described(rule, self.abi, How.SFRAME, signal=signal)
+        found.rule.sp_is_cfa = sp_is_cfa
         return CODE.start + number * FUNCTION
 
     def save(self, cfa: int, ra: int, fp: int = 0) -> None:
@@ -340,6 +342,17 @@ def test_ends_where_memory_cannot_be_read(abi: Abi) -> None:
     del space.words[cfas[1] - 8]
     found = walk(registers, abi, space)
     assert ([frame.pc for frame in found.frames], found.end, found.frames[-1].cfa) == (pcs[:2], End.UNREADABLE, None)
+
+
+def test_a_frame_pointer_that_cannot_be_read_is_lost(abi: Abi) -> None:
+    """Which only callers notice that need it."""
+    space, registers, pcs, cfas = chain(abi)
+    del space.words[cfas[1] - 16]
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs, End.OUTERMOST)
+    space.function(2, Rule(Where(abi.fp, 16), *SAVED))
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.UNKNOWN_REGISTER)
 
 
 @pytest.mark.parametrize("size", [0, -8, -SP, 1 << 40])
