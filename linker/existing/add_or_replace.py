@@ -42,6 +42,11 @@ class Stored(NamedTuple):
         data = compress(contents, ALIGN, byte_order) if compression else None
         return cls(contents, contents, 0) if data is None else cls(contents, data, SHF_COMPRESSED)
 
+    @property
+    def compressed_bytes(self) -> int:
+        """0 if it is not compressed."""
+        return len(self.data) if self.flags & SHF_COMPRESSED else 0
+
     def is_in(self, elf: ElfFile) -> bool:
         """True if the file has it already, with whatever version of zstd it was compressed."""
         section = unloaded_of(elf)
