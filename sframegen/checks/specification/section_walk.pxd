@@ -1,5 +1,6 @@
 cimport cython
 
+from cfi.search cimport bisect_right
 from sframegen.format.fre_bytes cimport (
     fde_type_known,
     fde_type_of,

@@ -13,6 +13,8 @@ from cfi.columns import zeros
 from sframegen.format.section_bytes import SectionBytes
 
 if not cython.compiled:
+    from bisect import bisect_right
+
     from sframegen.format.fre_bytes import (
         fde_type_known,
         fde_type_of,
@@ -149,21 +151,12 @@ class Walk(SectionBytes):
     def places(self, start: Column, size: Column, code_start: Column, code_end: Column) -> None:
         """The executable ranges ascend."""
         function: cython.longlong
-        low: cython.Py_ssize_t
-        high: cython.Py_ssize_t
-        middle: cython.Py_ssize_t
+        after: cython.Py_ssize_t
         for function in range(self.functions):
-            low = 0
-            high = len(code_start)
-            while low < high:
-                middle = (low + high) // 2
-                if code_start[middle] <= start[function]:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low == 0 or start[function] >= code_end[low - 1]:
+            after = bisect_right(code_start, start[function], 0, len(code_start))
+            if after == 0 or start[function] >= code_end[after - 1]:
                 self.note(4, self.index_at + function * self.fields.index_size, start[function])  # start-outside-code
-            elif size[function] > code_end[low - 1] - start[function]:
+            elif size[function] > code_end[after - 1] - start[function]:
                 self.note(5, self.index_at + function * self.fields.index_size, start[function])  # end-outside-code
 
     @cython.locals(keys="const unsigned long long[::1]")
