@@ -110,9 +110,7 @@ def final_calls(
                     break
         if not is_call:
             continue
-        here = area
-        if area_end[area] == low and areas.continues(area + 1):
-            here += 1
+        here = areas.following(area, low)
         high = low
         if areas.fate[here] == code:
             high = area_end[here]

@@ -1,3 +1,4 @@
+from cfi.search cimport bisect_right
 from cfi.columns cimport Fdes, Rows
 from sframegen.conversion.resolve cimport PieceColumns
 from sframegen.elf.columns cimport Spans

@@ -9,6 +9,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_right
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column, Fdes, Rows
     from sframegen.conversion.resolve import PieceColumns
@@ -141,7 +143,6 @@ def split(
     fde: cython.Py_ssize_t
     row: cython.Py_ssize_t
     end: cython.Py_ssize_t
-    middle: cython.Py_ssize_t
     rule: cython.Py_ssize_t
     one: cython.Py_ssize_t
     bar: cython.int
@@ -160,13 +161,8 @@ def split(
         limit = pieces.end[piece]
         gap = False
         low = pieces.start[piece]
-        one = end  # the last row that begins at or before the piece
-        while low > base and one - row > 1:
-            middle = (row + one) // 2
-            if base + rows.start[middle] <= low:
-                row = middle
-            else:
-                one = middle
+        if low > base:  # the last row that begins at or before the piece
+            row = max(row, bisect_right(rows.start, low - base, row, end) - 1)
         while row < end and low < limit:
             begin = low
             rule = rows.rule[row]

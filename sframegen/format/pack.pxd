@@ -1,6 +1,7 @@
 cimport cython
 
 from sframegen.format.columns cimport Blocks, Functions, Words
+from sframegen.format.fre_bytes cimport fde_type_known, fre_type_for, start_width
 from sframegen.format.section_bytes cimport Fields
 
 cdef extern from *:

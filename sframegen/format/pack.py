@@ -11,6 +11,7 @@ except ImportError:
 
 if not cython.compiled:
     from cfi.cython_shadow import prefetch
+    from sframegen.format.fre_bytes import fde_type_known, fre_type_for, start_width
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.format.columns import Blocks, Functions, Words
@@ -57,7 +58,7 @@ def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Colu
     for i in range(count):
         wrong |= functions.kind[i] >= kinds
     for i in range(kinds):
-        wrong |= words.kind_bytes[3 * i + 1] > 1
+        wrong |= not fde_type_known(words.kind_bytes[3 * i + 1])
     for i in range(functions.first_row[0], functions.first_row[count]):
         wrong |= functions.row_rule[i] >= rules
     return not wrong
@@ -126,9 +127,8 @@ def place(
     first: cython.Py_ssize_t
     rows: cython.Py_ssize_t
     rule: cython.Py_ssize_t
-    last: cython.Py_ssize_t
     fde_type: cython.Py_ssize_t
-    width: cython.int
+    fre_type: cython.int
     size: cython.longlong
     key: cython.longlong
     mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
@@ -181,18 +181,17 @@ def place(
             blocks.size[function] = blocks.size[other]
             blocks.at[function] = blocks.at[other]
             continue
-        width = 0
+        fre_type = 0
         if rows:
-            last = row_start[first + rows - 1]
-            width = 0 if last <= 0xFF else 1 if last <= 0xFFFF else 2
-        size = fields.attribute_size + rows * (1 << width)
+            fre_type = fre_type_for(row_start[first + rows - 1])
+        size = fields.attribute_size + rows * start_width(fre_type)
         fde_type = words.kind_bytes[functions.kind[function] * 3 + 1]
         for row in range(first, first + rows):
             rule = 2 * row_rule[row] + fde_type
             if rule_at[rule + 1] == rule_at[rule]:
                 return row
             size += rule_at[rule + 1] - rule_at[rule]
-        blocks.fre_type[function] = width
+        blocks.fre_type[function] = fre_type
         blocks.size[function] = size
         blocks.at[function] = at
         at += size
@@ -245,7 +244,7 @@ def write_blocks(
         if fields.attribute_in_block:
             put_attribute(out, pos, function, functions, words, fields, blocks)
         pos += fields.attribute_size
-        width = 1 << blocks.fre_type[function]
+        width = start_width(blocks.fre_type[function])
         fde_type = words.kind_bytes[functions.kind[function] * 3 + 1]
         for row in range(functions.first_row[function], functions.first_row[function + 1]):
             if width == 1:

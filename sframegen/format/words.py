@@ -210,11 +210,6 @@ def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
     )
 
 
-def words_size(info: int) -> int:
-    """Bytes of data words that follow an FRE info byte."""
-    return (info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK) * DATAWORD_WIDTHS[info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK]
-
-
 def fixed(offset: int) -> Where | None:
     """Return the place of a register without a rule in the row: at its fixed offset from the CFA, or unchanged (None)."""
     return Where(None, offset, deref=True) if offset else None

@@ -32,6 +32,7 @@ MODULES = (
     "sframegen.conversion.split",
     "sframegen.conversion.tally",
     "sframegen.elf.columns",
+    "sframegen.elf.padding",
     "sframegen.format.columns",
     "sframegen.format.pack",
     "sframegen.format.section_bytes",

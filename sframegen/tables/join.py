@@ -21,6 +21,7 @@ except ImportError:
 
 if not cython.compiled:
     from cfi.cython_shadow import prefetch
+    from sframegen.format.fre_bytes import fre_type_for, is_masked, start_width
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.format.columns import Blocks, Functions, Words
@@ -68,7 +69,7 @@ def cut(
         begins[functions.first_row[function]] = 1
         if blocks.size[function] < worth * sharers[blocks.owner[function]]:
             continue
-        if words.kind_bytes[3 * functions.kind[function]] & 0x10:  # PC type MASK
+        if is_masked(words.kind_bytes[3 * functions.kind[function]]):
             continue
         for row in range(functions.first_row[function] + 1, functions.first_row[function + 1]):
             if functions.row_start[row] - functions.row_start[row - 1] >= body:
@@ -244,7 +245,6 @@ def group(
     run: cython.Py_ssize_t
     rows: cython.longlong
     size: cython.longlong
-    width: cython.longlong
     begin: cython.Py_ssize_t  # the first piece of the group that ends with `last`
     own: cython.Py_ssize_t  # the first piece of the function
     smallest: cython.ulonglong  # the section up to `last`, with that group
@@ -262,7 +262,7 @@ def group(
             prefetch(cython.address(groups.sharers[blocks.owner[last + 16]]))  # type: ignore[attr-defined]
         size = blocks.size[last]
         rows = first_row[last + 1] - first_row[last]
-        joined_size[last] = size - attribute - (rows << blocks.fre_type[last])
+        joined_size[last] = size - attribute - rows * start_width(blocks.fre_type[last])
         repeated[last] = 0
         if last > 0 and may_follow[last] and row_rule[first_row[last] - 1] == row_rule[first_row[last]]:
             rule = 2 * row_rule[first_row[last]] + words.kind_bytes[pieces.kind[last] * 3 + 1]
@@ -289,9 +289,7 @@ def group(
             if first < own and end - start[first] > max_span:
                 break
             if first < last:
-                width = last_row - start[first]
-                width = 1 + (width >= 0x100) + 2 * (width >= 0x10000)
-                cost = size + rows * width
+                cost = size + rows * start_width(fre_type_for(last_row - start[first]))
                 run = (last - first - 1) * len(start) + last
                 if run < len(groups.run):
                     run += groups.run[run] - last

@@ -15,6 +15,7 @@ from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
+from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import (
     DATAWORD_COUNT_MASK,
     DATAWORD_COUNT_SHIFT,
@@ -31,7 +32,7 @@ from sframegen.format.layouts import (
     Header,
 )
 from sframegen.format.model import FdeType
-from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places, words_size
+from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,7 +196,7 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     walk.neighbours(start, sizes, array("I") if flagged else array("I", sorted(range(functions), key=start.__getitem__)))
     if facts.executable is not None:
         walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
-    walk.blocks(_ascending(keys[:found]), start, sizes)
+    walk.blocks(_ascending(keys[:found]))
 
     for number, rule in enumerate(WALKED):
         for place in range(number * KEPT, number * KEPT + min(walk.counts[number], KEPT)):

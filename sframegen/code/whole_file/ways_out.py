@@ -75,7 +75,7 @@ def may_be_cut(piece: Piece, longest: cython.Py_ssize_t) -> bool:
     flows = piece.flows
     number: cython.Py_ssize_t = len(at) - 1
     while number >= 0 and at[number] + longest >= len(marks):
-        if flows[number] == 6 and marks[at[number]] != 2:  # STOP, PADDING
+        if flows[number] == 6 and marks[at[number]] != 2:  # STOP, PADDING_MARK
             return True
         number -= 1
     return False
