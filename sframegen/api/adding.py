@@ -88,7 +88,7 @@ def add_section(
     - `hard_links`: other names of the file; they become names of the new file.
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
     - `min_kernel`: the oldest Linux that the result must run on, such as "5.18"; newer kernels allow more.
-    - `unloaded`: add a section that no segment has, for readers of files; no program header changes.
+    - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
     - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.

@@ -67,7 +67,7 @@ UNLOADED = click.option(
     "--unloaded",
     is_flag=True,
     is_eager=True,  # known when --compress is read
-    help="Add a section that no segment has, for readers of files: no program header changes.",
+    help="Add a section that is not mapped at run time, for tools that read the file: no program header changes.",
 )
 
 
