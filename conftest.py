@@ -18,7 +18,6 @@ os.umask(0o022)  # the user's may be another one: dpkg-deb refuses what others c
 # The asserts of helpers, too, are to say what they compared.
 pytest.register_assert_rewrite("tests", "corpus")
 
-from sframegen.program.helper import helpers  # noqa: E402
 from tests.support import peers as foreign  # noqa: E402
 
 if TYPE_CHECKING:
@@ -99,6 +98,8 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_sessionfinish() -> None:
+    from sframegen.program.helper import helpers  # noqa: PLC0415 - before tests/__init__.py has run, that is the checkout's
+
     helpers().close()
 
 
