@@ -90,7 +90,7 @@ class Translator:
         return unsaid(row, self.words) or row
 
     def _places(self, ra_rule: RegisterRule, fp_rule: RegisterRule, ra_state: int) -> _Saved | Reason:
-        """What a row says apart from its CFA."""
+        """A row without its CFA."""
         ra, fp = self._place(ra_rule), self._place(fp_rule)
         if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
@@ -102,7 +102,7 @@ class Translator:
 
 
 def _where(term: Term | None) -> Where | None:
-    """An evaluated expression as a place; None for what is none."""
+    """An evaluated expression as a place; None if it is not one."""
     if term is None or term.register is None:
         return None
     return Where(None if term.register == CFA else term.register, term.offset, term.deref)

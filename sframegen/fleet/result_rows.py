@@ -33,7 +33,7 @@ class FileRow:
     elf_type: str = ""  #: "EXEC", "DYN"
     producer: str = ""  #: the compiler that .comment names most, without its version: "GCC", "clang", "rustc", "Go"
     producer_version: str = ""
-    language: str = ""  #: as far as the file says: "C", "C++", "Rust", "Go", ...
+    language: str = ""  #: if the file says so: "C", "C++", "Rust", "Go", ...
     file_bytes: int = 0
     new_file_bytes: int = 0  #: with the section
     executable_bytes: int = 0
