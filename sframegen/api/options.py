@@ -47,7 +47,7 @@ def check_reader(verify: bool | Reader) -> None:
 
 
 def check_jobs(jobs: int) -> None:
-    """Raises ValueError below 1 or above what a machine can have; TypeError if it is not a whole number."""
+    """Raises ValueError for no process, or more than a machine can have; TypeError for what is no whole number."""
     if not isinstance(jobs, int):
         raise TypeError(f"jobs is {jobs!r}: give a whole number")
     if not 1 <= jobs <= MOST_WORKERS:
@@ -55,7 +55,7 @@ def check_jobs(jobs: int) -> None:
 
 
 def check_paths(name: str, paths: Iterable[StrPath]) -> None:
-    """Raises TypeError for one path, of which each character would be taken for a path, and if it is not a list."""
+    """Raises TypeError for one path, of which each character would be taken for a path, and for what is no list."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"{name} is one path, {os.fspath(paths)!r}: give a list of paths")
     if not isinstance(paths, Iterable):
@@ -63,7 +63,7 @@ def check_paths(name: str, paths: Iterable[StrPath]) -> None:
 
 
 def check_path(name: str, path: StrPath) -> None:
-    """Raises TypeError if it is not a path."""
+    """Raises TypeError for what is no path."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"{name} is {path!r}: give a path")
 

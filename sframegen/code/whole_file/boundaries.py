@@ -33,7 +33,7 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Piece,
 
     With each function comes its instruction, or that after it, that crosses the limit, if any does.
 
-    The sweep ends at a function without an end, at bytes that are not an instruction, and after more functions than real code has.
+    The sweep ends at a function without an end, at bytes that are no instruction, and after more functions than real code has.
     """
     tables = context.tables(lambda _: False)
     here = start
@@ -79,7 +79,7 @@ def _is_last_call(window: Piece, end: int) -> bool:
 
 
 def _is_no_code(piece: Piece) -> bool:
-    """Return True if the piece ends with bytes that are neither an instruction nor padding."""
+    """Return True if the piece ends with bytes that are no instruction, which stop, and do not pad."""
     stops = piece.flows[-1:] == STOP and piece.at[-1] == piece.offsets[-1] and piece.marks[piece.at[-1]] != PADDING
     return stops and piece.instruction(len(piece) - 1)[2] == ".byte"
 
