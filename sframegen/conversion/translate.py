@@ -1,4 +1,4 @@
-"""One row of CFI -> what SFrame can say of it, or why it can say nothing. Pure; called once for each distinct row of a file."""
+"""One row of CFI -> its SFrame rule, or the reason why there is none. Pure; called once for each distinct row of a file."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class OutputError(Exception):
 
 
 class Job(NamedTuple):
-    """What all tasks of a run have in common."""
+    """The parameters that all tasks of a run share."""
 
     options: RunOptions
     output: str

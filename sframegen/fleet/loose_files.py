@@ -106,7 +106,7 @@ def states_of(item: Item) -> dict[str, str]:
 
 
 class Content(NamedTuple):
-    """What is in a package."""
+    """The contents of a package."""
 
     sha256: str
     file: BinaryIO | None  #: of a directory: None
