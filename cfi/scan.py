@@ -34,7 +34,7 @@ def number(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: c
 def entries(
     data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
 ) -> None:
-    """Fills the tables as far as they have room. `fde_count` as in CfiSection.
+    """Fills the tables up to their size. `fde_count` as in CfiSection.
 
     `found`: number and offset of a fault, number of CIEs, number of FDEs.
     """

@@ -66,7 +66,7 @@ def check(
       `instructions`, with the bytes of code analysed so far and the current estimate of the total, which may count a byte more than
       once.
 
-    What is wrong with the section is a finding, also that there is none. Raises FormatError if the file cannot be read or is of a
+    Faults of the section are findings, and so is a missing section. Raises FormatError if the file cannot be read or is of a
     kind that has no section, if `instructions`, `debug_file` or `second_reader` are given for a file that is not linked, or
     `instructions` for an ABI whose instructions are not read; OSError; ValueError for an unknown consumer and for `jobs` below 1;
     and TypeError if `sections` is a single path.

@@ -208,7 +208,7 @@ def command(
 
 
 class Shown(NamedTuple):
-    """What becomes of a profile."""
+    """The outputs of a profile."""
 
     run: Run
     output: tuple[str, ...]

@@ -95,7 +95,7 @@ def convert(
 
 
 def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
-    """All sections of a file; where one that nobody asked for cannot be read, a warning, and those before it.
+    """All sections of a file; if one that was not asked for cannot be read, a warning, and those before it.
 
     FDEs that cannot be read are a warning, too.
     """

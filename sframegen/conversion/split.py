@@ -1,4 +1,4 @@
-"""Rows of CFI -> functions of SFrame: cuts FDEs into the ranges that SFrame can say, and finds what is left out. Compiled."""
+"""Rows of CFI -> functions of SFrame: cuts FDEs into ranges that SFrame can express, and finds the others. Compiled."""
 
 from __future__ import annotations
 

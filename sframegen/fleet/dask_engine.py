@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.sources.items import Item
 
 IN_FLIGHT_PER_THREAD = 4
-MIN_IN_FLIGHT = 32  # so that clusters that grow with their work see some
+MIN_IN_FLIGHT = 32  # clusters that grow with their work need to see some
 LOST = ("lost", "pending")  # states of a future whose result is being made again
 GONE = "the scheduler is gone; the same command continues the run"
 CONNECT_SECONDS = 30
@@ -42,7 +42,7 @@ class OutputError(Exception):
 
 
 class Job(NamedTuple):
-    """What all tasks of a run have in common."""
+    """The parameters that all tasks of a run share."""
 
     options: RunOptions
     output: str
@@ -92,7 +92,7 @@ def results_of(
     output: OutputDirectory,
     waiting: Iterable[tuple[int, Item]],
 ) -> Iterator[tuple[int, Item, Finished]]:
-    """The number of each item, and what came of it, as it comes. Raises EngineError where the run cannot go on.
+    """The number of each item and its result, in the order in which they end. Raises EngineError where the run cannot go on.
 
     Dask suspects all tasks that a worker had when it died: suspects are tried once more at the end, each alone.
     """

@@ -1,4 +1,4 @@
-"""A process that works on one package after the other, within limits: what kills it, or makes it hang, costs one package.
+"""A process that works on one package after the other, within limits: if it crashes or hangs, only one package fails.
 
 It is a new program (fork and exec at once), not a fork that goes on: workers of Dask have threads, whose locks a fork would copy in
 any state, and are daemonic processes, which may have no children of multiprocessing's. It reads requests from its standard input,
@@ -169,7 +169,7 @@ def serve() -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries may print to it; that is not an answer
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     while True:

@@ -1,4 +1,4 @@
-"""What a run does to each package."""
+"""The options of a run, for each package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sframegen import __version__
 
 
 class Mode(StrEnum):
-    """What becomes of a package."""
+    """The mode: what is done with a package."""
 
     SURVEY = "survey"  #: nothing is written; the results say what a section would be
     DETACHED = "detached"  #: sections go into a store of their own

@@ -1,4 +1,4 @@
-"""Section bytes -> the header, and when it is asked for what the rest says: its functions as columns.
+"""Section bytes -> the header, and on demand its functions as columns.
 
 Refuses what would be unsafe to read; leaves the rest of what can be wrong to `check`.
 """

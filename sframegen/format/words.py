@@ -48,7 +48,7 @@ class _Around(NamedTuple):
 
 
 class RuleWords:
-    """What rules are in bytes, for one ABI and version. What they say apart from the CFA's offset is the same in many, and kept."""
+    """Rules as bytes, for one ABI and version. Everything but the CFA's offset is the same in many rules, and kept."""
 
     def __init__(self, abi: Abi, layout: Layout) -> None:
         self.abi = abi

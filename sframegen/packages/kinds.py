@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(path: str | os.PathLike[str], beginning: bytes) -> Kind | None:
-    """The kind of a file that begins so, BEGINNING bytes of it if it has as many; None: it is no package.
+    """The kind of a file that begins so, BEGINNING bytes of it if it has as many; None: it is not a package.
 
     Raises FormatError for what is near to a package and cannot be one.
     """

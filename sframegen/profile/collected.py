@@ -58,7 +58,7 @@ class Collected:
     files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
     commands: dict[int, str] = field(default_factory=dict)  # names of processes, by pid
     threads: dict[int, str] = field(default_factory=dict)  # names of threads, by tid
-    # By pid, of processes with code in no file: made while the process runs, so that its names can be read after its end.
+    # By pid, of processes with code in no file: made while the process runs, for its names to be read after its end.
     perf_maps: dict[int, PerfMap] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 

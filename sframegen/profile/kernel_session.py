@@ -223,7 +223,7 @@ class KernelSession:
             self._release_files()
 
     def _release_files(self) -> None:
-        """Close files that no process maps any more and no stack needs for its names, so that a long run needs no more and more."""
+        """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
         used = self.follower.processes.files_in_use() | self._in_stacks | self._building
         used.update(span.file for _, spans in self._waiting for span in spans)
         for number in self._files.release(used):
@@ -306,7 +306,7 @@ class KernelSession:
         due, self._due = self._due, set()
         for pid in due:
             epoch = self._walker.epoch(pid)
-            # Records are not enough: what they say was mapped may have been unmapped since, and other code be there.
+            # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
             spans = processes.spans(pid) if self.follower.scan(pid) else None
             processes.changed.discard(pid)
             if spans is not None:

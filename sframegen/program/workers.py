@@ -44,7 +44,7 @@ def death(code: int) -> ChildProcessError:
 
 
 def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Generator[Outcome[T]]:
-    """What comes of each item, in the order in which it comes; `jobs` items at a time, begun in that order of their numbers.
+    """The result of each item, in the order in which they end; `jobs` items at a time, started in that order.
 
     A process that dies is a ChildProcessError for its item, one that cannot be started an OSError. If the iteration is left early,
     SIGTERM ends the processes, and they are waited for: they may have temporary files to remove.

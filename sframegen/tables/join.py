@@ -1,4 +1,4 @@
-"""Chooses what code each FDE is of, so that the section is smaller: pieces of functions, and pieces side by side. Compiled.
+"""Chooses the code of each FDE for a smaller section: pieces of functions, and pieces side by side. Compiled.
 
 An FDE is an address range, and nobody asks for its name. Two functions with the same prologue, the same epilogue and bodies of
 different lengths have different rows. Cut where the body ends, they have both halves in common: the length of a half's last row

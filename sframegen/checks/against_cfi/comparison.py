@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
 
-# What rules may name, so that a section is judged by what it says: whether stack tracers have the register is another question.
+# Registers that rules may name. Whether stack tracers have the register is another check.
 ALL_REGISTERS = range(32)
 ROOM = 1 << 16  # ranges that are recorded; of further ones only the bytes are counted
 

@@ -34,7 +34,7 @@ class Terms:
 
 
 class Found:
-    """Ranges of one verdict, as far as there is room.
+    """Ranges of one verdict, up to the size of the table.
 
     Of each the section's function, the rule expected or -1 - reason, the rule given or -1, and flavours: expected + 16 * given.
     """

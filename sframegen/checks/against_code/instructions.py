@@ -42,7 +42,7 @@ class Held:
 
 
 def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
-    """The ranges of FDEs, and elsewhere those of a section's functions; without PLTs, whose stubs are no functions."""
+    """The ranges of FDEs, and elsewhere those of a section's functions; without PLTs, whose stubs are not functions."""
     headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
     pieces = converted.coverage.pieces
     spans = list(zip(pieces.start, pieces.end, strict=True))

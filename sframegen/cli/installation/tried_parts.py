@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What came of an attempt."""
+    """The result of an attempt."""
 
     group: str
     name: str
@@ -141,7 +141,7 @@ def _end(process: ForkProcess) -> None:
 
 
 def _attempt(part: Part, pipe: Connection) -> None:
-    """The process: sends what came of the attempt. Its input is empty, and its output is nobody's."""
+    """The process: sends the result of the attempt. Its input is empty, and its output is discarded."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setpgid(0, 0)
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 PROGRESS_AFTER_SECONDS = 1.0
-LARGE = 0.1  # of one process' share: such a file, begun last, would keep one process at work and the others waiting
+LARGE = 0.1  # of one process' share: such a file, started last, would keep the other processes waiting
 
 
 def jobs(text: str) -> Callable[[Decorated], Decorated]:

@@ -69,7 +69,7 @@ def tree_options(*own: Callable[..., Any]) -> Callable[[Decorated], Decorated]:
 
 
 def exclusions_of(globs: Iterable[str], lists: Iterable[str]) -> Exclusions:
-    """Raises UsageError for what is no pattern."""
+    """Raises UsageError if it is not a pattern."""
     try:
         return Exclusions([*globs, *(glob for file in lists for glob in _lines(file))])
     except ValueError as error:
@@ -106,7 +106,7 @@ def each_file(
 
 
 def _lines(file: str) -> Iterable[str]:
-    """Without empty lines and those that begin with #. Raises ValueError where there is no end."""
+    """Without empty lines and those that begin with #. Raises ValueError if the file is too long."""
     with open(file, encoding="utf-8", errors="surrogateescape") as stream:  # noqa: PTH123 - a pipe, too, as of `<(command)`
         text = stream.read(MAX_LIST + 1)
     if len(text) > MAX_LIST:

@@ -1,4 +1,4 @@
-"""What is known of a file outside each function: callees, functions that never return, jump tables."""
+"""Facts of a file from outside each function: callees, functions that never return, jump tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What capstone says of instructions, by columns: where they begin, and the few that touch what is followed. Compiled."""
+"""Instructions as capstone decodes them, by columns: where they begin, and the few that affect a frame. Compiled."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ COMPILED: bool = cython.compiled
 
 
 class Callees(Protocol):
-    """What is known of callees outside of the functions."""
+    """Facts about callees outside of the functions."""
 
     stubs: set[int]
     named: set[int]

@@ -42,7 +42,7 @@ class Function(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What finders know besides the ranges in which they search."""
+    """Facts for finders, besides the ranges in which they search."""
 
     elf: ElfFile
     abi: Abi

@@ -356,7 +356,7 @@ class KernelWalker:
             self.dropped.add(oldest)
         return True
 
-    # --- What comes back ------------------------------------------------------------------------------------------------------
+    # --- Records of the ring buffer -------------------------------------------------------------------------------------------
 
     def poll(self, milliseconds: int) -> list[KernelRecord]:
         """Wait that long for the first record, and return all."""

@@ -115,7 +115,7 @@ class SampleRecord(NamedTuple):
 
 
 class RecordId(NamedTuple):
-    """The suffix of records that are no samples: who wrote it, and when."""
+    """The suffix of records that are not samples: thread, process and time."""
 
     pid: int = 0
     tid: int = 0
@@ -208,7 +208,7 @@ class RecordReader:
             raise FormatError(f"{len(body)} bytes are too few", f"{RecordKind(kind).name} record") from None
 
     def id_of(self, kind: int, body: bytes) -> RecordId:
-        """Return the suffix of a record that is no sample; zeros for what it does not have. Raises FormatError."""
+        """Return the suffix of a record that is not a sample; zeros for the fields that it lacks. Raises FormatError."""
         at = len(body) - self._suffix.layout.size
         if at < 0:
             raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")

@@ -25,7 +25,7 @@ Inode = tuple[int, int]  # device and number, as stat has them
 
 @dataclass
 class TracedFile:
-    """`path`: as the process has it. `elf`: None if it cannot be opened or is no ELF file; `why` says so."""
+    """`path`: as the process has it. `elf`: None if it cannot be opened or is not an ELF file; `why` says so."""
 
     number: int
     path: str
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 class Files:
-    """All files that were seen. An open file keeps its inode, so that no other file gets the number of that inode."""
+    """All files that were seen. An open file keeps its inode: no other file gets the number of that inode."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, TracedFile] = {}
@@ -68,7 +68,7 @@ class Files:
         return new
 
     def take_without_table(self) -> list[int]:
-        """Return the numbers of those for which there will be no table: they cannot be opened, or are no ELF files."""
+        """Return the numbers of those for which there will be no table: they cannot be opened, or are not ELF files."""
         numbers, self._without_table = self._without_table, []
         return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
 
@@ -104,7 +104,7 @@ class Files:
         return None if known is None or known.why == NOT_ELF else known
 
     def image(self, data: bytes) -> TracedFile | None:
-        """Return the file for the bytes of a vDSO; None if they are no ELF file."""
+        """Return the file for the bytes of a vDSO; None if they are not an ELF file."""
         known = self._by_bytes.get(data)
         if known is None and data and (known := self._numbered(VDSO)) is not None:
             self._by_bytes[data] = known

@@ -26,7 +26,7 @@ class Mapped(NamedTuple):
 
 
 def spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[Span]:
-    """Return the spans of an executable mapping, ascending; one without a file if it is no code of the file.
+    """Return the spans of an executable mapping, ascending; one without a file if it is not code of the file.
 
     The kernel and ld.so map a segment in whole pages: then all of the mapping has its bias. If a mapping has segments with
     different biases, each has the bytes that are its own.

@@ -50,7 +50,7 @@ class MappedFiles:
     """Opens files through helpers: no mount that does not answer can hold us, except for as long as `Helpers` allows."""
 
     def __init__(self) -> None:
-        self._answering: set[tuple[int, int]] = set()  # devices of files that are no copies
+        self._answering: set[tuple[int, int]] = set()  # devices of files that are not copies
         self._risks: dict[FileKey, Hashable] = {}  # of files that did not answer
 
     def open(self, key: FileKey, place: Place) -> Opened:

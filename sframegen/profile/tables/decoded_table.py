@@ -1,6 +1,6 @@
 """The decoded table of a file, as the kernel program and the walker of copied stacks search it. bpf/walker.h has the same numbers.
 
-The table is an array of little-endian 64-bit elements, so that it fits a BPF array:
+The table is an array of little-endian 64-bit elements, as a BPF array needs:
 
 | elements from | what |
 | --- | --- |

@@ -37,7 +37,7 @@ class Origin(Enum):
     SECTION = "its own section"
     DETACHED = "a detached section"
     CONVERTED = "its call frame information"
-    KEPT = "the cache"  # and of what it was made is not known
+    KEPT = "the cache"  # its source is unknown
     NOTHING = "nothing"
 
 

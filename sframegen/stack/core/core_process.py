@@ -30,7 +30,7 @@ MAX_READ = 1 << 28  # bytes of one read: the largest known section has 1 << 25; 
 
 
 class Core:
-    """A snapshot. Raises FormatError for a file that is no core, or is damaged; StackError if other files do not match it."""
+    """A snapshot. Raises FormatError for a file that is not a core, or is damaged; StackError if other files do not match it."""
 
     def __init__(self, path: Path | str, exe: Path | None = None, sysroot: Path | None = None, tid: int | None = None) -> None:
         """`exe`: the program, if it is not at its path; `sysroot`: a folder with the files of another machine.
