@@ -12,6 +12,7 @@ from sframegen.stack.walking.frames import ADDRESS_MASK
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
+    from sframegen.profile.following.files import TracedFile
 
 MAX_SEGMENTS = 64  # executable ones of a file; linkers make one or two
 PAGE_MASK = mmap.PAGESIZE - 1
@@ -23,6 +24,15 @@ class Mapped(NamedTuple):
     start: int
     end: int
     offset: int
+
+
+def spans_in(traced: TracedFile | None, mapped: Mapped) -> list[Span]:
+    """Return the spans of an executable mapping; of a file that is not open, one with its number."""
+    if traced is None:
+        return [Span(mapped.start, mapped.end, 0, 0)]
+    if traced.elf is None:
+        return [Span(mapped.start, mapped.end, mapped.start - mapped.offset & ADDRESS_MASK, traced.number)]
+    return spans_of(traced.elf, traced.number, mapped)
 
 
 def spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[Span]:
