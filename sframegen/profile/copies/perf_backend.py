@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from sframegen.profile.collected import Collected, notes_of
+from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.copies.counting import Counting, RegisterLayout, registers_mask
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
@@ -29,7 +29,7 @@ from sframegen.profile.events.attributes import (
 from sframegen.profile.events.cpu_rings import CpuRings
 from sframegen.profile.events.event_records import RecordReader, SampleRecord
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.following.files import Files
+from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
 from sframegen.stack.live import proc
@@ -70,7 +70,7 @@ class CopySampler:
     ) -> None:
         """`frequency`: Hz, or the period of events that are not sampled by time."""
         self.abi = host_abi()
-        self.files = Files()
+        self.files = TracedFiles()
         backend, hertz = "walked from copies of stacks (perf events)", event.hertz(frequency)
         self.collected = Collected(event.name, backend, hertz, files=self.files.by_number, notes=event.notes(frequency))
         self._resolver = MappingResolver(self.files)
@@ -128,7 +128,7 @@ class CopySampler:
             disable(descriptor)
         self.poll()
         self._counting.finish()
-        self.collected.notes += notes_of(self.collected)
+        self.collected.notes += notes_on_files(self.collected)
         if self._rings.lost:
             self.collected.lost[RING_FULL] += self._rings.lost
         return self.collected

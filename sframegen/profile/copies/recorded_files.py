@@ -11,19 +11,17 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.profile.following.files import TracedFile
 from sframegen.profile.following.mapped_code import Mapped, spans_in
-from sframegen.profile.packed_frames import MAX_FILES
+from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.live.open_aside import open_elf_aside
 from sframegen.stack.live.process import parse_mappings
-from sframegen.stack.snapshot.mappings import VDSO
+from sframegen.stack.names.file_names import DEBUG_FILES
+from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sframegen.profile.events.event_records import MmapRecord
-    from sframegen.profile.following.files import Span
-
-MAX_VDSO = 1 << 20  # bytes
-DEBUG_FILES = Path("/usr/lib/debug/.build-id")
+    from sframegen.profile.following.files import CodeSpan
 
 
 class RecordedFiles:
@@ -37,7 +35,7 @@ class RecordedFiles:
         self._recorded_at = recorded_at
         self._known: dict[tuple[str, bytes], TracedFile | None] = {}
 
-    def spans_of(self, record: MmapRecord, _time: int) -> list[Span]:
+    def spans_of(self, record: MmapRecord, _time: int) -> list[CodeSpan]:
         """The spans of a mapping; one without a file for code that is in none."""
         traced = self._traced(record.path, record.build_id or self._build_ids.get(record.path, b""))
         return spans_in(traced, Mapped(record.start, record.end, 0 if record.path == VDSO else record.offset))
@@ -86,7 +84,7 @@ def _candidates(path: str, build_id: bytes) -> Iterator[tuple[str, ElfFile | str
     if build_id:
         text = build_id.hex()
         kept = Path(os.path.expanduser("~/.debug/.build-id")) / text[:2] / text[2:]  # noqa: PTH111 - raises nothing without a home
-        for place in (kept / "elf", kept / "vdso", kept, DEBUG_FILES / text[:2] / f"{text[2:]}.debug"):
+        for place in (kept / "elf", kept / "vdso", kept, Path(DEBUG_FILES) / text[:2] / f"{text[2:]}.debug"):
             yield str(place), _opened(place)
 
 

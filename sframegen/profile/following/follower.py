@@ -21,18 +21,18 @@ from sframegen.profile.events.attributes import (
 from sframegen.profile.events.cpu_rings import CpuRings
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.following.files import Files, Span
+from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, spans_in
-from sframegen.profile.following.mapped_file import FileKey, Place
+from sframegen.profile.following.mapped_file import FileKey, MappedPlace
 from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
 from sframegen.program.helper import Answer, helpers
-from sframegen.stack.snapshot.mappings import VDSO
+from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.profile.following.processes import Spans
+    from sframegen.profile.following.processes import ProcessSpans
 
 RING_PAGES = 128  # 512 KiB for each CPU: 5,000 mappings
 WAKE_UP = 1 << 16  # bytes
@@ -45,21 +45,20 @@ SIDE_BAND = EventAttributes(
     clock=CLOCK_MONOTONIC,
 )
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
-MAX_VDSO = 1 << 20  # bytes
 
 
 class MappingResolver:
     """Has the files of mappings of running processes."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: TracedFiles) -> None:
         self.files = files
 
-    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
         start, end, offset = record.start, record.end, record.offset
         if record.inode:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
-            traced = self.files.traced(key, Place(record.pid, start, end, record.path, time))
+            traced = self.files.traced(key, MappedPlace(record.pid, start, end, record.path, time))
         elif record.path == VDSO:
             traced, offset = self.files.image(read_memory(record.pid, start, min(end - start, MAX_VDSO))), 0
         else:
@@ -82,7 +81,7 @@ class Follower:
     """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed."""
 
     def __init__(self, targets: Iterable[int] | None = None) -> None:
-        self.files = Files()
+        self.files = TracedFiles()
         self.records = 0  # that were applied
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
@@ -123,7 +122,7 @@ class Follower:
         self.processes.sweep(now)
         return now
 
-    def spans(self, pid: int, time: int | None = None) -> Spans | None:
+    def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
         """Return the spans now, or at a time (CLOCK_MONOTONIC, nanoseconds); None if they are not known: then `scan`."""
         return self.processes.spans(pid, time)
 
