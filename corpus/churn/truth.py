@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sframegen.stack.walking.ends import UNFINISHED
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+UNFINISHED = (End.NO_PROCESS, End.NO_MAPPING, End.NO_TABLE)  # walked to the end later, from a copy of the stack
 
 WORK = ("outer", "middle", "inner")
 PLUGINS = range(1, 5)

@@ -112,13 +112,13 @@ def _sections(run: Run, name: str) -> Iterator[LoadedSection]:
 def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
     """The objects that a process has loaded, in the order of their addresses."""
     from sframegen.stack.live.process import Process  # noqa: PLC0415
-    from sframegen.stack.objects.loaded_image import read_image  # noqa: PLC0415 - for processes only
+    from sframegen.stack.objects.loaded_image import read_loaded_image  # noqa: PLC0415 - for processes only
     from sframegen.stack.snapshot.snapshot import StackError  # noqa: PLC0415
 
     seen = set()
     try:
         with Process(pid) as process, process.stopped() as snapshot:
-            images = [(row.path, read_image(snapshot, row)) for row in snapshot.mappings if row.executable]
+            images = [(row.path, read_loaded_image(snapshot, row)) for row in snapshot.mappings if row.executable]
     except StackError as error:
         run.refuse(str(pid), str(error))
         return

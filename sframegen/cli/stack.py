@@ -16,8 +16,8 @@ from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import format_of, write
 from sframegen.stack import report
 from sframegen.stack.names.frame_names import Symbols
-from sframegen.stack.sampling import Command as Started
-from sframegen.stack.sampling import Interrupts, Plan, Sampler
+from sframegen.stack.sampling import Interrupts, SamplePlan, Sampler
+from sframegen.stack.sampling import SampledCommand as Started
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.walk import MAX_FRAMES
@@ -120,7 +120,7 @@ def command(
         ctx.exit(run.status)
     if not (count or duration or until_exit):
         count = 1
-    plan = Plan(interval, count, duration, tid, idle=not no_idle)
+    plan = SamplePlan(interval, count, duration, tid, idle=not no_idle)
     ctx.exit(sample(arguments, tracer, plan, printer) or run.status)
 
 
@@ -162,7 +162,7 @@ class Output:
         elif self.form == "json":
             click.echo(report.as_json(sample, self.symbols, problems))
         elif sample.threads:
-            click.echo("\n".join(report.text(sample, self.symbols, raw=self.form == "raw")))
+            click.echo("\n".join(report.stack_text(sample, self.symbols, raw=self.form == "raw")))
         if self.verbose and sample.stopped_ms is not None:
             note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
 
@@ -207,7 +207,7 @@ def of_core(path: str, exe: str | None, sysroot: str | None, tracer: Tracer, tid
     return report.Sample(core.pid, core.executable, threads, None), list(tracer.problems.values())
 
 
-def sample(arguments: tuple[str, ...], tracer: Tracer, plan: Plan, output: Output) -> int:
+def sample(arguments: tuple[str, ...], tracer: Tracer, plan: SamplePlan, output: Output) -> int:
     """The exit status if it is not the findings': of the command; without one, of the signal that ended the sampling."""
     command = None if is_pid(arguments) else start(arguments)
     with Interrupts(at_once=command is None) as interrupts:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.packed_frames import files_of
+from sframegen.profile.packed_frames import files_in_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,9 +79,9 @@ class Collected:
 MAX_NAMED = 3  # files in one note
 
 
-def notes_of(collected: Collected) -> list[str]:
+def notes_on_files(collected: Collected) -> list[str]:
     """Return a line for each reason why the tables of files in the stacks are missing or were made otherwise."""
-    numbers = files_of(packed for stack in collected.counts for packed in stack.frames)
+    numbers = files_in_frames(packed for stack in collected.counts for packed in stack.frames)
     paths: dict[str, list[str]] = {}
     for number in sorted(numbers & collected.files.keys()):
         if why := collected.files[number].why:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Self
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker, Sampling
-from sframegen.profile.collected import Collected, Moment, Stack, notes_of
+from sframegen.profile.collected import Collected, Moment, Stack, notes_on_files
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
-from sframegen.profile.packed_frames import MAX_FILES, files_of
+from sframegen.profile.limits import MAX_FILES, MAX_WAITING
+from sframegen.profile.packed_frames import files_in_frames
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -33,13 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.following.jit import Described
-    from sframegen.profile.following.processes import Spans
+    from sframegen.profile.following.jit import MadeFunctions
+    from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import Plan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "walked in the kernel (BPF)"
-MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
@@ -71,7 +71,7 @@ class KernelSession:
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
-        self._waiting: deque[tuple[Unfinished, Spans]] = deque()  # for a table; with the mappings of that time
+        self._waiting: deque[tuple[Unfinished, ProcessSpans]] = deque()  # for a table; with the mappings of that time
         self._waiting_bytes = 0
         self._in_stacks: set[int] = set()  # files that have samples
         self._building: set[int] = set()  # files whose tables are being made
@@ -188,7 +188,7 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
-                    self._in_stacks.update(files_of(record.frames))
+                    self._in_stacks.update(files_in_frames(record.frames))
                     stack = Stack.of(record.pid, record.tid, record.frames, record.end)
                     words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
                     self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
@@ -277,7 +277,7 @@ class KernelSession:
         pids = {record.pid for record in self._new}
         self._describe([one for pid in pids for one in self._made.refresh(pid, rests=self._samples_on)])
 
-    def _describe(self, found: list[Described]) -> None:
+    def _describe(self, found: list[MadeFunctions]) -> None:
         dropped, self._made.dropped[:] = self._made.dropped[:], []
         for number in dropped:
             self._copies.forget(number)
@@ -340,7 +340,7 @@ class KernelSession:
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
-    def _walk(self, record: Unfinished, spans: Spans) -> None:
+    def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
         known = self._made.at(record.pid, spans, record.nanoseconds)
         if known is None:
             self._new.append(record)
@@ -355,12 +355,12 @@ class KernelSession:
             end = End.STACK_GONE
         tid = record.tid if self.plan.tells_threads else 0
         stack = Stack.of(record.pid, tid, self._copies.frames(), end)
-        self._in_stacks.update(files_of(stack.frames))
+        self._in_stacks.update(files_in_frames(stack.frames))
         self._finished[stack] += 1
         if self.collected.moments is not None:
             self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
 
-    def _wait(self, record: Unfinished, spans: Spans) -> None:
+    def _wait(self, record: Unfinished, spans: ProcessSpans) -> None:
         self._waiting.append((record, spans))
         self._waiting_bytes += len(record.stack)
         while self._waiting_bytes > MAX_WAITING:
@@ -405,7 +405,7 @@ class KernelSession:
                 collected.threads[stack.tid] = self.follower.thread_name(stack.pid, stack.tid)
         for number in self._walker.dropped:
             self._files.by_number[number].why = DROPPED
-        collected.notes += notes_of(collected)
+        collected.notes += notes_on_files(collected)
         if self._cache.note:
             collected.notes.append(self._cache.note)
 

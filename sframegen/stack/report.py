@@ -11,8 +11,8 @@ from sframegen.stack.walking.frames import How
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.stack.names.frame_names import Place, Symbols
-    from sframegen.stack.objects.loaded_objects import Objects
+    from sframegen.stack.names.frame_names import NamedPlace, Symbols
+    from sframegen.stack.objects.loaded_objects import LoadedObjects
     from sframegen.stack.walking.frames import Frame, Thread
 
 UNKNOWN = "??"
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     stopped_ms: float | None  # how long the process was stopped; None for a core file
 
 
-def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
+def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
     """Return lines like those of eu-stack; `raw`: addresses without names."""
     lines: dict[tuple[int, bool, bool, bool], str] = {}  # without the numbers of the frames
     yield f"PID {sample.pid} - {printable(sample.executable) or UNKNOWN}"
@@ -53,7 +53,7 @@ def _named(frame: Frame, symbols: Symbols) -> str:
     return function + (f" - {printable(place.object)}" if place.object else "")
 
 
-def function_of(frame: Frame, place: Place) -> str | None:
+def function_of(frame: Frame, place: NamedPlace) -> str | None:
     """Return the name to show; None if not even the start of the function is known."""
     return SIGNAL if frame.signal and not place.function else place.label
 
@@ -102,7 +102,7 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
     }
 
 
-def without_section(threads: Iterable[Thread], objects: Objects) -> list[str]:
+def without_section(threads: Iterable[Thread], objects: LoadedObjects) -> list[str]:
     """Return the files of code without a rule, whose call frame information may have one."""
     found = (
         objects.known_at(frame.code) for thread in threads for frame in thread.frames if frame.how in (None, How.FRAME_POINTER)

@@ -10,13 +10,13 @@ from sframegen.registry.jit_budget import LimitError
 from sframegen.registry.regions import Registry
 from sframegen.stack.abi.machines import conventions_of, ends_call
 from sframegen.stack.live.proc import GONE
-from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.memory import NotCopiedError
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How, Thread
-from sframegen.stack.walking.walk import MAX_FRAMES, described, guess, walk
+from sframegen.stack.walking.walk import MAX_FRAMES, described_by, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
@@ -47,7 +47,7 @@ class Tracer:
         registry: Registry | None = None,
         limit: int = MAX_FRAMES,
     ) -> None:
-        self.objects = Objects(convert=convert, stores=stores)
+        self.objects = LoadedObjects(convert=convert, stores=stores)
         self.registry = Registry() if registry is None else registry
         self.runtime = RuntimeCode(self.registry)
         self.limit = limit
@@ -117,7 +117,7 @@ class Tracer:
 class _View:
     """The answers to a walk's questions, for one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, objects: Objects, registry: Registry) -> None:
+    def __init__(self, snapshot: Snapshot, objects: LoadedObjects, registry: Registry) -> None:
         self.objects = objects
         self.registry = registry
         self.abi = snapshot.abi
@@ -155,7 +155,7 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        return described(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
+        return described_by(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
     def _find(self, pc: int, address: int) -> Described | End:
         loaded = self.objects.at(address)
@@ -171,7 +171,7 @@ class _View:
             return End.DAMAGED_SECTION
         rule = self._rule_of(loaded, found, address) if found else None
         if found and rule:
-            return described(rule, self.abi, loaded.how, signal=found.kind.signal)
+            return described_by(rule, self.abi, loaded.how, signal=found.kind.signal)
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
     def _rule_of(self, loaded: LoadedObject, found: Found, address: int) -> Rule | None:
@@ -186,7 +186,7 @@ class _View:
         """Recognise code that returns from a signal handler: not every C library describes it."""
         for context in self.known.contexts:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
-                return described(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
+                return described_by(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
         return None
 
     def _undescribed(self, loaded: LoadedObject) -> End:

@@ -18,8 +18,8 @@ from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
-from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import GUESSED, unpacked
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.packed_frames import GUESSED, unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import Plan
 from sframegen.profile.tables import handler_installations
@@ -109,7 +109,7 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
     known = places(program, FUNCTIONS)
     walker = CopyWalker(AMD64, lambda _: elf)
     walker.add_table(1, make_table(elf).table)
-    spans = span_columns([Span(start, end, 0, 1) for start, end in elf.executable_ranges()])
+    spans = span_columns([CodeSpan(start, end, 0, 1) for start, end in elf.executable_ranges()])
     ends: dict[bool, set[End]] = {True: set(), False: set()}
     wrong: list[tuple[str, list[str]]] = []
     traced = Traced(program, resume_of(program)[0])
@@ -120,9 +120,9 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
         values = [*step.registers[:16], *[0] * 16]
         end = walker.walk(spans, Start(values, (1 << 16) - 1, step.pc), (sp & ~7) - 128, stack)
         frames = walker.frames()
-        installs = any(one.copied <= unpacked(frame).address < one.end for frame in frames for one in installations)
+        installs = any(one.copied <= unpacked_frame(frame).address < one.end for frame in frames for one in installations)
         ends[installs].add(end)
-        names = [name for frame in frames for start, last, name in known if start <= unpacked(frame).address < last]
+        names = [name for frame in frames for start, last, name in known if start <= unpacked_frame(frame).address < last]
         if end in (End.OUTERMOST, End.NO_RETURN) and not any(frame & GUESSED for frame in frames) and not is_possible(names[::-1]):
             wrong.append((hex(step.pc), names))
 

@@ -13,7 +13,7 @@ import pytest
 import sframegen
 from sframegen.profile.events.names import event_named
 from sframegen.profile.kernel_session import KernelSession
-from sframegen.profile.packed_frames import unpacked
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import Plan
 from sframegen.stack.walking.ends import End
@@ -141,7 +141,7 @@ def check(collected: Collected, chains: Chains) -> tuple[int, int]:
             incomplete += count
             continue
         assert is_possible(made[::-1], chains), (list(map(hex, made)), chains)
-        assert not any(unpacked(frame).guessed for frame in stack.frames)
+        assert not any(unpacked_frame(frame).guessed for frame in stack.frames)
         assert functions[-2:] == ["main", "run"]
         assert functions[0] == "_start"
     return number, incomplete
@@ -149,7 +149,7 @@ def check(collected: Collected, chains: Chains) -> tuple[int, int]:
 
 def made_frames(collected: Collected, stack: Stack) -> list[int]:
     """The addresses of made code, the innermost first."""
-    frames = [unpacked(frame) for frame in stack.frames]
+    frames = [unpacked_frame(frame) for frame in stack.frames]
     return [frame.address for frame in frames if frame.file == 0 or collected.files[frame.file].made]
 
 

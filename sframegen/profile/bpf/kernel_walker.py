@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
-from sframegen.profile.bpf.kernel_records import REGISTERS, KernelRecord, NewStack, decode
-from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, create_table, possible_cpus
+from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
+from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, create_table, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.packed_frames import MAX_FILES
+from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sframegen.profile.following.files import Span
+    from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 MIB = 1 << 20
@@ -93,7 +94,7 @@ NO_GUARDS: Mapping[int, Guard] = MappingProxyType({})
 NOWHERE = Guard(1, 0)  # no process has memory there
 
 
-class Held(NamedTuple):
+class HeldSample(NamedTuple):
     """The registers of the sample whose process is stopped: `registers` by DWARF number, without the PC."""
 
     pc: int
@@ -186,7 +187,7 @@ class KernelWalker:
         self._spans = _mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
         self._files = _mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
         self._shared = _mapped(program.bss_fd(), _HELD_AT + _HELD.size)
-        self._ring = RingBuffer(program.map("ring", 0, 0).fd)
+        self._ring = RecordRing(program.map("ring", 0, 0).fd)
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
 
@@ -250,7 +251,7 @@ class KernelWalker:
         self._epochs.put(_U32.pack(pid), _U32.pack(self._user_epoch))
         return self._user_epoch
 
-    def publish(self, pid: int, spans: Iterable[Span], epoch: int, *, makes_code: bool = False) -> bool:
+    def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int, *, makes_code: bool = False) -> bool:
         """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room.
 
         `makes_code`: some have tables of this process only. Its children are unknown until they are published.
@@ -360,15 +361,15 @@ class KernelWalker:
 
     def poll(self, milliseconds: int) -> list[KernelRecord]:
         """Wait that long for the first record, and return all."""
-        records = [decode(record) for record in self._ring.records(milliseconds)]
+        records = [decode_record(record) for record in self._ring.records(milliseconds)]
         self._new_stacks += sum(isinstance(record, NewStack) for record in records)
         if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
             self._turn()
         return records
 
-    def held(self) -> Held | None:
+    def held(self) -> HeldSample | None:
         held, pc, *registers = _HELD.unpack_from(self._shared, _HELD_AT)
-        return Held(pc, tuple(registers)) if held else None
+        return HeldSample(pc, tuple(registers)) if held else None
 
     def release(self) -> None:
         """The next sample may stop its process; the one that is stopped now is the caller's to continue."""

@@ -181,7 +181,7 @@ class Map:
             start = place
 
 
-class RingBuffer:
+class RecordRing:
     """Collects the records of a ring-buffer map."""
 
     def __init__(self, fd: int) -> None:

@@ -13,7 +13,7 @@ from sframegen.elf.compressed import GET_ZSTD, zstd_library
 from sframegen.elf.opening import map_file
 from sframegen.profile.copies.recorded_events import RecordedEvent, RecordedEvents
 from sframegen.profile.events.attributes import EventAttributes
-from sframegen.profile.events.event_records import HEADER, Record, RecordKind
+from sframegen.profile.events.event_records import HEADER, MAX_BUILD_ID, Record, RecordKind
 from sframegen.profile.events.names import EVENTS
 from sframegen.profile.machines import PROFILED
 
@@ -33,7 +33,6 @@ BUILD_IDS, ARCHITECTURE, EVENT_NAMES = 2, 6, 12  # numbers of features
 FEATURES = 256
 BUILD_ID_AT, BUILD_ID_SIZE_AT, BUILD_ID_PATH_AT = 4, 24, 28  # in the body of its record
 SIZED = 1 << 15  # misc: the record says how many bytes its build-id has
-MAX_BUILD_ID = 20
 MAX_EXPANDED = 1 << 31  # bytes of decompressed records
 WANTED = frozenset(RecordKind)
 UNNAMED = "samples"

@@ -53,6 +53,11 @@ class EventFlag(IntFlag):
     BUILD_ID = 1 << 34
 
 
+# What it takes to follow the mappings of processes.
+FOLLOWING = EventFlag.MMAP | EventFlag.MMAP2 | EventFlag.COMM | EventFlag.COMM_EXEC | EventFlag.TASK
+FOLLOWING |= EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCKID
+
+
 class SampleType(IntFlag):
     """What a sample holds; the order in the record is that of event_records.SAMPLE_FIELDS."""
 

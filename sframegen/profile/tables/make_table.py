@@ -49,7 +49,7 @@ class Made(NamedTuple):
     why: str = ""
 
 
-class Found(NamedTuple):
+class FoundSection(NamedTuple):
     """A section's bytes and link-time address."""
 
     origin: Origin
@@ -76,7 +76,7 @@ def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | N
                 return keeper.remembered(Made(table, Origin.SECTION, _left_out(elf, table)))
         except FormatError as error:
             why = f"{error}; not used"
-        table = stores.find_for(elf, lambda data: _from_bytes(elf, abi, keeper, Found(Origin.DETACHED, data, ADDRESS)))
+        table = stores.find_for(elf, lambda data: _from_bytes(elf, abi, keeper, FoundSection(Origin.DETACHED, data, ADDRESS)))
         why = _joined(why, *stores.take_notes())
         if table is not None:
             return keeper.remembered(Made(table, Origin.DETACHED, _joined(why, _left_out(elf, table))))
@@ -137,10 +137,10 @@ def _from_section(elf: ElfFile, abi: Abi, keeper: _Keeper) -> DecodedTable | Non
     found = sframe_of(elf)
     if found is None or not found[0]:
         return None
-    return _from_bytes(elf, abi, keeper, Found(Origin.SECTION, *found))
+    return _from_bytes(elf, abi, keeper, FoundSection(Origin.SECTION, *found))
 
 
-def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: Found) -> DecodedTable | None:
+def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: FoundSection) -> DecodedTable | None:
     """None for a section of no functions. Raises FormatError where `check` finds an error in its bytes."""
     origin, data, address = found
     name = keeper.name_of(origin, str(address).encode(), data)

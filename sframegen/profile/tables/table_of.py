@@ -22,7 +22,7 @@ NO_RULE = bytes(RULE_BYTES.size)
 MAX_BYTES = 1 << 31  # of text: its index then takes 32 MiB
 MAX_REPEATED = 1 << 20  # rows of PC type MASK: a hostile function could repeat a row 4 billion times
 OFFSETS = range(-(1 << 31), 1 << 31)
-REGISTERS = range(1 << 8)
+REGISTER_NUMBERS = range(1 << 8)
 
 
 def table_of(functions: FunctionTable) -> DecodedTable:
@@ -51,7 +51,7 @@ def table_of(functions: FunctionTable) -> DecodedTable:
 def packed_rule(rule: Rule, *, signal: bool = False) -> bytes | None:
     """A rule's 16 bytes; None where an offset or a register does not fit."""
     numbers = numbers_of(rule, LINK_REGISTER, signal=signal)
-    if any(offset not in OFFSETS for offset in numbers[:3]) or any(register not in REGISTERS for register in numbers[3:6]):
+    if any(offset not in OFFSETS for offset in numbers[:3]) or any(register not in REGISTER_NUMBERS for register in numbers[3:6]):
         return None
     return RULE_BYTES.pack(*numbers)
 

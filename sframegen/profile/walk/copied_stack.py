@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
-from sframegen.profile.packed_frames import MAX_DEPTH
+from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
 from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, SpanColumns, Steps, TableColumns
 from sframegen.stack.abi.machines import conventions_of, ends_call, walked_machine
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.profile.following.files import Span
+    from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 WORDS = ELEMENT // 4
@@ -43,7 +43,7 @@ class Start(NamedTuple):
     guessed: bool = False
 
 
-def span_columns(spans: Iterable[Span]) -> SpanColumns:
+def span_columns(spans: Iterable[CodeSpan]) -> SpanColumns:
     """The spans of one process, in any order, without overlaps."""
     rows = sorted(spans)
     return SpanColumns(

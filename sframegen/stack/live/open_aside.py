@@ -51,7 +51,7 @@ UNREAD = (".debug_", ".zdebug_")  # names of sections that are not copied: they 
 READ = ".debug_frame"
 
 
-class Opened(NamedTuple):
+class OpenedAside(NamedTuple):
     """`status`: of the file itself. `is_copy`: of its bytes; there is no descriptor of the file itself."""
 
     descriptor: int
@@ -59,16 +59,16 @@ class Opened(NamedTuple):
     is_copy: bool
 
 
-def opened(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> Opened:
+def open_aside(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> OpenedAside:
     """Call a function in a helper that returns what `handed_over` does. Raises what it raises, and NoAnswerError."""
     answer = helpers().call(risk, work, *arguments)
     [descriptor] = answer.descriptors
-    return Opened(descriptor, *answer.value)
+    return OpenedAside(descriptor, *answer.value)
 
 
 def open_elf_aside(risk: Hashable, path: str) -> tuple[ElfFile, bool]:
     """Return the ELF file at a path, and whether it is a copy. Raises FormatError and OSError, such as NoAnswerError."""
-    found = opened(risk, file_at, path)
+    found = open_aside(risk, file_at, path)
     try:
         data, _ = map_descriptor(found.descriptor, path)
     finally:

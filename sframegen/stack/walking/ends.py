@@ -47,4 +47,3 @@ class End(IntEnum):
 
 
 COMPLETE = frozenset({End.OUTERMOST, End.NO_RETURN, End.KERNEL_THREAD})  # the whole stack was walked
-UNFINISHED = frozenset({End.NO_PROCESS, End.NO_MAPPING, End.NO_TABLE})  # walked to the end later, from a copy of the stack

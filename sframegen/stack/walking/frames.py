@@ -41,7 +41,7 @@ class Frame(NamedTuple):
         return self.pc if self.exact else self.pc - 1
 
 
-class Walk(NamedTuple):
+class WalkedStack(NamedTuple):
     """The frames of a thread, the innermost first."""
 
     frames: list[Frame]

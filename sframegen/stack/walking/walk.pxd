@@ -10,7 +10,7 @@ cdef class Described:
     cdef readonly object failing
 
 @cython.final
-cdef class Walker:
+cdef class StackWalker:
     cdef object view
     cdef StackCursor cursor
     cdef object instead

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sframegen.stack.abi.machines import walked_machine
 from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import ADDRESS_MASK, Frame, How, Walk
+from sframegen.stack.walking.frames import ADDRESS_MASK, Frame, How, WalkedStack
 from sframegen.stack.walking.step import StackCursor, StackMemory, caller_rule
 
 try:
@@ -22,7 +22,7 @@ except ImportError:
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule
-    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.abi.registers import ThreadRegisters
     from sframegen.stack.walking.step import CallerRule
 
 COMPILED: bool = cython.compiled
@@ -40,7 +40,7 @@ class Described:
         self.signal = rule.flags & 0x80 != 0
 
 
-def described(rule: Rule, abi: Abi, how: How, *, signal: bool = False) -> Described:
+def described_by(rule: Rule, abi: Abi, how: How, *, signal: bool = False) -> Described:
     return Described(caller_rule(rule, abi.ra, signal=signal), how)
 
 
@@ -68,15 +68,15 @@ class View(StackMemory, Protocol):
         """Return True if code may return to `pc`: a call seems to end there."""
 
 
-def walk(start: Registers, abi: Abi, view: View, limit: int = MAX_FRAMES) -> Walk:
+def walk(start: ThreadRegisters, abi: Abi, view: View, limit: int = MAX_FRAMES) -> WalkedStack:
     """Return all frames of a thread that has these registers."""
-    return Walker(start, abi, view).frames(limit)
+    return StackWalker(start, abi, view).frames(limit)
 
 
-class Walker:
+class StackWalker:
     """One walk."""
 
-    def __init__(self, start: Registers, abi: Abi, view: View) -> None:
+    def __init__(self, start: ThreadRegisters, abi: Abi, view: View) -> None:
         self.view = view
         self.cursor = StackCursor(walked_machine(abi), start.ra_mask, view, End.OFF_THE_STACK)
         for register, value in start.values.items():
@@ -93,7 +93,7 @@ class Walker:
         self.cursor.has_stack = stack is not None
         self.cursor.stack_end = min(stack[1], ADDRESS_MASK) if stack is not None else 0
 
-    def frames(self, limit: int) -> Walk:
+    def frames(self, limit: int) -> WalkedStack:
         """Return all frames, the current one first."""
         frames: list[Frame] = []
         cursor: StackCursor = self.cursor
@@ -116,9 +116,9 @@ class Walker:
                 answer = self.view.describe(pc, exact)
             if not isinstance(answer, Described):
                 if answer is End.NOT_CODE and not exact:
-                    return Walk(frames, End.BAD_RETURN)
+                    return WalkedStack(frames, End.BAD_RETURN)
                 frames.append(Frame(pc, sp, None, None, exact, guessed=guessed))
-                return Walk(frames, answer)
+                return WalkedStack(frames, answer)
             found = answer
             end = self.step(found)
             if end == 9 and isinstance(self.instead, Described) and self.step(self.instead) < 0:  # UNKNOWN_REGISTER
@@ -129,7 +129,7 @@ class Walker:
             frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, found.signal, guessed)))
             count += 1
             guessed = found.failing is not None
-        return Walk(frames, End.TOO_DEEP if end < 0 else End(end))
+        return WalkedStack(frames, End.TOO_DEEP if end < 0 else End(end))
 
     def step(self, found: Described) -> cython.int:
         """Go to the caller, or return the End."""

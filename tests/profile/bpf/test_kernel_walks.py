@@ -13,7 +13,8 @@ from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Sampling
-from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, MAX_DEPTH, unpacked
+from sframegen.profile.limits import MAX_DEPTH
+from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
 from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
@@ -178,7 +179,7 @@ def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Com
         assert finished
         for record in finished:
             assert record.end is End.NO_TABLE
-            assert [unpacked(frame).file for frame in record.frames] == [1, 1]  # compare, spin
+            assert [unpacked_frame(frame).file for frame in record.frames] == [1, 1]  # compare, spin
             assert not record.exact
             span = next(span for span in sampled.spans[pid] if span.start <= record.pc < span.end)
             assert span.file == libc
@@ -214,7 +215,7 @@ def test_code_without_rules_is_crossed_by_frame_pointers_and_marked(compile_c: C
         sampled.publish(pid)
         sampled.walker.add_table(1, None)
         sampled.sample(20)
-        stacks = [stack for stack in sampled.stacks().values() if unpacked(stack.frames[0]).file == 1]
+        stacks = [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == 1]
         assert stacks
         for stack in stacks:
             assert [bool(frame & GUESSED) for frame in stack.frames[:8]] == [False, *[True] * 7]
@@ -237,7 +238,7 @@ def test_made_code_that_only_returns_needs_no_rule_and_no_frame_pointer(compile_
         stacks = [stack for stack in sampled.stacks().values() if len(stack.frames) > 4]
         assert stacks
         for stack in stacks:
-            assert [unpacked(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
+            assert [unpacked_frame(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
             assert stack.end is End.OUTERMOST
             assert not any(frame & GUESSED for frame in stack.frames)
 
@@ -259,13 +260,13 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
         sampled.until(lambda: sampled.walker.statistics().kernel_mode > 20)
         sampled.end()
         stacks = sampled.stacks()
-        in_kernel = [stack for stack in stacks.values() if unpacked(stack.frames[0]).file == KERNEL_FILE]
+        in_kernel = [stack for stack in stacks.values() if unpacked_frame(stack.frames[0]).file == KERNEL_FILE]
         finished = [stack for stack in in_kernel if stack.end is End.OUTERMOST]
         assert finished
         for stack in finished:
-            files = [unpacked(frame).file for frame in stack.frames]
+            files = [unpacked_frame(frame).file for frame in stack.frames]
             assert files == sorted(files, key=lambda file: file != KERNEL_FILE)
-            assert unpacked(stack.frames[-1]).file == 1  # _start
+            assert unpacked_frame(stack.frames[-1]).file == 1  # _start
         moments = [record for record in sampled.records if isinstance(record, SampledMoment)]
         counted = sampled.counts()
         assert len(moments) == sum(counted.values())

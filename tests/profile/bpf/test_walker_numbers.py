@@ -10,11 +10,12 @@ import pytest
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, object_files
 from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.libbpf import LoadError
+from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.machines import BPF_TARGETS
-from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, MAX_DEPTH, NO_FILE
+from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE
 from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS
 from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.step import GUESS_REACH, RuleFlag
+from sframegen.stack.walking.step import GUESS_REACH, REGISTERS, RuleFlag
 from tests import ROOT
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def test_tables_have_the_same_numbers() -> None:
 
 def test_records_and_statistics_have_the_same_numbers() -> None:
     records = ("STACK", "UNFINISHED", "MOMENT", "AREA")
-    assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, name) for name in records]
-    assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.EXACT, kernel_records.GUESSED)
-    assert NUMBERS["REGISTERS"] == kernel_records.REGISTERS
+    assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, f"RECORD_{name}") for name in records]
+    assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.STOPPED_EXACT, kernel_records.STOPPED_GUESSED)
+    assert NUMBERS["REGISTERS"] == REGISTERS
     assert [NUMBERS[f"STAT_{name.upper()}"] for name in kernel_walker.STATISTICS] == [*kernel_walker.STATISTICS.values()]
     lost = [NUMBERS[f"STAT_{name}"] for name in ("RING_FULL", "COUNTS_FULL", "BUSY", "OTHER_ABI")]
     assert lost == [*kernel_walker.LOST]
