@@ -36,6 +36,7 @@ from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
+    from sframegen.cli.shared.common_options import How
     from sframegen.profile.backends import Session
     from sframegen.profile.collected import Collected
     from sframegen.profile.report.formats.file_formats import Format
@@ -139,7 +140,7 @@ def command(
     max_memory: int,
     backend: str | None,
     sections: tuple[str, ...],
-    as_json: bool,
+    how: How,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
@@ -155,10 +156,10 @@ def command(
     moments = any(_format(path).needs_moments for path in output)
     run = Run()
     stores = Stores(directories_of(sections))
-    shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=as_json)
+    shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=how.as_json)
     if as_probe:
         found = probe()
-        click.echo(json.dumps(found.fields()) if as_json else "\n".join(found.lines()))
+        click.echo(json.dumps(found.fields()) if how.as_json else "\n".join(found.lines()))
         ctx.exit(0)
     for path in output:
         with run.file(path):
