@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Making:
-    """What section is made, and what is told of it."""
+    """What section is made, and what the result says of it."""
 
     version: FormatVersion
     optimize: LevelName = "fast"
@@ -108,7 +108,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Running:
-    """How many processes work on it, and who is told how far they are."""
+    """How many processes work on it, and what they call with how far they are."""
 
     jobs: int = 1
     progress: Progress | None = None
@@ -121,7 +121,7 @@ class Running:
 
 
 class Adding(NamedTuple):
-    """All that `add_section` is told besides the file."""
+    """All options of `add_section`."""
 
     making: Making
     writing: Writing

@@ -25,6 +25,7 @@ from sframegen.stack.walking.walk import MAX_FRAMES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.cli.shared.common_options import How
     from sframegen.profile.report.traced import TracedStacks
 
 MAX_NAMED = 3  # objects in the note that --convert may help
@@ -90,7 +91,7 @@ def command(
     raw: bool,
     output: str | None,
     max_frames: int,
-    verbose: bool,
+    how: How,
 ) -> None:
     """Print the stacks of all threads of a process, using only the SFrame sections of the loaded objects.
 
@@ -112,7 +113,7 @@ def command(
         from sframegen.profile.report.traced import TracedStacks  # noqa: PLC0415 - here and below: not for each run
 
         stacks = TracedStacks(symbols, interval, moments=bool(output and format_of(output).needs_moments))
-    printer = Output(run, symbols, form, stacks, output, verbose=verbose, hint=not convert, stores=stores)
+    printer = Output(run, symbols, form, stacks, output, verbose=how.verbose, hint=not convert, stores=stores)
     if core:
         with run.file(core), findings_of(run):
             printer.add(*of_core(core, exe, sysroot, tracer, tid))

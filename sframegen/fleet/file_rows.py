@@ -92,7 +92,7 @@ class Files:
             return False
         del elf, data
         with ExitStack() as stack:
-            summary = api.add_section(given, replace=True, force=self.options.force, **self._how(changed, stack))
+            summary = api.add_section(given, replace=True, **self.options.adding, **self._how(changed, stack))
         _fill(row, summary)
         row.warnings = [one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
         if self.options.mode is Mode.DETACHED and row.outcome is Outcome.UNCHANGED:
