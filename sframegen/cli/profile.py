@@ -30,7 +30,7 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.grouping import GROUPS, group
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
@@ -187,7 +187,7 @@ def command(
             opened.callback(command.kill)
             pids = frozenset([command.pid])
         targets = None if system else pids
-        plan = Plan(
+        plan = ProfilePlan(
             targets, event_named(event or DEFAULT_EVENT), frequency, frozenset(tid), threads=threads, kernel=kernel,
             moments=moments, idle=idle, max_memory=max_memory * MIB, stores=stores,
         )  # fmt: skip

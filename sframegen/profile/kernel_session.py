@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
-    from sframegen.profile.sampling_plan import Plan
+    from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "walked in the kernel (BPF)"
@@ -58,7 +58,7 @@ IDLE = "[idle]"
 class KernelSession:
     """Use it as a context: call `begin`, then `turn` until sampling ends, then `finish`. Raises LoadError, EventError."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
         hertz = plan.event.hertz(plan.frequency)
         self.collected = Collected(plan.event.name, BACKEND, hertz, moments=[] if plan.moments else None)
