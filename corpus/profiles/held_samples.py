@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from sframegen.profile.following.files import CodeSpan
-    from sframegen.profile.tables.make_table import Made
+    from sframegen.profile.tables.make_table import MadeTable
     from sframegen.stack.walking.ends import End
 
 FREQUENCY = 997
@@ -68,7 +68,7 @@ class HeldSamples:
         self._follower = Follower([])
         self._walker = KernelWalker(set(), Sampling(frequency=FREQUENCY, threads=True, hold=True))
         self._copies = CopyWalker(host_abi(), lambda number: self._follower.files.by_number[number].elf)
-        self.made: dict[int, Made] = {}  # by number of the file
+        self.made: dict[int, MadeTable] = {}  # by number of the file
         self._published: dict[int, tuple[CodeSpan, ...]] = {}
         self._first = True
 

@@ -31,7 +31,7 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.grouping import GROUPS, group
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
@@ -186,7 +186,7 @@ def command(
             recorded.keep_threads(frozenset(tid))
             shown(recorded)
         else:
-            plan = Plan(
+            plan = ProfilePlan(
                 None, event_named(sampling.event or DEFAULT_EVENT), sampling.frequency, frozenset(tid), **wanted._asdict(),
                 idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores,
             )  # fmt: skip
@@ -195,7 +195,7 @@ def command(
 
 
 def _sampled(
-    arguments: tuple[str, ...], plan: Plan, backend: str | None, duration: float | None, shown: Shown, interrupts: Interrupts
+    arguments: tuple[str, ...], plan: ProfilePlan, backend: str | None, duration: float | None, shown: Shown, interrupts: Interrupts
 ) -> int:
     """Profile these processes, the command, or all. The exit status: of the command, or of the signal that ended it."""
     with ExitStack() as opened:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker, Sampling
+from sframegen.profile.bpf.kernel_walker import LOST, Guard, KernelWalker, Sampling, Statistic
 from sframegen.profile.collected import Collected, Moment, Stack, notes_on_files
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
-    from sframegen.profile.sampling_plan import Plan
+    from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "walked in the kernel (BPF)"
@@ -58,7 +58,7 @@ IDLE = "[idle]"
 class KernelSession:
     """Use it as a context: call `begin`, then `turn` until sampling ends, then `finish`. Raises LoadError, EventError."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
         hertz = plan.event.hertz(plan.frequency)
         self.collected = Collected(plan.event.name, BACKEND, hertz, moments=[] if plan.moments else None)
@@ -386,11 +386,11 @@ class KernelSession:
                     collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
             collected.moments.sort(key=lambda moment: moment.nanoseconds)
         collected.keep_threads(self.plan.tids)
-        statistics = self._walker.statistics()
-        if self.plan.idle and statistics.idle:
-            collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = statistics.idle
+        totals = self._walker.statistics()
+        if self.plan.idle and totals[Statistic.IDLE]:
+            collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = totals[Statistic.IDLE]
             collected.commands[0] = IDLE
-        collected.lost.update(statistics.lost)
+        collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
         if self.follower.lost:
             collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
         if self._files.refused:

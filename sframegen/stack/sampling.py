@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from sframegen.program.signals import ENDING
 from sframegen.stack.live.process import Process
 from sframegen.stack.report import Sample
 from sframegen.stack.snapshot.snapshot import StackError
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from sframegen.stack.names.frame_names import Symbols
     from sframegen.stack.tracer import Tracer
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SamplePlan(NamedTuple):

@@ -16,7 +16,7 @@ from sframegen.stack.snapshot.memory import NotCopiedError
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How, Thread
-from sframegen.stack.walking.walk import MAX_FRAMES, described_by, guess, walk
+from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
-    from sframegen.stack.walking.walk import Described
+    from sframegen.stack.walking.walk import CodeRule
 
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
 UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # will change; has a detail to report each time
@@ -130,7 +130,7 @@ class _View:
         self.detail = ""
         self._returns: dict[int, bool] = {}
 
-    def describe(self, pc: int, exact: bool) -> Described | End:
+    def describe(self, pc: int, exact: bool) -> CodeRule | End:
         found = self._registered(pc if exact else pc - 1)
         if found:
             return found
@@ -142,7 +142,7 @@ class _View:
                 answers[pc] = known
         return known
 
-    def _registered(self, address: int) -> Described | End | None:
+    def _registered(self, address: int) -> CodeRule | End | None:
         """Look up registered code. Nothing is guessed for it."""
         region = self.registry.find(address)
         if region is None:
@@ -155,9 +155,9 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        return described_by(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
+        return code_rule(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
-    def _find(self, pc: int, address: int) -> Described | End:
+    def _find(self, pc: int, address: int) -> CodeRule | End:
         loaded = self.objects.at(address)
         if loaded is None:
             loaded = self.objects.at(pc)  # code that returns from a signal handler may begin a mapping
@@ -171,7 +171,7 @@ class _View:
             return End.DAMAGED_SECTION
         rule = self._rule_of(loaded, found, address) if found else None
         if found and rule:
-            return described_by(rule, self.abi, loaded.how, signal=found.kind.signal)
+            return code_rule(rule, self.abi, loaded.how, signal=found.kind.signal)
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
     def _rule_of(self, loaded: LoadedObject, found: Found, address: int) -> Rule | None:
@@ -182,11 +182,11 @@ class _View:
                 rule = one.rule_at(address, rule) if rule else None
         return rule
 
-    def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
+    def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Recognise code that returns from a signal handler: not every C library describes it."""
         for context in self.known.contexts:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
-                return described_by(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
+                return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
         return None
 
     def _undescribed(self, loaded: LoadedObject) -> End:

@@ -21,7 +21,7 @@ from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import GUESSED, unpacked_frame
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables import handler_installations
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
@@ -168,7 +168,7 @@ def test_what_holds_of_a_rule() -> None:
 def test_no_sample_lacks_frames(program: Path, backend: str) -> None:
     with subprocess.Popen([program, "for ever"]) as process:
         try:
-            session, _ = open_session(Plan(frozenset([process.pid]), event_named("cpu-clock"), 2999), backend)
+            session, _ = open_session(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 2999), backend)
             with session:
                 session.begin()
                 while session.samples < SAMPLES:

@@ -15,7 +15,7 @@ from sframegen.profile.events.names import event_named
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 
@@ -163,7 +163,7 @@ def sampled(program: Path, *arguments: str) -> tuple[Collected, Chains]:
             for line in (process.stdout.readline() for _ in range(3 * 2 * 3)):
                 layout, chain, _place, *addresses = line.split()
                 chains.setdefault((int(layout), int(chain)), []).append(Place(*(int(at, 16) for at in addresses)))
-            with KernelSession(Plan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
                 session.begin()
                 process.stdin.write("\n")
                 process.stdin.flush()

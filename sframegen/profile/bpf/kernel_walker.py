@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 from collections import Counter
+from enum import IntEnum
 from itertools import pairwise
 from time import monotonic, monotonic_ns
 from types import MappingProxyType
@@ -20,7 +21,6 @@ from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, 
 from sframegen.profile.events.online_cpus import online_cpus
 from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.abi.machines import HOSTS, conventions_of
-from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
@@ -53,21 +53,30 @@ EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
 
-STATISTICS = {
-    "samples": 16,
-    "kernel_mode": 17,
-    "frames": 18,
-    "guessed": 19,
-    "filtered": 20,
-    "idle": 21,
-}
+
+class Statistic(IntEnum):
+    """What the kernel program counts besides the ends of walks, which have the numbers before these. walker.h says what each is."""
+
+    SAMPLES = 16
+    KERNEL_MODE = 17
+    FRAMES = 18
+    GUESSED = 19
+    FILTERED = 20
+    IDLE = 21
+    RING_FULL = 22
+    COUNTS_FULL = 23
+    BUSY = 24
+    OTHER_ABI = 25
+    PROCESSES_FULL = 26
+    MOMENTS_LOST = 27
+
+
 LOST = {
-    22: "the ring buffer was full",
-    23: "the map of counts was full",
-    24: "another sample was being taken on the CPU",
-    25: "a 32-bit program",
+    Statistic.RING_FULL: "the ring buffer was full",
+    Statistic.COUNTS_FULL: "the map of counts was full",
+    Statistic.BUSY: "another sample was being taken on the CPU",
+    Statistic.OTHER_ABI: "a 32-bit program",
 }
-PROCESSES_FULL, MOMENTS_LOST, NUMBERS = 26, 27, 28
 
 
 class Sampling(NamedTuple):
@@ -99,21 +108,6 @@ class HeldSample(NamedTuple):
 
     pc: int
     registers: tuple[int, ...]
-
-
-class Statistics(NamedTuple):
-    """Totals since it was attached. `ends`: of walks in the kernel; `lost`: samples, by reason."""
-
-    samples: int
-    kernel_mode: int
-    frames: int
-    guessed: int
-    filtered: int
-    idle: int
-    ends: Counter[End]
-    lost: Counter[str]
-    processes_full: int
-    moments_lost: int
 
 
 def read_object() -> bytes:
@@ -397,15 +391,11 @@ class KernelWalker:
         taken, self._taken = self._taken, Counter()
         return taken
 
-    def statistics(self) -> Statistics:
-        totals = [
-            sum(struct.unpack(f"={self.cpus}Q", self._statistics.get(_U32.pack(number)) or bytes(8 * self.cpus)))
-            for number in range(NUMBERS)
-        ]
-        ends = Counter({end: totals[end] for end in End if end < min(STATISTICS.values()) and totals[end]})
-        lost = Counter({reason: totals[number] for number, reason in LOST.items() if totals[number]})
-        said = {name: totals[number] for name, number in STATISTICS.items()}
-        return Statistics(**said, ends=ends, lost=lost, processes_full=totals[PROCESSES_FULL], moments_lost=totals[MOMENTS_LOST])
+    def statistics(self) -> Counter[int]:
+        """Return totals since it was attached, by End and Statistic."""
+        form = f"={self.cpus}Q"
+        found = ((number, self._statistics.get(_U32.pack(number))) for number in range(max(Statistic) + 1))
+        return Counter({number: sum(struct.unpack(form, counts)) for number, counts in found if counts})
 
 
 def _filled(table: DecodedTable) -> int:

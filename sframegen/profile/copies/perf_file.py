@@ -13,7 +13,7 @@ from sframegen.elf.compressed import GET_ZSTD, zstd_library
 from sframegen.elf.opening import map_file
 from sframegen.profile.copies.recorded_events import RecordedEvent, RecordedEvents
 from sframegen.profile.events.attributes import EventAttributes
-from sframegen.profile.events.event_records import HEADER, MAX_BUILD_ID, Record, RecordKind
+from sframegen.profile.events.event_records import HEADER, MAX_BUILD_ID, EventRecord, RecordKind
 from sframegen.profile.events.names import EVENTS
 from sframegen.profile.machines import PROFILED
 
@@ -44,7 +44,7 @@ class TimedRecord(NamedTuple):
     time: int
     event: int
     misc: int
-    record: Record
+    record: EventRecord
 
 
 class PerfFile:

@@ -21,7 +21,7 @@ SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
 FIRST_SIZE = 64  # bytes of the first published structure: no kernel writes fewer
 SIZE = 128
-LAYOUT = Struct("=IIQQQQQIIQQQQIiQIHHIIQ")
+LAYOUT = Struct("=IIQQQQQI20xQQIi32x")  # without breakpoints, more parts of `config`, and what is in no record that we read
 CLOEXEC = 8
 ENABLE, DISABLE = 0x2400, 0x2401  # requests of ioctl
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
@@ -98,20 +98,10 @@ class EventAttributes:
     read_format: int = 0
     flags: int = 0
     wakeup: int = 0  # samples, or bytes with EventFlag.WATERMARK
-    breakpoint_type: int = 0
-    config1: int = 0
-    config2: int = 0
     branch_sample_type: int = 0
     user_registers: int = 0  # mask of the kernel's register numbers
     user_stack: int = 0  # bytes, a multiple of 8 below 65,536
     clock: int = 0  # with EventFlag.USE_CLOCKID
-    interrupt_registers: int = 0
-    aux_watermark: int = 0
-    max_stack: int = 0
-    reserved_2: int = 0
-    aux_sample_size: int = 0
-    reserved_3: int = 0
-    signal_data: int = 0
 
     def packed(self) -> bytes:
         return LAYOUT.pack(*astuple(self))

@@ -21,7 +21,10 @@ TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before th
 
 
 class CpuRings:
-    """Of each CPU an event, which it owns, and its buffer. Samples and suffixes have TID, TIME and CPU, the clock is monotonic."""
+    """For each CPU the descriptor of an event, which is closed here, and its buffer.
+
+    Samples and the suffixes of other records have TID, TIME and CPU; the clock is CLOCK_MONOTONIC.
+    """
 
     def __init__(self) -> None:
         self.by_cpu: dict[int, tuple[int, RingBuffer]] = {}

@@ -124,7 +124,7 @@ class RecordId(NamedTuple):
     cpu: int = 0
 
 
-Record: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | ThrottleRecord | SampleRecord
+EventRecord: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | ThrottleRecord | SampleRecord
 
 # (bit, its part of a structure, names of the values; `_` is not kept): parts of fixed size, in the order of a sample.
 SAMPLE_FIELDS: tuple[tuple[SampleType, str, tuple[str, ...]], ...] = (
@@ -199,7 +199,7 @@ class RecordReader:
             RecordKind.SAMPLE: self._sampled,
         }
 
-    def read(self, kind: int, misc: int, body: bytes) -> Record | None:
+    def read(self, kind: int, misc: int, body: bytes) -> EventRecord | None:
         """Return what a record says; None for a kind that is not read. Raises FormatError if it is too short for its kind."""
         read = self._read.get(kind)  # type: ignore[call-overload] # any number may come
         try:

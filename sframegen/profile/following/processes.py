@@ -14,7 +14,7 @@ from sframegen.profile.following.files import CodeSpan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.profile.events.event_records import Record
+    from sframegen.profile.events.event_records import EventRecord
 
 HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
 MAX_KEPT = 1 << 16  # spans in all versions of a process: some processes map and unmap hundreds of times a second
@@ -118,7 +118,7 @@ class Processes:
         state = self._states.get(pid)
         return state.threads.get(tid, "") if state else ""
 
-    def apply(self, record: Record, time: int) -> None:
+    def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
         match record:
             case MmapRecord(pid=pid) | CommRecord(pid=pid) | TaskRecord(pid=pid) if pid in NO_PID:

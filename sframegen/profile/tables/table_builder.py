@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.detached.stores import Stores
 from sframegen.profile.tables.decoded_table import DecodedTable
-from sframegen.profile.tables.make_table import Made, Origin, make_table
+from sframegen.profile.tables.make_table import MadeTable, Origin, make_table
 from sframegen.program.signals import ENDING, signals_held
 from sframegen.program.workers import TOO_LITTLE, attempt, death
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.profile.tables.table_cache import TableCache
 
-    Make = Callable[[ElfFile], Made]
+    Make = Callable[[ElfFile], MadeTable]
 
 PR_SET_PDEATHSIG = 1
 SECONDS = 30.0  # for one file; the largest take less than one
@@ -36,7 +36,7 @@ MAX_WHY = 1000  # characters
 
 
 class Built(NamedTuple):
-    """What became of the file of that number; the rest as in Made."""
+    """What became of the file of that number; the rest as in MadeTable."""
 
     number: int
     table: DecodedTable | None
@@ -179,7 +179,7 @@ class _Worker:
         with suppress(OSError):  # it has died: reply() says so
             self.pipe.send(place.to_bytes(ORDER_BYTES, "little"))
 
-    def reply(self, seconds: float) -> Made:
+    def reply(self, seconds: float) -> MadeTable:
         """Waits for it. If the process has died, that is the reply."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self.pipe, MAX_REPLY, 1)
@@ -190,16 +190,16 @@ class _Worker:
             self.process.join()
             code = self.process.exitcode or 0
             why = f"it took longer than {seconds:g} seconds" if code == -signal.SIGALRM else str(death(code))
-            return Made(None, Origin.NOTHING, why)
+            return MadeTable(None, Origin.NOTHING, why)
         origin, why, numbers, left_out = json.loads(message)
         if not descriptors:
-            return Made(None, Origin[origin], why)
+            return MadeTable(None, Origin[origin], why)
         [descriptor] = descriptors
         try:
             data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         finally:
             os.close(descriptor)
-        return Made(DecodedTable._make([*numbers, data, left_out]), Origin[origin], why)
+        return MadeTable(DecodedTable._make([*numbers, data, left_out]), Origin[origin], why)
 
 
 def _serve(
@@ -225,11 +225,11 @@ def _serve(
             if elf is not None:
                 failure = attempt(lambda one: _answer(pipe, make(one)), elf)
                 if failure is not None:
-                    _answer(pipe, Made(None, Origin.NOTHING, str(failure) or type(failure).__name__))
+                    _answer(pipe, MadeTable(None, Origin.NOTHING, str(failure) or type(failure).__name__))
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _answer(pipe: socket.socket, made: Made) -> None:
+def _answer(pipe: socket.socket, made: MadeTable) -> None:
     """Send what was made; the table's data is in a file without a name."""
     why = made.why[:MAX_WHY]
     if made.table is None:

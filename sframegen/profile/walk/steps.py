@@ -53,7 +53,7 @@ class TableColumns:
         self.guessed = True
 
 
-class CodeBytes(Protocol):
+class CodeKinds(Protocol):
     """The bytes of code, which a walk asks for where no rule applies."""
 
     def kind(self, file: int, address: int) -> int:
@@ -66,7 +66,7 @@ class Steps:
     Set all of it, then call `run`. `missing`: the file without a table, after NO_TABLE.
     """
 
-    def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code: CodeBytes, guess: CallerRule) -> None:
+    def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code: CodeKinds, guess: CallerRule) -> None:
         """`ra_mask`: the bits of a return address that are not its signature. `guess`: the machine's."""
         self.cursor = StackCursor(machine, ra_mask, None, 13)  # COPY_TOO_SHORT
         self.frames = frames

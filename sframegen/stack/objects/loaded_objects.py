@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
     from sframegen.stack.walking.ends import End
-    from sframegen.stack.walking.walk import Described
+    from sframegen.stack.walking.walk import CodeRule
 
-Answers: TypeAlias = "tuple[dict[int, Described | End], dict[int, Described | End]]"  # by PC: of calls; where the PC is exact
+Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact
 HEAD = 64  # bytes that identify a section
 MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and endless
 MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped many times

@@ -3,7 +3,7 @@ cimport cython
 from sframegen.stack.walking.step cimport CallerRule, StackCursor
 
 @cython.final
-cdef class Described:
+cdef class CodeRule:
     cdef readonly CallerRule rule
     cdef readonly bint signal
     cdef readonly object how
@@ -16,4 +16,4 @@ cdef class StackWalker:
     cdef object instead
     cdef set crossed
 
-    cdef int step(self, Described found) except -9
+    cdef int step(self, CodeRule found) except -9

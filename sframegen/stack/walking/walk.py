@@ -30,7 +30,7 @@ COMPILED: bool = cython.compiled
 MAX_FRAMES = 65_536
 
 
-class Described:
+class CodeRule:
     """The rule of some code. `failing`: for a guess, the end of the walk if it leads nowhere."""
 
     def __init__(self, rule: CallerRule, how: How, failing: End | None = None) -> None:
@@ -40,14 +40,14 @@ class Described:
         self.signal = rule.flags & 0x80 != 0
 
 
-def described_by(rule: Rule, abi: Abi, how: How, *, signal: bool = False) -> Described:
-    return Described(caller_rule(rule, abi.ra, signal=signal), how)
+def code_rule(rule: Rule, abi: Abi, how: How, *, signal: bool = False) -> CodeRule:
+    return CodeRule(caller_rule(rule, abi.ra, signal=signal), how)
 
 
-def guess(abi: Abi, failing: End) -> Described | End:
+def guess(abi: Abi, failing: End) -> CodeRule | End:
     """Return the frame record as the rule; `failing` on an ABI without frame records."""
     rule = walked_machine(abi).guess
-    return Described(rule, How.FRAME_POINTER, failing) if rule else failing
+    return CodeRule(rule, How.FRAME_POINTER, failing) if rule else failing
 
 
 class View(StackMemory, Protocol):
@@ -56,9 +56,9 @@ class View(StackMemory, Protocol):
     `answers`: those of `describe` that still hold, by PC: where it is not exact, and where it is.
     """
 
-    answers: tuple[dict[int, Described | End], dict[int, Described | End]]
+    answers: tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]
 
-    def describe(self, pc: int, exact: bool) -> Described | End:
+    def describe(self, pc: int, exact: bool) -> CodeRule | End:
         """Return the rule of the code at `pc`; if not `exact`, of the call before it."""
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
@@ -100,7 +100,7 @@ class StackWalker:
         sp_register: cython.int = cursor.machine.sp
         guessed: cython.bint = False
         exact: cython.bint
-        found: Described
+        found: CodeRule
         end: cython.int = -1
         count: cython.Py_ssize_t = 0
         most: cython.Py_ssize_t = limit
@@ -114,14 +114,14 @@ class StackWalker:
             answer = self.view.answers[exact].get(pc)
             if answer is None:
                 answer = self.view.describe(pc, exact)
-            if not isinstance(answer, Described):
+            if not isinstance(answer, CodeRule):
                 if answer is End.NOT_CODE and not exact:
                     return WalkedStack(frames, End.BAD_RETURN)
                 frames.append(Frame(pc, sp, None, None, exact, guessed=guessed))
                 return WalkedStack(frames, answer)
             found = answer
             end = self.step(found)
-            if end == 9 and isinstance(self.instead, Described) and self.step(self.instead) < 0:  # UNKNOWN_REGISTER
+            if end == 9 and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:  # UNKNOWN_REGISTER
                 found = self.instead
                 end = -1
             cfa = cursor.cfa if end < 0 or end == 1 else None  # NO_RETURN
@@ -131,7 +131,7 @@ class StackWalker:
             guessed = found.failing is not None
         return WalkedStack(frames, End.TOO_DEEP if end < 0 else End(end))
 
-    def step(self, found: Described) -> cython.int:
+    def step(self, found: CodeRule) -> cython.int:
         """Go to the caller, or return the End."""
         cursor: StackCursor = self.cursor
         end: cython.int = cursor.find_caller(found.rule)

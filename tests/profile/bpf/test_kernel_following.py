@@ -12,6 +12,7 @@ import pytest
 
 from sframegen.profile.bpf import extents
 from sframegen.profile.bpf.extents import Extents
+from sframegen.profile.bpf.kernel_walker import Statistic
 from sframegen.profile.bpf.libbpf import library
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.stack.walking.ends import End
@@ -81,7 +82,7 @@ def test_a_child_is_known_before_it_runs(compile_c: Compiler) -> None:
         assert process.stdout
         child = int(process.stdout.readline())
         sampled.until(lambda: any(pid == child for _, pid, _ in sampled.stacks()))
-        sampled.until(lambda: sampled.walker.statistics().samples > 30)
+        sampled.until(lambda: sampled.walker.statistics()[Statistic.SAMPLES] > 30)
         sampled.end()
         assert not [record for record in sampled.unfinished() if record.pid == child]
         ends = {stack.end for stack in sampled.stacks().values() if stack.pid == child}

@@ -9,6 +9,7 @@ import pytest
 
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, object_files
 from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
+from sframegen.profile.bpf.kernel_walker import Statistic
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.machines import BPF_TARGETS
@@ -26,7 +27,7 @@ NUMBERS = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z_0-9]+) = 
 
 
 def test_ends_and_frames_have_the_same_numbers() -> None:
-    first = {end.name: end.value for end in End if end < kernel_walker.STATISTICS["samples"]}
+    first = {end.name: end.value for end in End if end < Statistic.SAMPLES}
     ends = {name: value for name, value in first.items() if name != "COPY_TOO_SHORT"}  # only copies can be too short
     assert {name.removeprefix("END_"): value for name, value in NUMBERS.items() if name.startswith("END_")} == ends
     assert NUMBERS["ENDS"] == max(ends.values()) + 1
@@ -49,11 +50,9 @@ def test_records_and_statistics_have_the_same_numbers() -> None:
     assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, f"RECORD_{name}") for name in records]
     assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.STOPPED_EXACT, kernel_records.STOPPED_GUESSED)
     assert NUMBERS["REGISTERS"] == REGISTERS
-    assert [NUMBERS[f"STAT_{name.upper()}"] for name in kernel_walker.STATISTICS] == [*kernel_walker.STATISTICS.values()]
-    lost = [NUMBERS[f"STAT_{name}"] for name in ("RING_FULL", "COUNTS_FULL", "BUSY", "OTHER_ABI")]
-    assert lost == [*kernel_walker.LOST]
-    more = [NUMBERS[name] for name in ("STAT_PROCESSES_FULL", "STAT_MOMENTS_LOST", "STATS")]
-    assert more == [kernel_walker.PROCESSES_FULL, kernel_walker.MOMENTS_LOST, kernel_walker.NUMBERS]
+    statistics = {name.removeprefix("STAT_"): value for name, value in NUMBERS.items() if name.startswith("STAT_")}
+    assert statistics == {statistic.name: statistic.value for statistic in Statistic}
+    assert NUMBERS["STATS"] == max(Statistic) + 1
     states = [NUMBERS[f"FILE_{name}"] for name in ("PENDING", "WITHOUT", "READY")]
     assert states == [kernel_walker.PENDING, kernel_walker.WITHOUT, kernel_walker.READY]
 

@@ -15,7 +15,7 @@ import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.profile.tables import table_builder
-from sframegen.profile.tables.make_table import Made, Origin, make_table
+from sframegen.profile.tables.make_table import MadeTable, Origin, make_table
 from sframegen.profile.tables.table_builder import Built, TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 
@@ -53,10 +53,10 @@ def test_the_table_is_the_one_that_this_process_makes() -> None:
     assert active_children() == []
 
 
-def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None, Stores], Made]:
+def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None, Stores], MadeTable]:
     """make_table that does something else for a file of as many bytes of name."""
 
-    def make(elf: ElfFile, cache: TableCache | None, stores: Stores) -> Made:
+    def make(elf: ElfFile, cache: TableCache | None, stores: Stores) -> MadeTable:
         if elf.name == str(number):
             how()
         return make_table(elf, cache, stores)
@@ -90,7 +90,7 @@ def test_a_process_that_dies_costs_its_file(
 
 
 def test_an_error_is_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_elf: ElfFile, _cache: TableCache | None, _stores: Stores) -> Made:
+    def fail(_elf: ElfFile, _cache: TableCache | None, _stores: Stores) -> MadeTable:
         raise MemoryError
 
     monkeypatch.setattr(table_builder, "make_table", fail)

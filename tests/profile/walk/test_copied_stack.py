@@ -32,7 +32,7 @@ from sframegen.stack.walking import walk as stack_walk
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How
 from sframegen.stack.walking.step import GUESS_REACH
-from sframegen.stack.walking.walk import Described, described_by
+from sframegen.stack.walking.walk import CodeRule, code_rule
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.processes.live import Program, compiled
 
@@ -104,7 +104,7 @@ class View:
     def window(self, _address: int) -> tuple[int, bytes]:
         return SP, self.stack
 
-    def describe(self, pc: int, exact: bool) -> Described | End:
+    def describe(self, pc: int, exact: bool) -> CodeRule | End:
         address = pc if exact else pc - 1
         if address not in CODE:
             return End.NOT_CODE
@@ -112,7 +112,7 @@ class View:
         rule = self.rules[number]
         if rule is None:
             return stack_walk.guess(self.abi, End.NOT_COVERED)
-        return described_by(rule, self.abi, How.SFRAME, signal=number in self.signals)
+        return code_rule(rule, self.abi, How.SFRAME, signal=number in self.signals)
 
     def stack_at(self, _address: int) -> tuple[int, int] | None:
         return SP, SP + len(self.stack)

@@ -544,7 +544,9 @@ def test_what_we_may_read_was_not_refused_for_lack_of_rights(compile_c: Compiler
 def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is gone before it is a zombie."""
     fields = proc.status_fields_of(os.getpid())
-    monkeypatch.setattr(proc, "fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")})
+    monkeypatch.setattr(
+        proc, "status_fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")}
+    )
     assert proc.why_not(os.getpid()) == proc.GONE
 
 

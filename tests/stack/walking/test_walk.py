@@ -15,7 +15,7 @@ from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import ThreadRegisters, registers_of
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import ADDRESS_MASK, How
-from sframegen.stack.walking.walk import Described, described_by, guess, walk
+from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.stack.objects.loaded_objects import Answers
@@ -41,7 +41,7 @@ class Space:
     def __init__(self, abi: Abi) -> None:
         self.abi = abi
         self.words: dict[int, int] = {}
-        self.functions: dict[int, Described] = {}
+        self.functions: dict[int, CodeRule] = {}
         self.stacks = [STACK, OTHER_STACK]
         self.asked: list[int] = []
         self.after_calls = range(CODE.stop)
@@ -53,7 +53,7 @@ class Space:
     def window(self, address: int) -> tuple[int, bytes]:
         return address, b""
 
-    def describe(self, pc: int, exact: bool) -> Described | End:
+    def describe(self, pc: int, exact: bool) -> CodeRule | End:
         self.asked.append(pc if exact else pc - 1)
         if self.asked[-1] not in CODE:
             return End.NOT_CODE
@@ -67,7 +67,7 @@ class Space:
 
     def function(self, number: int, rule: Rule, *, signal: bool = False, sp_is_cfa: bool = True) -> int:
         """Its first address."""
-        found = self.functions[CODE.start // FUNCTION + number] = described_by(rule, self.abi, How.SFRAME, signal=signal)
+        found = self.functions[CODE.start // FUNCTION + number] = code_rule(rule, self.abi, How.SFRAME, signal=signal)
         found.rule.sp_is_cfa = sp_is_cfa
         return CODE.start + number * FUNCTION
 
@@ -260,7 +260,7 @@ def guessing(abi: Abi, *, covered: int) -> tuple[Space, ThreadRegisters, list[in
     record = conventions_of(abi).frame_record
     assert record
     guessed = guess(abi, End.NOT_COVERED)
-    assert isinstance(guessed, Described)
+    assert isinstance(guessed, CodeRule)
     pcs = []
     for number in range(4):
         pcs.append(space.function(number, record.rule, sp_is_cfa=record.sp_is_cfa) + 8)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Unfinished
-from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
+from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling, Statistic
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.tables.make_table import make_table
@@ -64,7 +64,7 @@ class Sampled:
     def sample(self, number: int) -> None:
         """Take samples, that number at least; for good."""
         self.walker.attach()
-        self.until(lambda: self.walker.statistics().samples >= number)
+        self.until(lambda: self.walker.statistics()[Statistic.SAMPLES] >= number)
         self.end()
 
     def end(self) -> None:
