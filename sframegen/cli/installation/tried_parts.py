@@ -17,9 +17,10 @@ from sframegen.cli.installation import attempts
 from sframegen.cli.installation.install_commands import as_root, compiling, getting, getting_again, package
 from sframegen.elf.text import count_of, printable, shortened
 from sframegen.profile.events.attributes import command_for_own_events
+from sframegen.program.forked import death
 from sframegen.program.libraries import DEPENDENCIES, FLEET
 from sframegen.program.signals import signals_held
-from sframegen.program.workers import death, outcomes
+from sframegen.program.workers import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

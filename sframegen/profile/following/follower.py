@@ -28,7 +28,8 @@ from sframegen.profile.following.mapped_code import Mapped, spans_of
 from sframegen.profile.following.mapped_file import FileKey, Place
 from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
-from sframegen.program.helper import Answer, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import helpers
 from sframegen.stack.snapshot.mappings import VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
 

@@ -13,7 +13,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.program.helper import Answer, NoAnswerError, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.live.open_aside import Opened, handed_over, opened
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import DELETED
