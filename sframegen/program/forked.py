@@ -46,7 +46,7 @@ def death(code: int) -> ChildProcessError:
 
 
 class Forked:
-    """A process forked from this one: what is imported or held here is its own, too, but for the pipes to other such processes."""
+    """A process forked from this one: it has what is imported or held here. Pipes to other such processes are closed there."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, seconds: float = 0) -> None:
         """`prepare`: called first there, with the descriptor to keep. `seconds`: the most for one task. Raises OSError."""
@@ -156,14 +156,14 @@ def serve(pipe: socket.socket, work: Work, seconds: float = 0) -> None:
 
 
 def end_with_parent() -> None:
-    """Even in the middle of a task: what it has inherited would outlive its parent. For those that leave nothing behind."""
+    """Even in the middle of a task, which must have nothing to remove: what is inherited would outlive the parent."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def nowhere(*streams: int) -> None:
-    """These streams are empty, and nobody's."""
+    """Connect these streams to /dev/null."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in streams:
         os.dup2(nothing, stream)

@@ -268,10 +268,14 @@ def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal.Signals) -> None:
+    import psutil  # noqa: PLC0415 - of Dask
+
     running: list[subprocess.Popen[str]] = []
+    others: list[psutil.Process] = []
 
     def interrupt(path: str, _: int) -> None:
         if path == "/07.tar" and running[0].poll() is None:
+            others.extend(psutil.Process(running[0].pid).children(recursive=True))
             running[0].send_signal(number)
             running[0].wait()
 
@@ -288,6 +292,7 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
             assert process.returncode == 128 + number
             (line,) = errors.splitlines()
             assert line.endswith(f"packages of {PACKAGES} done; the same command does the others")
+        psutil.wait_procs(others)  # the last package's process ends when it sees that its worker has
         done = {path.name for path in (tmp_path / "out/results").rglob("*.json")}
         requests.clear()
         fleet, watched = run(tmp_path / "list", tmp_path / "out")
