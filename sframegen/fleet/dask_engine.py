@@ -30,6 +30,7 @@ LOST = ("lost", "pending")  # states of a future whose result is being made agai
 GONE = "the scheduler is gone; the same command continues the run"
 CONNECT_SECONDS = 30
 CLOSE_SECONDS = 10
+COMPLETE_SECONDS = 5.0
 DASHBOARD = "127.0.0.1:8787"  # for this machine only, if bokeh is installed; another port where this one is taken
 
 
@@ -78,12 +79,24 @@ def connected(cluster: Cluster) -> Iterator[Any]:
                     silence_logs=logging.CRITICAL,
                 )
             stack.callback(address.close, timeout=CLOSE_SECONDS)
+            _keep_complete(address, cluster.workers)
         try:
             client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise EngineError(f"no scheduler of Dask answers: {one_line(str(error))}", file=str(cluster.scheduler)) from error
         stack.callback(client.close, timeout=CLOSE_SECONDS)
         yield client
+
+
+def _keep_complete(cluster: Any, workers: int) -> None:  # noqa: ANN401 - Dask's
+    """Dask does not start a worker again that dies as soon as it has started: without any, a run would wait for ever."""
+
+    def complete() -> None:
+        if cluster.status.name == "running":
+            cluster.scale(workers)
+            cluster.loop.call_later(COMPLETE_SECONDS, complete)
+
+    cluster.loop.add_callback(complete)
 
 
 def results_of(

@@ -26,7 +26,8 @@ from sframegen.profile.following.mapped_code import Mapped, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace
 from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
-from sframegen.program.helper import Answer, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import helpers
 from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 
 if TYPE_CHECKING:

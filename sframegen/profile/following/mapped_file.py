@@ -13,7 +13,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.program.helper import Answer, NoAnswerError, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.live.open_aside import OpenedAside, handed_over, open_aside
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import DELETED

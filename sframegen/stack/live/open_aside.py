@@ -15,7 +15,8 @@ from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_descriptor, open_regular
 from sframegen.elf.records import SHF_ALLOC
-from sframegen.program.helper import Answer, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import helpers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator

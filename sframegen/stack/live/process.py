@@ -9,7 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
-from sframegen.program.helper import Answer, NoAnswerError, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 from sframegen.stack.abi.registers import NT_PRFPREG, NT_PRSTATUS, registers_of
 from sframegen.stack.live import proc, ptrace

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import NamedTuple
 from weakref import finalize
 
-from sframegen.program.helper import Answer, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import helpers
 from sframegen.stack.live.proc import proc_contents, status_fields_of
 
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
