@@ -86,11 +86,12 @@ def markdown(results: Results) -> str:
 
 
 def sentence(figures: FleetFigures) -> str:
-    files = figures.all
+    files, totals = figures.all, figures.totals
     silent = sorted(((sums.silent, name) for name, sums in figures.by["language"].items()), reverse=True)[:2]
     ratio = f"{files.section / files.eh_frame:.3f}" if files.eh_frame else "none"
     sentences = (
-        f"{figures.packages.total():,} packages, {figures.package_bytes:,} bytes; unpacked {figures.unpacked_bytes:,} bytes, with",
+        f"{totals.packages.total():,} packages, {totals.package_sums['package_bytes']:,} bytes;",
+        f"unpacked {totals.package_sums['unpacked_bytes']:,} bytes, with",
         f"{files.seen:,} linked ELF files. {files.files:,} of these get a section. It covers {files.covered:,} of",
         f"{files.code:,} bytes of code with CFI, {percent(files.covered, files.code)},",
         f"and all of it in {figures.coverage[0][0]:,} files.",
@@ -112,7 +113,7 @@ def sums_table(first: str, rows: Iterable[tuple[str, int | None, Sums]]) -> list
 
 
 def left_out(survey: Survey) -> list[str]:
-    lines = ["## Left out", "", *table(("reason", "bytes"), most_first(survey.figures.left_out))]
+    lines = ["## Left out", "", *table(("reason", "bytes"), most_first(survey.figures.totals.left_out))]
     rows = sorted(survey.incomplete, key=lambda row: row.covered_bytes / row.code_bytes)
     lines += [f"Files of which less than {100 * GOOD_COVERAGE:g} % is covered:", ""]
     return lines + table(

@@ -5,20 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.opening import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import ExitStack
 
 ROOT = 0  # the user
 PATH_MAX = 4096  # bytes, Linux's
 MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
+
+
+@contextmanager
+def errors_naming(path: str) -> Iterator[None]:
+    """An OSError of the block names that path, and nothing that it was looked up with."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 class Held:
@@ -55,12 +64,9 @@ class Location(Held):
 
     def status(self) -> os.stat_result | None:
         """The entry's own, even if it is a link; None where there is none. Raises OSError."""
-        try:
+        with errors_naming(self.path), suppress(FileNotFoundError):
             return os.lstat(self.name, dir_fd=self.directory)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from error
+        return None
 
     def is_at(self, status: os.stat_result) -> bool:
         """True if the name leads to the file of that status."""
@@ -78,26 +84,18 @@ class Location(Held):
 
     def enter(self) -> int:
         """A descriptor (O_PATH) of the directory of that name; a link does not count. Raises OSError."""
-        try:
-            return os.open(self.name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from error
+        with errors_naming(self.path):
+            return _enter(self.directory, self.name)
 
     def open_directory(self) -> int:
         """A descriptor of the directory that has the name, to list or to flush it. Raises OSError."""
-        try:
+        with errors_naming(self.path):
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from error
 
     def unlink(self) -> None:
         """Remove the name, if it is there. Raises OSError."""
-        try:
+        with errors_naming(self.path), suppress(FileNotFoundError):
             os.unlink(self.name, dir_fd=self.directory)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from error
 
 
 def locate(path: str | os.PathLike[str]) -> Location:
@@ -107,10 +105,8 @@ def locate(path: str | os.PathLike[str]) -> Location:
     choose the file that we change with a link in a directory of theirs.
     """
     shown = os.fspath(path)
-    try:
+    with errors_naming(shown):
         return _walk(shown)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, shown) from error
 
 
 def located(path: str | os.PathLike[str], held: ExitStack) -> Location:
@@ -122,7 +118,7 @@ def make_directory(path: str | os.PathLike[str]) -> None:
     """Like `mkdir -p`, but following only the links that `locate` follows. Raises OSError."""
     shown = os.fspath(path)
     names = shown.split("/")
-    try:
+    with errors_naming(shown):
         for count in range(1, len(names) + 1):
             if not names[count - 1]:
                 continue
@@ -130,8 +126,6 @@ def make_directory(path: str | os.PathLike[str]) -> None:
                 if location.status() is None:
                     with suppress(FileExistsError):  # made by another process of this run
                         os.mkdir(location.name, dir_fd=location.directory)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, shown) from error
 
 
 def _enter(directory: int, name: str) -> int:

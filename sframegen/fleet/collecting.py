@@ -6,45 +6,30 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from sframegen.api.added import percent
 from sframegen.elf.text import count_of, printable
 from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sframegen.fleet.output_directory import OutputDirectory
 
 ROW_GROUP = 20_000
-PACKAGE_SUMS = (
-    "package_bytes",
-    "new_package_bytes",
-    "unpacked_bytes",
-    "entries",
-    "elf_files",
-    "seconds_fetching",
-    "seconds_reading",
-    "seconds_converting",
-    "seconds_writing",
+NOT_SUMMED = ("peak_memory_bytes", "seconds")  # the latter are in their package's
+PACKAGE_SUMS, FILE_SUMS = (
+    tuple(column.name for column in fields(row) if column.type in ("int", "float") and column.name not in NOT_SUMMED)
+    for row in (PackageRow, FileRow)
 )
-FILE_SUMS = (
-    "file_bytes",
-    "new_file_bytes",
-    "executable_bytes",
-    "code_bytes",
-    "covered_bytes",
-    "functions",
-    "functions_covered",
-    "rows",
-    "section_bytes",
-    "stored_bytes",
-    "eh_frame_bytes",
-    "eh_frame_hdr_bytes",
-)
+NAMES = 200  #: reasons, languages and the like that are counted apart; a hostile fleet could have another for each file
+OTHER = "other"
+Key = TypeVar("Key")
 
 
 @dataclass
-class Totals:
+class RunTotals:
     """Sums over a run. Sizes are in bytes, times in seconds of one process."""
 
     packages: Counter[str] = field(default_factory=Counter)  #: by outcome
@@ -65,16 +50,16 @@ class Totals:
 
     def add_file(self, row: FileRow) -> None:
         self.files[row.outcome] += 1
-        self.machines[row.machine] += 1
-        self.languages[row.language] += 1
-        self.producers[row.producer] += 1
+        for counts, key in ((self.machines, row.machine), (self.languages, row.language), (self.producers, row.producer)):
+            counts[bounded(key, counts, OTHER)] += 1
         _add(self.file_sums, row, FILE_SUMS)
-        self.left_out.update(row.left_out)
-        self.no_cfi.update(row.no_cfi)
+        for counts, more in ((self.left_out, row.left_out), (self.no_cfi, row.no_cfi)):
+            for name, number in more.items():
+                counts[bounded(name, counts, OTHER)] += number
 
     def to_json(self) -> dict[str, Any]:
-        counters = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: {key: round(value, 3) for key, value in sorted(counts.items())} for name, counts in counters.items()}
+        counters: list[tuple[str, Counter[str]]] = [(one.name, getattr(self, one.name)) for one in fields(self)]
+        return {name: {key: round(value, 3) for key, value in sorted(counts.items())} for name, counts in counters}
 
     def one_line(self) -> str:
         """The line that the command prints."""
@@ -89,17 +74,22 @@ class Totals:
         return line
 
 
+def bounded(key: Key, counted: Mapping[Key, object], other: Key) -> Key:
+    """Return the key, or that of all others once there are too many."""
+    return key if key in counted or len(counted) < NAMES else other
+
+
 def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) -> None:
     for name in names:
         sums[name] += getattr(row, name)
 
 
-def collect(output: OutputDirectory) -> Totals:
+def collect(output: OutputDirectory) -> RunTotals:
     """Write the tables of the last run, and return their sums. Memory: the keys, and some thousand rows.
 
     Raises FormatError for a result that is damaged, OSError.
     """
-    totals = Totals()
+    totals = RunTotals()
     with ExitStack() as stack:
         files = stack.enter_context(Table(FileRow, stack.enter_context(output.new_file("files.parquet"))))
         packages = stack.enter_context(Table(PackageRow, stack.enter_context(output.new_file("packages.parquet"))))

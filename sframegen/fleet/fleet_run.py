@@ -25,7 +25,7 @@ from sframegen.fleet.sources.listing import items_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.fleet.collecting import Totals
+    from sframegen.fleet.collecting import RunTotals
     from sframegen.fleet.output_directory import Keys
     from sframegen.fleet.result_rows import Finished
     from sframegen.fleet.run_options import RunOptions
@@ -61,7 +61,7 @@ class FleetRun:
     def done(self) -> int:
         return self.outcomes.total()
 
-    def run(self, cluster: Cluster) -> Totals:
+    def run(self, cluster: Cluster) -> RunTotals:
         """Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError."""
         with ExitStack() as stack:
             self.output = stack.enter_context(OutputDirectory.opened(self.path, make=True))

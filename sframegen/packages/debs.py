@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import posixpath
 import re
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, Compression, compression_of, packed, unpacked
-from sframegen.packages.passing import Pass, in_entry, is_checksum, pieces, size_of
+from sframegen.packages.passing import Pass, in_entry, is_checksum, part_of, pieces, size_of
 from sframegen.packages.tar_entries import BLOCK, Admission, Entry, Rules, entries, pass_compressed, with_size
 
 if TYPE_CHECKING:
@@ -166,37 +165,7 @@ def _path(line: re.Match[bytes]) -> str:
 
 
 def _part(source: BinaryIO, member: Member) -> BinaryIO:
-    return cast("BinaryIO", io.BufferedReader(_Part(source, member)))
-
-
-class _Part(io.RawIOBase):
-    """A member as a file of its own."""
-
-    def __init__(self, source: BinaryIO, member: Member) -> None:
-        super().__init__()
-        self._source, self._start, self._size = source, member.at + HEADER.size, len(member.contents)
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def readinto(self, buffer: object, /) -> int:
-        view = memoryview(cast("bytearray", buffer)).cast("B")
-        self._source.seek(self._start + self._at)
-        data = self._source.read(min(len(view), self._size - self._at))
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+    return part_of(source, member.at + HEADER.size, len(member.contents))
 
 
 def _md5(path: Path) -> str:

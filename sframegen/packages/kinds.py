@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Passed, Visit
 
 BEGINNING = 512  # bytes of a file that tell its kind
-TAR_NAME = re.compile(r"\.(?:tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst))\Z")
+LAYOUT = "oci-layout"  # the file that every OCI layout has
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # What people take for packages, and what to do instead.
 OTHERS = {
@@ -25,20 +25,38 @@ OTHERS = {
 }
 
 
-class Kind(NamedTuple):
-    """A kind of package. What passes it through is imported when it is needed: most runs need none."""
+class PackageKind(NamedTuple):
+    """A kind of package: what it is called, what passes it through, its names, and how a file is recognised.
+
+    What passes it through is imported when it is needed: most runs need none. It renews the checksums in the package, and refuses
+    to write what it cannot.
+    """
 
     name: str
-    has: Callable[[str, bytes], bool]  # the kind has a file of that name and beginning
-    module: str  # in this package
-    function: str  # that passes it through
+    passer: str  # its module in this package, and the function
+    endings: str  # a regular expression for names in lower case: all that is known of what is far away
+    has: Callable[[str, bytes, bool], bool]  # True for a file of this name and beginning, which has such an ending or not
 
-    def passer(self) -> Callable[..., Passed]:
-        found: Callable[..., Passed] = getattr(import_module(f"sframegen.packages.{self.module}"), self.function)
-        return found
+    def is_named(self, name: str) -> bool:
+        return re.search(rf"\.(?:{self.endings})\Z", name.lower()) is not None
 
 
-def kind_of(path: str | os.PathLike[str], beginning: bytes) -> Kind | None:
+def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
+    """By its mark; by its name if it is compressed, or older than marks."""
+    is_old = name.lower().endswith(".tar")
+    return beginning[257:262] == b"ustar" or is_old or (is_named and beginning.startswith(COMPRESSED))
+
+
+KINDS = (
+    PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(b"PK\3\4")),
+    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: data.startswith(b"!<arch>\ndebian-binary")),
+    PackageKind("rpm", "rpms.pass_rpm", "rpm", lambda _, data, __: data.startswith(b"\xed\xab\xee\xdb")),
+    PackageKind("squashfs", "squashfs.pass_squashfs", "squashfs|sqfs|snap", lambda _, data, __: data.startswith(b"hsqs")),
+    PackageKind("tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),  # also images
+)
+
+
+def kind_of(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | None:
     """The kind of a file that begins so, BEGINNING bytes of it if it has as many; None: it is not a package.
 
     Raises FormatError for what is near to a package and cannot be one.
@@ -47,12 +65,12 @@ def kind_of(path: str | os.PathLike[str], beginning: bytes) -> Kind | None:
     for end, what in OTHERS.items():
         if name.endswith(end) and not beginning.startswith(b"\x7fELF"):
             raise FormatError(what, file=name)
-    return next((kind for kind in KINDS if kind.has(name, beginning)), None)
+    return next((kind for kind in KINDS if kind.has(name, beginning, kind.is_named(name))), None)
 
 
 def is_layout(path: str | os.PathLike[str]) -> bool:
     """True if the path is that of a directory with an OCI layout: images/layout_directory.py passes it through."""
-    return Path(path, "oci-layout").is_file()
+    return Path(path, LAYOUT).is_file()
 
 
 def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
@@ -69,36 +87,6 @@ def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | N
         if kind is None:
             raise FormatError(f"no package: known are {', '.join(one.name for one in KINDS)}")
         source.seek(0)
-        return kind.passer()(source, visit, target, force=force)
-
-
-def _is_tar(name: str, beginning: bytes) -> bool:
-    """By its mark; by its name if it is compressed, or older than marks."""
-    if beginning[257:262] == b"ustar":
-        return True
-    return TAR_NAME.search(name.lower()) is not None and (beginning.startswith(COMPRESSED) or name.lower().endswith(".tar"))
-
-
-def _is_wheel(name: str, beginning: bytes) -> bool:
-    return beginning.startswith(b"PK\3\4") and name.lower().endswith(".whl")
-
-
-def _is_deb(_: str, beginning: bytes) -> bool:
-    return beginning.startswith(b"!<arch>\ndebian-binary")
-
-
-def _is_squashfs(_: str, beginning: bytes) -> bool:
-    return beginning.startswith(b"hsqs")
-
-
-def _is_rpm(_: str, beginning: bytes) -> bool:
-    return beginning.startswith(b"\xed\xab\xee\xdb")
-
-
-KINDS = (
-    Kind("wheel", _is_wheel, "wheels", "pass_wheel"),
-    Kind("deb", _is_deb, "debs", "pass_deb"),
-    Kind("rpm", _is_rpm, "rpms", "pass_rpm"),
-    Kind("squashfs", _is_squashfs, "squashfs", "pass_image"),
-    Kind("tar", _is_tar, "tar_archives", "pass_archive"),  # also images in an archive
-)
+        module, function = kind.passer.split(".")
+        passed: Passed = getattr(import_module(f"sframegen.packages.{module}"), function)(source, visit, target, force=force)
+        return passed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import posixpath
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, cast
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
@@ -252,6 +253,35 @@ def size_of(source: BinaryIO) -> int:
     size = source.seek(0, os.SEEK_END)
     source.seek(0)
     return size
+
+
+def part_of(source: BinaryIO, start: int, size: int) -> BinaryIO:
+    """Some bytes of a file, which others read, too, as a file."""
+    return cast("BinaryIO", io.BufferedReader(_FilePart(source, start, size), CHUNK))
+
+
+class _FilePart(io.RawIOBase):
+    def __init__(self, source: BinaryIO, start: int, size: int) -> None:
+        super().__init__()
+        self._source, self._start, self._size, self._at = source, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: object, /) -> int:
+        view = memoryview(cast("bytearray", buffer)).cast("B")
+        self._source.seek(self._start + self._at)
+        data = self._source.read(min(len(view), max(self._size - self._at, 0)))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:

@@ -49,7 +49,7 @@ class Superblock(NamedTuple):
     padding: int  # the multiple of bytes that the file has
 
 
-def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
+def pass_squashfs(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A squashfs image. `pass_through` in kinds.py has the contract."""
     size = size_of(source)
     superblock = _superblock(source, size)

@@ -12,7 +12,8 @@ from sframegen.packages.compression import MAGIC_SIZE, compression_of, unpacked
 from sframegen.packages.images.docker_manifest import BLOBS, IDENTIFIER, MANIFEST
 from sframegen.packages.images.documents import MAX_DOCUMENT
 from sframegen.packages.images.image_archive import RULES, pass_image
-from sframegen.packages.images.oci_index import INDEX, LAYOUT
+from sframegen.packages.images.oci_index import INDEX
+from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import Pass, is_checksum, pieces, size_of, skip
 from sframegen.packages.tar_entries import BLOCK, Admission, entries, pass_compressed
 
@@ -78,7 +79,7 @@ def contents_of(source: BinaryIO) -> Contents:
         compression = compression_of(source.read(MAGIC_SIZE))
         source.seek(0)
         stream, admit = unpacked(source, compression), Admission(one, RULES)
-        for entry in entries(stream, lambda _: None):
+        for entry in entries(stream):
             path = admit(entry)
             left = entry.stored + -entry.stored % BLOCK
             if path in MARKS:

@@ -89,7 +89,7 @@ def checksums_in(one: Pass, source: Readable, rules: Rules) -> set[str]:
     found = set()
     with one.counted_again():
         admit = Admission(one, rules)
-        for entry in entries(source, _nothing):
+        for entry in entries(source):
             path = admit(entry)
             if is_checksum(path):
                 found.add(path)
@@ -101,7 +101,7 @@ def visit_tar(one: Pass, source: Readable, rules: Rules) -> dict[int, Content]:
     """Visit the files of a tar stream; return the changed ones, by the number of their entry."""
     changed: dict[int, Content] = {}
     admit = Admission(one, rules)
-    for number, entry in enumerate(entries(source, _nothing)):
+    for number, entry in enumerate(entries(source)):
         path = admit(entry)
         beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
         content = one.visit(path, beginning, source, entry.stored, attributes_of(entry)) if entry.is_whole else None
@@ -133,7 +133,7 @@ def write_changed(entry: Entry, content: Content, write: Callable[[bytes], objec
     write(bytes(-content.size % BLOCK))
 
 
-def entries(source: Readable, write: Callable[[bytes], object]) -> Iterator[Entry]:
+def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None) -> Iterator[Entry]:
     """The entries; the stream is then at their contents, which the caller reads, with padding. At its end, `write` gets the rest.
 
     Raises FormatError.
@@ -259,7 +259,3 @@ def _check_records(data: bytes, at: int) -> None:
         if end <= start + len(digits) + 1 or data[end - 1 : end] != b"\n" or data.find(b"=", start, end) < 0:
             raise FormatError(f"no record of an extended header at {at + start:#x}")
         start = end
-
-
-def _nothing(_: bytes) -> None:
-    pass

@@ -280,7 +280,7 @@ def _empty_rpm() -> bytes:
 def squashfs() -> str:
     """Writes an image without files, and reads it."""
     from sframegen.packages.piped_tools import running, tool  # noqa: PLC0415
-    from sframegen.packages.squashfs import REMEDY, pass_image  # noqa: PLC0415
+    from sframegen.packages.squashfs import REMEDY, pass_squashfs  # noqa: PLC0415
 
     with TemporaryDirectory() as folder, TemporaryFile() as empty:
         path = Path(folder, "image")
@@ -289,7 +289,7 @@ def squashfs() -> str:
         with running([tool("tar2sqfs", REMEDY), "-q", os.fspath(path)], stdin=empty):
             pass
         with path.open("rb") as image:
-            pass_image(image, lambda *_: False, None, force=False)
+            pass_squashfs(image, lambda *_: False, None, force=False)
     return "wrote and read an image"
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from sframegen.fleet.report.fleet_figures import COVERAGE, GROWTH, OTHER, STEPS
+from sframegen.fleet.collecting import OTHER
+from sframegen.fleet.report.fleet_figures import COVERAGE, GROWTH, STEPS
 from sframegen.fleet.report.sums import quantiles
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def charts(figures: FleetFigures) -> dict[str, dict[str, Any]]:
         "growth": _growth(figures),
         "language": _ratio_of_groups(figures.by["language"]),
         "compiler": _ratio_of_groups(figures.by["compiler"]),
-        "leftOut": _bytes_by_name(figures.left_out.most_common()),
-        "noCfi": _bytes_by_name(figures.no_cfi.most_common()),
+        "leftOut": _bytes_by_name(figures.totals.left_out.most_common()),
+        "noCfi": _bytes_by_name(figures.totals.no_cfi.most_common()),
         "time": _time(figures),
     }
     return {name: _plain(chart) for name, chart in made.items() if chart is not None}

@@ -5,31 +5,24 @@ from __future__ import annotations
 import heapq
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from sframegen.fleet.collecting import OTHER, RunTotals, bounded
 from sframegen.fleet.report.sums import WITH_SECTION, Sums, eh_frame_bytes, size_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sframegen.fleet.result_rows import FileRow, PackageRow
 
 EXTREMES = 10
 EXAMPLES = 3
-REASONS = 200  #: kinds of reasons that are counted apart; a hostile fleet could have a kind for each file
-NAMES = 200  #: languages and compilers that are counted apart
-OTHER = "other"
 STEPS = ("fetching", "reading", "converting", "writing")  #: those of a package, with a column of seconds for each
 # Lower ends of coverage classes in percent.
 COVERAGE = (100, 99.99, 99.9, 99, 95, 0)
 # The same of growth; what shrinks is in the first.
 GROWTH = (0, 1, 2, 5, 10, 20, 50, 100)
 NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b", re.IGNORECASE)
-
-
-Key = TypeVar("Key")
 
 
 @dataclass
@@ -66,16 +59,14 @@ class Extremes:
 
 
 class FleetFigures:
-    """Sums over a whole run."""
+    """Sums over a whole run: its totals, and what only the page has."""
 
     def __init__(self) -> None:
-        self.packages: Counter[str] = Counter()  #: by outcome
-        self.package_bytes = self.unpacked_bytes = self.fetched_bytes = 0
+        self.totals = RunTotals()
         self.rewritten = [0, 0, 0]  #: packages, their bytes, and those of the new ones
         self.package_growth = [0] * len(GROWTH)  #: packages in each class
         self.steps: dict[str, list[float]] = {}  #: kind of package -> bytes, packages, seconds of each step
         self.peak_memory = 0
-        self.files: Counter[str] = Counter()  #: by outcome
         self.all = Sums()
         self.by: dict[str, defaultdict[str, Sums]] = {
             name: defaultdict(Sums) for name in ("language", "compiler", "machine", "kind", "size")
@@ -83,8 +74,6 @@ class FleetFigures:
         self.coverage = [[0, 0, 0] for _ in COVERAGE]  #: files, bytes with CFI, those of them left out
         self.ratios: dict[int, list[int]] = {}  #: in twentieths -> files, bytes of .eh_frame + .eh_frame_hdr
         self.growth = [0] * len(GROWTH)  #: ELF files in each class
-        self.left_out: Counter[str] = Counter()
-        self.no_cfi: Counter[str] = Counter()
         self.reasons: dict[tuple[str, str, str], Reason] = {}  #: file or package, outcome, reason
         self.extremes = {
             name: Extremes()
@@ -100,9 +89,7 @@ class FleetFigures:
         }
 
     def add_package(self, number: int, row: PackageRow) -> None:
-        self.packages[row.outcome] += 1
-        self.package_bytes += row.package_bytes
-        self.unpacked_bytes += row.unpacked_bytes
+        self.totals.add_package(row)
         self.peak_memory = max(self.peak_memory, row.peak_memory_bytes)
         seconds = [getattr(row, f"seconds_{step}") for step in STEPS]
         if row.new_package_bytes and row.package_bytes:
@@ -119,7 +106,7 @@ class FleetFigures:
 
     def add_file(self, number: int, row: FileRow, kind: str) -> None:
         """Count a file; `kind` is its package's."""
-        self.files[row.outcome] += 1
+        self.totals.add_file(row)
         self.all.add(row)
         for name, key in (
             ("language", row.language or "unknown"),
@@ -127,14 +114,12 @@ class FleetFigures:
             ("machine", row.machine or "unknown"),
             ("kind", kind or "unknown"),
         ):
-            self.by[name][_bounded(key, self.by[name], NAMES, OTHER)].add(row)
+            self.by[name][bounded(key, self.by[name], OTHER)].add(row)
         self.extremes["slowest"].add(row.seconds, number, row.package, row.path)
         if row.outcome in WITH_SECTION:
             self._add_section(number, row)
         else:
             self._reason("file", row, number, f"{row.package}: {row.path}", row.file_bytes)
-        _add_counts(self.left_out, row.left_out)
-        _add_counts(self.no_cfi, row.no_cfi)
 
     def _add_section(self, number: int, row: FileRow) -> None:
         if row.code_bytes:
@@ -159,7 +144,7 @@ class FleetFigures:
     def _reason(self, what: str, row: FileRow | PackageRow, number: int, name: str, size: int) -> None:
         """A reason without its numbers: files that differ only in an address or a size count together."""
         key = (what, str(row.outcome), NUMBER.sub("…", row.reason))
-        reason = _bounded(key, self.reasons, REASONS, (what, str(row.outcome), OTHER))
+        reason = bounded(key, self.reasons, (what, str(row.outcome), OTHER))
         self.reasons.setdefault(reason, Reason()).add(number, name, size)
 
 
@@ -172,13 +157,3 @@ def compiler(row: FileRow) -> str:
     """Return the compiler and its major version, if the file names them."""
     major = row.producer_version.partition(".")[0]
     return f"{row.producer} {major}".strip() or "unknown"
-
-
-def _bounded(key: Key, counted: Mapping[Key, object], limit: int, other: Key) -> Key:
-    """Return the key, or that of all others once there are too many."""
-    return key if key in counted or len(counted) < limit else other
-
-
-def _add_counts(counts: Counter[str], more: dict[str, int]) -> None:
-    for name, number in more.items():
-        counts[_bounded(name, counts, REASONS, OTHER)] += number

@@ -73,25 +73,26 @@ def _private_text() -> TextIO:
 
 def page_summary(figures: FleetFigures, run: dict[str, Any]) -> dict[str, Any]:
     """Return what the page shows above its tables, as JSON."""
+    totals = figures.totals
     reasons = sorted(figures.reasons.items(), key=lambda item: (item[0][0] != "package", -item[1].number))
     return {
         "run": run,
         "packages": {
-            "outcomes": figures.packages,
-            "bytes": figures.package_bytes,
-            "unpacked": figures.unpacked_bytes,
+            "outcomes": totals.packages,
+            "bytes": totals.package_sums["package_bytes"],
+            "unpacked": totals.package_sums["unpacked_bytes"],
             "rewritten": figures.rewritten,
             "memory": figures.peak_memory,
             "steps": {step: sum(row[2 + place] for row in figures.steps.values()) for place, step in enumerate(STEPS)},
         },
-        "files": {"outcomes": figures.files, **figures.all.row("all")},
+        "files": {"outcomes": totals.files, **figures.all.row("all")},
         "coverage": [
             {"least": least, "files": row[0], "code": row[1], "leftOut": row[2]}
             for least, row in zip(COVERAGE, figures.coverage, strict=True)
         ],
         "groups": {name: _groups(figures.by[name]) for name in ("language", "compiler", "machine", "kind")},
-        "leftOut": figures.left_out,
-        "noCfi": figures.no_cfi,
+        "leftOut": totals.left_out,
+        "noCfi": totals.no_cfi,
         "reasons": [
             {
                 "of": of,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -12,31 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import vl_convert
 
+from sframegen.program.html_page import allowing_hash, html_page, json_element
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER = Path(__file__).parent
-# Characters that could end the element of the data.
-ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 def report_page(summary: dict[str, Any], packages: dict[str, Any], files: dict[str, Any]) -> Iterator[str]:
     """Return the parts of the page. Tables, and the library that draws plots, are compressed: the script unpacks them."""
-    style, script = ((FOLDER / f"report_page{ending}").read_text() for ending in (".css", ".js"))
     vega_hash, vega = _vega()
-    parts = {
-        "STYLE": style,
-        "SCRIPT": script,
-        "STYLE_HASH": _hash(style),
-        "SCRIPT_HASH": _hash(script),
-        "VEGA_HASH": vega_hash,
-        "VEGA": vega,
-        "SUMMARY": json.dumps(summary).translate(ESCAPES),
+    tables = {
         "PACKAGES": _packed(json.dumps(packages, separators=(",", ":"))),
         "FILES": _packed(json.dumps(files, separators=(",", ":"))),
     }
-    for number, part in enumerate((FOLDER / "report_page.html").read_text().split("@")):
-        yield parts[part] if number % 2 else part
+    return html_page(TEMPLATE, tables | {"VEGA_HASH": vega_hash, "VEGA": vega, "SUMMARY": json_element(summary)})
 
 
 @cache
@@ -44,12 +34,7 @@ def _vega() -> tuple[str, str]:
     """Return the library that draws plots: its hash, and itself, packed."""
     # In a function: its names must not replace those of the page's own script.
     text = f"(() => {{{vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')}}})();"
-    return _hash(text), _packed(text)
-
-
-def _hash(text: str) -> str:
-    """Return the hash with which a content security policy allows an element."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return allowing_hash(text), _packed(text)
 
 
 def _packed(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,23 +58,9 @@ class Sums:
             self.ratios.append(ratio)
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return what the page shows of the kind, as JSON."""
-        return {
-            "name": name,
-            "seen": self.seen,
-            "files": self.files,
-            "fileBytes": self.file_bytes,
-            "newFileBytes": self.new_file_bytes,
-            "code": self.code,
-            "covered": self.covered,
-            "executable": self.executable,
-            "silent": self.silent,
-            "functions": self.functions,
-            "section": self.section,
-            "ehFrame": self.eh_frame,
-            "seconds": round(self.seconds, 2),
-            "ratios": quantiles(self.ratios),
-        }
+        """Return what the page shows of the kind, as JSON: names as in JavaScript."""
+        shown = vars(self) | {"name": name, "seconds": round(self.seconds, 2), "ratios": quantiles(self.ratios)}
+        return {re.sub("_(.)", lambda letter: letter[1].upper(), key): value for key, value in shown.items()}
 
 
 def eh_frame_bytes(row: FileRow) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 BEGINNING = 1 << 12  # bytes, enough for every kind of package to be known
 MAX_LIST_LINE = 1 << 16
 STDIN = "-"
-PACKAGE_NAME = re.compile(r"\.(?:whl|deb|rpm|tar(?:\.\w+)?|tgz|txz|tzst|squashfs|sqfs|snap)\Z")  # where content is far away
-LAYOUT = "oci-layout"  # the file that every OCI layout has
 
 
 def items_of(sources: Sequence[str]) -> Iterator[Item | Exception]:
@@ -123,7 +120,7 @@ def _of_remote_directory(url: str) -> Iterator[Item]:
         directory, directories, files = step
         directories.sort() if isinstance(directories, list) else None
         for name in sorted(files):
-            if PACKAGE_NAME.search(name):
+            if any(kind.is_named(name) for kind in kinds.KINDS):
                 yield _remote(system, f"{directory.rstrip('/')}/{name}", root)
 
 
@@ -175,7 +172,7 @@ def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
             if is_url(place):
                 yield checked(Item(name_of_place(place), place))
             else:
-                kind = ItemKind.LAYOUT if os.path.isfile(os.path.join(place, LAYOUT)) else ItemKind.FILE  # noqa: PTH113, PTH118
+                kind = ItemKind.LAYOUT if kinds.is_layout(place) else ItemKind.FILE
                 yield checked(Item(name_of_place(os.path.abspath(place)), place, kind))  # noqa: PTH100
 
 
@@ -209,7 +206,7 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     name = directory or os.path.basename(os.path.abspath(root))  # noqa: PTH100, PTH119
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
-    if any(entry.name == LAYOUT for entry in entries):
+    if any(entry.name == kinds.LAYOUT for entry in entries):
         yield checked(Item(name, here, ItemKind.LAYOUT))
         return
     is_loose = False

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
-import lzma
 import os
 import re
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from xml.parsers import expat
 
 from cfi.errors import FormatError
 from sframegen.fleet.sources.fetching import digest, index_file
 from sframegen.fleet.sources.items import Item, item_below, local_path, place_below, refused_item, shown
+from sframegen.packages.compression import MAGIC_SIZE, compression_of, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 APT_INDEX = re.compile(r"Packages(?:\.(?:gz|xz|zst|bz2))?$")
 RPM_INDEX = "repomd.xml"
@@ -28,7 +23,6 @@ MAX_LINE_BYTES = 1 << 20
 MAX_TOKEN_BYTES = 1 << 20  # of XML: a tag with its attributes
 MAX_TEXT_BYTES = 4096  # of what is kept
 MAX_REPOMD_BYTES = 1 << 24
-MAX_WINDOW_BYTES = 1 << 28  # memory of xz
 PIECE = 1 << 16
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 CHECKSUMS = {"sha": "sha1", "sha1": "sha1", "sha224": "sha224", "sha256": "sha256", "sha384": "sha384", "sha512": "sha512"}
@@ -41,7 +35,7 @@ def apt_items(index: str) -> Iterator[Item]:
     base = _apt_base(index)
     fields = ["Filename", "Size", "SHA256"]
     with index_file(index, MAX_INDEX_BYTES) as file:
-        lines = _lines(unpacked(file, index), shown(index))
+        lines = _lines(file, shown(index))
         for paragraph in Packages.iter_paragraphs(lines, fields=fields, use_apt_pkg=False):
             filename = paragraph.get("Filename", "").removeprefix("./")
             if filename:
@@ -67,11 +61,13 @@ def rpm_items(index: str) -> Iterator[Item]:
         found = digest(file, primary.algorithm)
         if found != primary.checksum:
             raise FormatError(f"its {primary.algorithm} is not the one in {RPM_INDEX}", file=shown(place))
-        for package in _rpm_packages(unpacked(file, place), shown(place)):
-            if package.base:
-                yield refused_item(package.href, shown(package.href), "the index names another place for it (xml:base)")
-            else:
-                yield _item(base, package.href, package.checksum if package.algorithm == "sha256" else "", package.size)
+        for package in _records(file, shown(place), "metadata/package"):
+            href = _attribute(package, "location", "href")
+            if href and _attribute(package, "location", "xml:base"):
+                yield refused_item(href, shown(href), "the index names another place for it (xml:base)")
+            elif href:
+                is_sha256 = _attribute(package, "checksum", "type") == "sha256"
+                yield _item(base, href, package["checksum"][1] if is_sha256 else "", _attribute(package, "size", "package"))
 
 
 def _directory(path: str) -> str:
@@ -87,46 +83,18 @@ def _item(base: str, filename: str, checksum: str, size: str) -> Item:
 # -- bytes
 
 
-@contextmanager
-def _damaged(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise FormatError(f"damaged: {error}", file=name) from error
-
-
-def unpacked(file: BinaryIO, name: str) -> BinaryIO:
-    """The unpacked content of an index, by its first bytes."""
-    beginning = file.read(6)
-    file.seek(0)
-    if beginning.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
-    if beginning.startswith(b"\xfd7zXZ\0"):
-        return lzma.LZMAFile(file)  # type: ignore[return-value]
-    if beginning.startswith(b"\x28\xb5\x2f\xfd"):
-        return _zstd(file)
-    if beginning.startswith(b"BZh"):
-        return bz2.BZ2File(file)  # type: ignore[return-value]
-    if not beginning and os.fstat(file.fileno()).st_size:
-        raise FormatError("cannot be read", file=shown(name))
-    return file
-
-
-def _zstd(file: BinaryIO) -> BinaryIO:
-    if sys.version_info >= (3, 14):
-        from compression.zstd import ZstdFile  # noqa: PLC0415
-    else:
-        from backports.zstd import ZstdFile  # noqa: PLC0415
-    return io.BufferedReader(ZstdFile(file))
-
-
 def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
-    done = 0
+    """The unpacked content of an index."""
+    beginning = file.read(MAGIC_SIZE)
+    file.seek(0)
+    if not beginning and os.fstat(file.fileno()).st_size:
+        raise FormatError("cannot be read", file=name)
+    stream, done = unpacked(file, compression_of(beginning)), 0
     while True:
-        with _damaged(name):
-            piece = file.read(PIECE)
+        try:
+            piece = stream.read(PIECE)
+        except FormatError as error:
+            raise FormatError(f"damaged: {error.message}", file=name) from error
         if not piece:
             return
         done += len(piece)
@@ -149,26 +117,31 @@ def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
 # -- XML
 
 
+Record = dict[str, tuple[dict[str, str], str]]  # of the elements in one: their attributes and texts, by their names
+
+
 class Primary(NamedTuple):
     href: str
     algorithm: str
     checksum: str
 
 
-class RpmPackage(NamedTuple):
-    href: str
-    base: str
-    algorithm: str
-    checksum: str
-    size: str
+def _records(file: BinaryIO, name: str, path: str) -> Iterator[Record]:
+    """The elements at a path of an XML file, each with those directly in it; its own attributes are under ""."""
+    stream = XmlStream(name, path)
+    for piece in _pieces(file, name):
+        stream.feed(piece)
+        yield from stream.take_records()
+    stream.feed(b"", last=True)
+    yield from stream.take_records()
 
 
 class XmlStream:
-    """Elements of an XML file: `ended` gets the path, attributes and text of each. No document type, so no entities."""
+    """Records of an XML file that is fed in pieces. No document type, so no entities."""
 
-    def __init__(self, name: str, ended: Callable[[str, dict[str, str], str], None]) -> None:
+    def __init__(self, name: str, path: str) -> None:
         self.name = name
-        self.ended = ended
+        self.path = path.split("/")
         self.parser: Any = expat.ParserCreate(namespace_separator=None)
         self.parser.StartDoctypeDeclHandler = self._doctype
         self.parser.StartElementHandler = self._start
@@ -178,6 +151,8 @@ class XmlStream:
         self.open: list[tuple[str, dict[str, str]]] = []
         self.text = ""
         self.given = 0
+        self.record: Record = {}
+        self.ready: list[Record] = []
 
     def feed(self, piece: bytes, *, last: bool = False) -> None:
         try:
@@ -202,63 +177,35 @@ class XmlStream:
             self.text += text
 
     def _end(self, _tag: str) -> None:
+        names = [name for name, _ in self.open]
         tag, attributes = self.open.pop()
-        self.ended("/".join([*(name for name, _ in self.open), tag]), attributes, self.text.strip())
+        if names[:-1] == self.path:
+            self.record[tag] = attributes, self.text.strip()
+        elif names == self.path:
+            self.ready.append(self.record | {"": (attributes, "")})
+            self.record = {}
         self.text = ""
+
+    def take_records(self) -> list[Record]:
+        """Those that are complete since the last call."""
+        ready, self.ready = self.ready, []
+        return ready
 
 
 def _primary(file: BinaryIO, index: str) -> Primary:
     """Where repomd.xml says that the list of packages is."""
-    href = algorithm = checksum = ""
-    found: list[Primary] = []
-
-    def ended(path: str, attributes: dict[str, str], text: str) -> None:
-        nonlocal href, algorithm, checksum
-        if path == "repomd/data/location":
-            href = "" if attributes.get("xml:base") else attributes.get("href", "")
-        elif path == "repomd/data/checksum":
-            algorithm, checksum = attributes.get("type", ""), text
-        elif path == "repomd/data":
-            if attributes.get("type") == "primary":
-                found.append(Primary(href, algorithm, checksum))
-            href = algorithm = checksum = ""
-
-    stream = XmlStream(shown(index), ended)
-    for piece in _pieces(file, shown(index)):
-        stream.feed(piece)
-    stream.feed(b"", last=True)
-    if len(found) != 1 or not found[0].href:
+    found = [record for record in _records(file, shown(index), "repomd/data") if record[""][0].get("type") == "primary"]
+    href = _attribute(found[0], "location", "href") if len(found) == 1 and not _attribute(found[0], "location", "xml:base") else ""
+    if not href:
         raise FormatError("names no single list of packages (primary) of this repository", file=shown(index))
-    if found[0].algorithm not in CHECKSUMS:
-        raise FormatError(f"a checksum of an unknown kind: {found[0].algorithm!r}", file=shown(index))
-    return found[0]._replace(algorithm=CHECKSUMS[found[0].algorithm])
+    algorithm = _attribute(found[0], "checksum", "type")
+    if algorithm not in CHECKSUMS:
+        raise FormatError(f"a checksum of an unknown kind: {algorithm!r}", file=shown(index))
+    return Primary(href, CHECKSUMS[algorithm], found[0]["checksum"][1])
 
 
-def _rpm_packages(file: BinaryIO, name: str) -> Iterator[RpmPackage]:
-    """The packages in primary.xml."""
-    ready: list[RpmPackage] = []
-    package = RpmPackage("", "", "", "", "")
-
-    def ended(path: str, attributes: dict[str, str], text: str) -> None:
-        nonlocal package
-        if path == "metadata/package/location":
-            package = package._replace(href=attributes.get("href", ""), base=attributes.get("xml:base", ""))
-        elif path == "metadata/package/checksum":
-            package = package._replace(algorithm=attributes.get("type", ""), checksum=text)
-        elif path == "metadata/package/size":
-            package = package._replace(size=attributes.get("package", ""))
-        elif path == "metadata/package":
-            if package.href:
-                ready.append(package)
-            package = RpmPackage("", "", "", "", "")
-
-    stream = XmlStream(name, ended)
-    for piece in _pieces(file, name):
-        stream.feed(piece)
-        yield from ready
-        ready.clear()
-    stream.feed(b"", last=True)
-    yield from ready
+def _attribute(record: Record, element: str, name: str) -> str:
+    return record[element][0].get(name, "") if element in record else ""
 
 
 def is_index(place: str) -> bool:

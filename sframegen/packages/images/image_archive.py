@@ -7,14 +7,15 @@ import posixpath
 import tarfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
 from sframegen.packages.images.docker_manifest import MANIFEST, rewrite_manifest
 from sframegen.packages.images.documents import shown
-from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, passed
-from sframegen.packages.passing import CHUNK, Pass, Timed, pieces, size_of
+from sframegen.packages.images.oci_index import INDEX, Changes, Images, LinkTo, OciLayout, passed
+from sframegen.packages.kinds import LAYOUT
+from sframegen.packages.passing import CHUNK, Pass, Timed, part_of, pieces, size_of
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class ArchiveFiles:
         self._repeated: list[str] = []
         end = 0
         admit = Admission(one, RULES)
-        for entry in entries(source, _ignore):
+        for entry in entries(source):
             start, end = end, entry.info.offset_data + entry.stored + -entry.stored % BLOCK
             part = Part(admit(entry), entry, start, end)
             self._order.append(part)
@@ -108,7 +109,7 @@ class ArchiveFiles:
 
     def open(self, name: str) -> BinaryIO:
         entry = self._found(name).entry
-        return cast("BinaryIO", io.BufferedReader(_Range(self._source, entry.info.offset_data, entry.info.size), CHUNK))
+        return part_of(self._source, entry.info.offset_data, entry.info.size)
 
     def size(self, name: str) -> int:
         return self._found(name).entry.info.size
@@ -155,32 +156,6 @@ def _target(part: Part) -> str:
     return posixpath.normpath(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(part.path), info.linkname))
 
 
-class _Range(io.RawIOBase):
-    """Some bytes of a file, which others read, too."""
-
-    def __init__(self, source: BinaryIO, start: int, size: int) -> None:
-        super().__init__()
-        self._source, self._start, self._size, self._at = source, start, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        self._at = {0: 0, 1: self._at, 2: self._size}[whence] + offset
-        return self._at
-
-    def readinto(self, buffer: object, /) -> int:
-        view = memoryview(cast("bytearray", buffer)).cast("B")
-        self._source.seek(self._start + self._at)
-        data = self._source.read(min(len(view), max(self._size - self._at, 0)))
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
 class _Counting:
     def __init__(self, target: Writable) -> None:
         self._target, self.written = target, 0
@@ -210,7 +185,3 @@ def _limited(stream: BinaryIO, one: Pass) -> Iterator[bytes]:
     while piece := stream.read(CHUNK):
         one.regular("the archive", len(piece))
         yield piece
-
-
-def _ignore(_: bytes) -> None:
-    pass

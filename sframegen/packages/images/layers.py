@@ -73,7 +73,7 @@ def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: R
     """Apply the layer of this number to the tree. Raises FormatError."""
     with layer.opened(files) as stream:
         is_alone = True  # its header blocks say all of it: none of an earlier entry hold for it
-        for at, entry in enumerate(entries(stream, _ignore)):
+        for at, entry in enumerate(entries(stream)):
             path = one.entry(entry.info.name.lstrip("/") or ".", len(entry.header) - BLOCK)  # names begin at the root of the image
             one.regular(path, entry.stored)
             is_alone = is_alone and entry.header[TYPE_AT : TYPE_AT + 1] != tarfile.XGLTYPE
@@ -167,7 +167,3 @@ def _renamed(info: tarfile.TarInfo, path: str, link_to: str | None = None) -> by
     if link_to is not None:
         other.type, other.linkname, other.size, other.pax_headers = tarfile.LNKTYPE, link_to, 0, {}
     return other.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-def _ignore(_: bytes) -> None:
-    pass

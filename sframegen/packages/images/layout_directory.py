@@ -15,7 +15,8 @@ from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from linker.files.target import Target, Written
 from sframegen.packages.images.documents import DIGEST
-from sframegen.packages.images.oci_index import INDEX, LAYOUT, Changes, Images, LinkTo, OciLayout, passed
+from sframegen.packages.images.oci_index import INDEX, Changes, Images, LinkTo, OciLayout, passed
+from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import Pass
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Passed, Visit
 
     StrPath = str | os.PathLike[str]
-
-MAX_BLOBS = 1_000_000
 
 
 class PassedLayout(NamedTuple):

@@ -23,6 +23,7 @@ from sframegen.packages.images.documents import (
 )
 from sframegen.packages.images.layers import Layer
 from sframegen.packages.images.root_tree import RootTree
+from sframegen.packages.kinds import LAYOUT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from sframegen.packages.images.documents import Descriptor, Document, ImageFiles
     from sframegen.packages.passing import Pass, Passed
 
-LAYOUT, INDEX = "oci-layout", "index.json"
+INDEX = "index.json"
 INDEXES = {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
 MANIFESTS = {"application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"}
 CONFIGS = {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.text import printable, shortened
 from sframegen.profile.report.formats.frame_numbers import Numbers
 from sframegen.profile.report.table import totals
+from sframegen.program.html_page import html_page, json_element
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.profile.report.named import Named
 
-FOLDER = Path(__file__).parent
-# Characters that could end the element of the data.
-ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 class _Frame(NamedTuple):
@@ -41,16 +37,7 @@ class _Node:
 
 def flamegraph(named: Named) -> Iterator[str]:
     """Return the parts of the page. The data are columns of nodes in preorder; the script computes their places."""
-    style, script = ((FOLDER / f"flamegraph{ending}").read_text() for ending in (".css", ".js"))
-    data = json.dumps(_data(named)).translate(ESCAPES)
-    parts = {"STYLE": style, "SCRIPT": script, "STYLE_HASH": _hash(style), "SCRIPT_HASH": _hash(script), "DATA": data}
-    for number, part in enumerate((FOLDER / "flamegraph.html").read_text().split("@")):
-        yield parts[part] if number % 2 else part
-
-
-def _hash(text: str) -> str:
-    """Return the hash with which a content security policy allows an element."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return html_page(TEMPLATE, {"DATA": json_element(_data(named))})
 
 
 def _data(named: Named) -> dict[str, Any]:
