@@ -9,6 +9,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_left
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column, Entries
 
@@ -109,22 +111,11 @@ def entries(
 def owners(fdes: Entries, cies: Entries, cie: Column) -> int:
     """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to none, or -1."""
     fde: cython.Py_ssize_t
-    low: cython.Py_ssize_t
-    high: cython.Py_ssize_t
-    middle: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0
     for fde in range(len(fdes.cie)):
         if last >= len(cies.start) or cies.start[last] != fdes.cie[fde]:
-            low = 0
-            high = len(cies.start)
-            while low < high:
-                middle = (low + high) // 2
-                if cies.start[middle] < fdes.cie[fde]:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low == len(cies.start) or cies.start[low] != fdes.cie[fde]:
+            last = bisect_left(cies.start, fdes.cie[fde], 0, len(cies.start))
+            if last == len(cies.start) or cies.start[last] != fdes.cie[fde]:
                 return fde
-            last = low
         cie[fde] = last
     return -1

@@ -9,6 +9,11 @@ cdef extern from *:
 
 cdef inline long long slot_of(long long key, long long mask) noexcept
 
+cdef int fetch_ahead(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
+cdef Py_ssize_t same_before(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
+cdef bint same_rows(Functions functions, Py_ssize_t one, Py_ssize_t other) except -1
+cdef Py_ssize_t measure(Functions functions, Words words, Fields fields, Blocks blocks, Py_ssize_t function) except -2
+
 @cython.final
 cdef class Output:
     cdef unsigned char[::1] data

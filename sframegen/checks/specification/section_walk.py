@@ -159,12 +159,12 @@ class Walk(SectionBytes):
             elif size[function] > code_end[after - 1] - start[function]:
                 self.note(5, self.index_at + function * self.fields.index_size, start[function])  # end-outside-code
 
-    @cython.locals(keys="const unsigned long long[::1]")
-    def blocks(self, keys: Column) -> None:
-        """Walks the blocks of `keys`, which ascend."""
+    @cython.locals(keys="const unsigned long long[::1]", start="const unsigned long long[::1]", size="const unsigned int[::1]")
+    def blocks(self, keys: Column, start: Column, size: Column) -> None:
+        """Walks the blocks of `keys`, which ascend. The index is not read again: its entries are in another order."""
         i: cython.Py_ssize_t
         key: cython.ulonglong
-        size: cython.longlong
+        function: cython.longlong
         masked: cython.bint
         previous: cython.longlong = -1
         count: cython.longlong = 0
@@ -174,16 +174,20 @@ class Walk(SectionBytes):
         end: cython.longlong = self.fres_at  # of the block before; -1 where damage hides it
         for i in range(len(keys)):
             key = keys[i]
-            self.read_entry(key - ((key >> 32) << 32))
+            function = key - ((key >> 32) << 32)
+            self.start = start[function]
+            self.size = size[function]
+            self.entry = self.index_at + function * self.fields.index_size
+            self.block = self.fres_at + (key >> 32)
+            self.rows_at = self.block + self.fields.attribute_size
             self.read_attribute()
             if self.count == 0 and self.fields.attribute_size == 0:
                 continue
-            size = self.size
             masked = is_masked(self.info)
             if self.block == previous and self.count == count and self.info == info and self.rep_size == rep_size:
-                if self.last > size:
+                if self.last > size[function]:
                     self.note(22 if masked else 20, self.block, self.start + self.last)  # row-beyond-masked, -function
-                elif self.last == size and size and not masked:
+                elif self.last == size[function] and self.last and not masked:
                     self.note(19, self.block, self.start + self.last)  # row-at-end
                 self.shared = True
                 continue

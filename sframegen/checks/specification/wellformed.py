@@ -196,7 +196,7 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     walk.neighbours(start, sizes, array("I") if flagged else array("I", sorted(range(functions), key=start.__getitem__)))
     if facts.executable is not None:
         walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
-    walk.blocks(_ascending(keys[:found]))
+    walk.blocks(_ascending(keys[:found]), start, sizes)
 
     for number, rule in enumerate(WALKED):
         for place in range(number * KEPT, number * KEPT + min(walk.counts[number], KEPT)):
