@@ -15,7 +15,7 @@ from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
-from linker.inject.kernel_versions import Change, safe_on
+from linker.inject.kernel_versions import KernelChange, safe_on
 from linker.inject.plan import risk_of
 from linker.objects.given_file import Objects, given
 from sframegen.api.added import Package, Summary, detached_already, nothing_to_add, summary_of, total
@@ -163,7 +163,7 @@ def add_section(
         from sframegen.api.packaged import change_layout  # noqa: PLC0415
 
         return _of_package(os.fspath(path), change_layout(path, each, output=output, dry_run=dry_run, force=force))
-    forced = frozenset([Change.SEGMENT_IN_A_LOADER] if force else ()) - safe
+    forced = frozenset([KernelChange.SEGMENT_IN_A_LOADER] if force else ()) - safe
     target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     with naming(str(target.path)), target:
         if is_package(str(target.path), target.data):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from linker.files.read_back import Reader
-    from linker.inject.kernel_versions import Change
+    from linker.inject.kernel_versions import KernelChange
     from sframegen.api.merged import Merged
     from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.program.workers import Progress
@@ -74,16 +74,16 @@ def merge(
         return _merge_into(target, Path(map_file), inputs, layout, level, safe, file)
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - here and below: not with a map
 
-    from linker.merge.partial_link import check_objects, link  # noqa: PLC0415
+    from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415
 
     def meanwhile() -> None:
         import_module("sframegen.api.merging_object")
         inputs.open_first()
 
-    check_objects(objects)
+    check_regular_files(objects)
     with TemporaryDirectory() as directory:
         try:
-            made = link(linker, objects, Path(directory), meanwhile)
+            made = partial_link(linker, objects, Path(directory), meanwhile)
         except SframegenError as failed:
             try:
                 read_all(objects)
@@ -103,7 +103,7 @@ def _merge_into(
     inputs: Inputs,
     layout: Layout,
     level: Level,
-    safe: frozenset[Change],
+    safe: frozenset[KernelChange],
     file: str,
 ) -> Merged:
     with naming(file), target:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.files.target import Target
-    from linker.inject.kernel_versions import Change
+    from linker.inject.kernel_versions import KernelChange
     from linker.merge.inputs import Inputs
     from sframegen.api.merged import Merged
     from sframegen.elf.file import ElfFile
@@ -31,7 +31,7 @@ def into_linked(
     inputs: Inputs,
     layout: Layout,
     level: Level,
-    safe: frozenset[Change],
+    safe: frozenset[KernelChange],
     file: str,
 ) -> Merged:
     counts = Counts()

@@ -36,7 +36,7 @@ NAMES = {"AMD64": "x86-64"}  # of machines, where people have another one than t
 
 
 @dataclass
-class Files:
+class PackageFiles:
     """The files of one package: `visit` is what a pass calls."""
 
     package: str

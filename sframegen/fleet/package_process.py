@@ -24,7 +24,6 @@ from tempfile import TemporaryFile, mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from linker.files.own_directory import OwnDirectory
 from sframegen.elf.text import count_of
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Finished, Outcome
@@ -71,7 +70,7 @@ class PackageProcess:
 
     def _answer(self, item: Item, options: RunOptions) -> Finished:
         process = self._started(options)
-        request = json.dumps({"item": items.to_json(item), "options": options.to_json()}) + "\n"
+        request = json.dumps({"item": items.item_to_json(item), "options": options.to_json()}) + "\n"
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError):  # its end is seen below
@@ -94,7 +93,7 @@ class PackageProcess:
             self.end()
             self.temporary = mkdtemp(prefix="package-", dir=self.directory)
             self.stderr = TemporaryFile()  # noqa: SIM115 - closed with the process
-            output = self.output.own.descriptor
+            output = self.output.descriptor
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM, str(options.memory), str(output), self.output.path],
                 pass_fds=[output],
@@ -164,7 +163,7 @@ def serve() -> NoReturn:
 
     memory, descriptor, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     os.set_inheritable(descriptor, False)  # by the tools that it runs
-    output = OutputDirectory(OwnDirectory(descriptor, path))
+    output = OutputDirectory(descriptor, path)
     gc.set_threshold(1_000_000)  # as in the command
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -188,7 +187,7 @@ def _read(requests: queue.SimpleQueue[bytes]) -> None:
 
 
 def _answered(request: dict[str, Any], output: OutputDirectory, work_on: Any) -> str:  # noqa: ANN401
-    item, options = items.from_json(request["item"]), RunOptions.from_json(request["options"])
+    item, options = items.item_from_json(request["item"]), RunOptions.from_json(request["options"])
     try:
         return json.dumps({"finished": work_on(item, options, output)})
     except MemoryError:
